@@ -1,0 +1,56 @@
+"""Errors that the command line turns into one line on stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of every cnnbench command; never one code for two causes."""
+
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    FAILED = 4
+    INTERRUPTED = 130
+
+
+class UsageError(ValueError):
+    """Wrong use: one line on stderr and exit code 2."""
+
+
+class FlagError(UsageError):
+    """A flag value that cannot be used.
+
+    Attributes:
+      flag: name without dashes.
+      value: the value as given.
+      reason: what would be valid, in words that complete the sentence.
+    """
+
+    def __init__(self, flag: str, value: object, reason: str) -> None:
+        super().__init__(f"--{flag}={value}: {reason}")
+        self.flag = flag
+        self.value = value
+        self.reason = reason
+
+
+class BenchmarkError(RuntimeError):
+    """The benchmark itself failed: one line on stderr and exit code 4."""
+
+
+class NonFiniteLossError(BenchmarkError):
+    """The loss became infinite or NaN (exit code 4 unless --allow_nonfinite)."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(
+            f"loss is {loss} at step {step}; lower --init_learning_rate, or pass "
+            "--allow_nonfinite to go on measuring"
+        )
+        self.step = step
+        self.loss = loss
+
+
+class DataError(BenchmarkError):
+    """A record, image or file that cannot be used; names file and record number."""

@@ -1,0 +1,1 @@
+"""Variable placement and gradient aggregation."""
