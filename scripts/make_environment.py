@@ -1,0 +1,228 @@
+"""Makes, updates or repairs the checkout's ``.venv``: the slow path of ``environment.sh``.
+
+Standard library only, and able to run on any Python that the package supports.
+The file ``.venv/cnnbench-state`` says what the environment is. It reads
+``building`` from before the first change until after the last one, so that an
+interrupted install is recognised and thrown away; an environment that somebody
+else made carries no such file and is added to, never deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+STATE_FILE = "cnnbench-state"
+LOG_FILE = "install.log"
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What an environment holds.
+
+    Attributes:
+      status: ``ready``, or ``building`` while it is being changed.
+      key: Checksum of the files that decide the requirements.
+      version: Python version, such as ``3.11``.
+      root: The checkout that the environment points into.
+      extras: The extras of ``setup.py`` that are installed.
+    """
+
+    status: str
+    key: str
+    version: str
+    root: str
+    extras: tuple[str, ...]
+
+    def text(self) -> str:
+        """The form in the state file: one attribute per line."""
+        return "\n".join(
+            [self.status, self.key, self.version, self.root, " ".join(self.extras), ""]
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> State | None:
+        """Reads ``text()`` back; None when the text is incomplete."""
+        lines = text.split("\n")
+        if len(lines) < 6:
+            return None
+        return cls(lines[0], lines[1], lines[2], lines[3], tuple(lines[4].split()))
+
+
+class Plan(enum.Enum):
+    """What has to happen to the environment."""
+
+    NOTHING = "nothing"
+    INSTALL = "install into the environment that is there"
+    REBUILD = "delete it and make a new one"
+    REFUSE = "somebody else's environment, and unusable"
+
+
+def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -> Plan:
+    """Decides what to do.
+
+    Args:
+      exists: Whether the folder is there.
+      state: Its state file, None if missing or unreadable.
+      python_works: Whether its interpreter runs.
+      wanted: What the environment should be; its extras are the least wanted.
+    """
+    if not exists:
+        return Plan.REBUILD
+    if state is None:
+        return Plan.INSTALL if python_works else Plan.REFUSE
+    same_base = state.version == wanted.version and state.root == wanted.root
+    if state.status != "ready" or not python_works or not same_base:
+        return Plan.REBUILD
+    if state.key == wanted.key and set(wanted.extras) <= set(state.extras):
+        return Plan.NOTHING
+    return Plan.INSTALL
+
+
+def read_state(folder: Path) -> State | None:
+    """The state of the environment in a folder, None if it has none."""
+    try:
+        return State.parse((folder / STATE_FILE).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Replaces the state file in one step."""
+    temporary = folder / (STATE_FILE + ".new")
+    temporary.write_text(state.text(), encoding="utf-8")
+    os.replace(temporary, folder / STATE_FILE)
+
+
+def python_version(python: Path) -> str | None:
+    """``3.11`` for an interpreter that runs, else None."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+@contextmanager
+def locked(path: Path, waiting: str) -> Iterator[int]:
+    """Holds an exclusive lock on a file; the system frees it when the last holder dies.
+
+    Yields its descriptor: a child process that inherits it holds the lock too.
+    """
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(waiting, file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def install(folder: Path, wanted: State, lock: int) -> int:
+    """Runs pip into the environment; its output goes to the log. Returns pip's exit status.
+
+    pip inherits the lock: should this process be killed, nobody deletes the
+    environment under a pip that still writes to it.
+    """
+    extras = f"[{','.join(wanted.extras)}]" if wanted.extras else ""
+    command = [
+        str(folder / "bin" / "python"),
+        *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+        *("--editable", f"{wanted.root}{extras}"),
+    ]
+    log = folder / LOG_FILE
+    with log.open("w", encoding="utf-8") as file:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock,),
+            check=False,
+        )
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        print("\n".join(lines[-12:]), file=sys.stderr)
+    return done.returncode
+
+
+def make(args: argparse.Namespace, lock: int) -> int:
+    """Brings the environment to the wanted state. Returns an exit status."""
+    folder, caller = args.root / ".venv", args.caller
+    found = python_version(folder / "bin" / "python")
+    state = read_state(folder)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if found and state and not args.this_python:
+        version = state.version
+    wanted = State("ready", args.key, version, str(args.root), tuple(sorted(set(args.extras))))
+    todo = plan(os.path.lexists(folder), state, found is not None, wanted)
+    if todo is Plan.NOTHING:
+        return 0
+    if todo is Plan.REFUSE:
+        reason = "has no working Python and was not made by this script; remove it"
+        print(f"{caller}: {folder} {reason}", file=sys.stderr)
+        return 2
+    if todo is Plan.INSTALL:
+        version = found or version
+        kept = state.extras if state else ()
+        wanted = dataclasses.replace(
+            wanted, version=version, extras=tuple(sorted({*kept, *wanted.extras}))
+        )
+    what = "making" if todo is Plan.REBUILD else "updating"
+    note = f"{what} {folder} with Python {version} (some minutes the first time)"
+    print(f"{caller}: {note}", file=sys.stderr, flush=True)
+    building = dataclasses.replace(wanted, status="building")
+    if todo is Plan.REBUILD:
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        write_state(folder, building)
+        venv.create(folder, with_pip=True, symlinks=True)
+    elif state is not None:
+        write_state(folder, building)
+    if install(folder, wanted, lock):
+        message = f"installing into {folder} failed; the whole output is in {folder / LOG_FILE}"
+        print(f"{caller}: {message}", file=sys.stderr)
+        return 2
+    write_state(folder, wanted)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status (2: the environment could not be made)."""
+    parser = argparse.ArgumentParser(description="Make or repair the checkout's .venv")
+    parser.add_argument("--root", type=Path, required=True, help="the checkout")
+    parser.add_argument("--key", required=True, help="checksum of the requirements")
+    parser.add_argument(
+        "--this-python", action="store_true", help="remake an environment of another version"
+    )
+    parser.add_argument("--caller", default="make_environment", help="name used in messages")
+    parser.add_argument("extras", nargs="*", help="extras of setup.py to install")
+    args = parser.parse_args(argv)
+    waiting = f"{args.caller}: waiting for another start that is making .venv"
+    try:
+        with locked(args.root / ".venv.lock", waiting) as lock:
+            return make(args, lock)
+    except KeyboardInterrupt:
+        print(f"{args.caller}: interrupted; the next start makes .venv anew", file=sys.stderr)
+        return 130
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"{args.caller}: could not make {args.root / '.venv'}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Runs mypy over the package as it is imported, not as it lies in the checkout.
+
+``setup.py`` maps ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does
+not follow that mapping, so a tree of symbolic links shows it the installed
+layout; the paths in its messages are turned back into those of the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TREE = Path(".mypy_cache") / "tree"
+MAPPED = ("models", "variable_mgr")
+
+
+def link_tree(root: Path, tree: Path) -> None:
+    """Makes ``tree/cnnbench`` a folder of links with the installed layout.
+
+    Links that are right already stay untouched, so two checks may run at once.
+    """
+    package = tree / "cnnbench"
+    package.mkdir(parents=True, exist_ok=True)
+    wanted = {entry.name: entry for entry in (root / "cnnbench").iterdir()}
+    wanted.update({name: root / name for name in MAPPED})
+    wanted.pop("__pycache__", None)
+    for link in package.iterdir():
+        target = wanted.get(link.name)
+        if target is None or not link.is_symlink() or os.readlink(link) != str(target):
+            link.unlink(missing_ok=True)
+    for name, target in wanted.items():
+        try:
+            (package / name).symlink_to(target)
+        except FileExistsError:
+            continue
+
+
+def checkout_paths(text: str, tree: str) -> str:
+    """Replaces the paths of the link tree in mypy's output by those of the checkout."""
+    mapped = "|".join(MAPPED)
+    prefix = re.escape(tree + "/")
+    text = re.sub(rf"^{prefix}cnnbench/({mapped})/", r"\1/", text, flags=re.MULTILINE)
+    return re.sub(rf"^{prefix}", "", text, flags=re.MULTILINE)
+
+
+def run_mypy(arguments: Sequence[str]) -> int:
+    """One mypy run with the package's tree on its path; prints, returns the exit status."""
+    environment = dict(os.environ, MYPYPATH=str(TREE))
+    command = [sys.executable, "-m", "mypy", "--strict", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+    print(checkout_paths(done.stdout, str(TREE)), end="", flush=True)
+    return done.returncode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Checks the package, then the scripts. Returns 0 when both are clean."""
+    extra = list(sys.argv[1:] if argv is None else argv)
+    link_tree(ROOT, ROOT / TREE)
+    package = run_mypy(["-p", "cnnbench", *extra])
+    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
+    return max(package, run_mypy([*scripts, *extra]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""scripts/run and scripts/test: choosing a Python, recognising a finished environment, repair."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+make_environment = _load("make_environment")
+Plan, State = make_environment.Plan, make_environment.State
+WANTED = State("ready", "1 2", "3.11", "/checkout", ("test",))
+
+
+def _state(**changes) -> State:
+    return State(**{**WANTED.__dict__, **changes})
+
+
+@pytest.mark.parametrize(
+    ("exists", "state", "works", "expected"),
+    [
+        (False, None, False, Plan.REBUILD),
+        (True, WANTED, True, Plan.NOTHING),
+        (True, _state(extras=("and-cuda", "test")), True, Plan.NOTHING),
+        (True, _state(extras=()), True, Plan.INSTALL),
+        (True, _state(key="3 4"), True, Plan.INSTALL),
+        (True, _state(status="building"), True, Plan.REBUILD),
+        (True, _state(root="/elsewhere"), True, Plan.REBUILD),
+        (True, _state(version="3.10"), True, Plan.REBUILD),
+        (True, WANTED, False, Plan.REBUILD),
+        (True, None, True, Plan.INSTALL),
+        (True, None, False, Plan.REFUSE),
+    ],
+)
+def test_plan(exists, state, works, expected):
+    assert make_environment.plan(exists, state, works, WANTED) is expected
+
+
+def test_state_survives_the_file_and_a_cut_file_is_no_state(tmp_path):
+    make_environment.write_state(tmp_path, WANTED)
+    assert make_environment.read_state(tmp_path) == WANTED
+    assert State.parse(WANTED.text()[:20]) is None
+    assert make_environment.read_state(tmp_path / "missing") is None
+
+
+def test_lock_excludes_a_second_holder_until_the_first_lets_go(tmp_path):
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
+        "import pathlib, make_environment\n"
+        "with make_environment.locked(pathlib.Path(sys.argv[1]), 'waiting'):\n"
+        "    print('in', flush=True)\n"
+    )
+    lock = tmp_path / "lock"
+    with make_environment.locked(lock, ""):
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, str(lock)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stderr.readline() == "waiting\n"
+        assert child.poll() is None
+    out, _ = child.communicate(timeout=60)
+    assert out == "in\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the real scripts, whose .venv is said to be finished."""
+    root = (tmp_path / "check out").resolve()
+    (root / "cnnbench").mkdir(parents=True)
+    for name in ("setup.py", "pyproject.toml", "cnnbench/__init__.py"):
+        (root / name).write_text(f"# {name}\n")
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    bin_folder = root / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "python").symlink_to(sys.executable)
+    for name in ("cnnbench", "pytest"):
+        _executable(bin_folder / name, f'echo {name} "$(pwd)"; for a; do echo "<$a>"; done; exit 7')
+    _finish(root, "")
+    return root
+
+
+def _executable(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def _finish(root: Path, extras: str) -> None:
+    names = ("setup.py", "pyproject.toml", "cnnbench/__init__.py")
+    data = b"".join((root / name).read_bytes() for name in names)
+    key = subprocess.run(["cksum"], input=data, capture_output=True, check=True).stdout.decode()
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    state = State("ready", key.strip(), version, str(root), tuple(extras.split()))
+    make_environment.write_state(root / ".venv", state)
+
+
+def _script(root: Path, name: str, *args: str, cwd: Path | None = None, **env: str):
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON",) and "CNNBENCH" not in k}
+    return subprocess.run(
+        [root / "scripts" / name, *args],
+        cwd=cwd or root.parent,
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_finished_environment_runs_at_once_from_any_folder(checkout, tmp_path):
+    done = _script(checkout, "run", "--model=a b", "", cwd=tmp_path)
+    assert done.stdout == f"cnnbench {tmp_path}\n<--model=a b>\n<>\n"
+    assert done.stderr == ""
+    assert done.returncode == 7
+
+
+def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path):
+    _finish(checkout, "test")
+    done = _script(checkout, "test", "-k", "x", cwd=tmp_path)
+    assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.14", "2.7", "4.0"])
+def test_python_outside_the_range_is_refused_in_one_line(checkout, tmp_path, version):
+    old = tmp_path / "old python"
+    _executable(old, f"echo {version}")
+    done = _script(checkout, "run", PYTHON=str(old))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    expected = f"PYTHON={old} is Python {version}; cnnbench needs 3.10 to 3.13"
+    assert done.stderr == f"scripts/run: {expected}\n"
+
+
+def test_python_without_venv_is_refused_in_one_line(checkout, tmp_path):
+    bare = tmp_path / "bare"
+    _executable(bare, "case $2 in *ensurepip*) exit 1;; esac; echo 3.12")
+    done = _script(checkout, "test", PYTHON=str(bare))
+    assert done.returncode == 2
+    assert "no venv module" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def _tools(folder: Path) -> str:
+    """A PATH with the standard tools that the scripts use, and no Python."""
+    folder.mkdir()
+    for tool in ("sh", "cat", "cksum", "dirname"):
+        (folder / tool).symlink_to(shutil.which(tool))
+    return str(folder)
+
+
+def test_without_any_python_the_reason_is_given(checkout, tmp_path):
+    shutil.rmtree(checkout / ".venv")
+    done = _script(checkout, "run", PATH=_tools(tmp_path / "bin"))
+    assert done.returncode == 2
+    assert "needs Python 3.10 to 3.13; found no Python;" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_another_python_is_picked_when_python3_is_too_new(checkout, tmp_path):
+    shutil.rmtree(checkout / ".venv")
+    path = _tools(tmp_path / "bin")
+    _executable(tmp_path / "bin" / "python3", "echo 3.14")
+    fitting = (
+        'case $2 in *version*) echo 3.12; exit;; import*) exit;; esac; echo "made: $*"; exit 3'
+    )
+    _executable(tmp_path / "bin" / "python3.12", fitting)
+    done = _script(checkout, "test", PATH=path)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert f"made: {checkout}/scripts/make_environment.py --root {checkout} --key" in done.stderr
+    assert done.stderr.rstrip().endswith("test")
+
+
+def test_changed_requirements_and_a_moved_checkout_are_noticed(checkout, tmp_path):
+    path = _tools(tmp_path / "bin")
+    (checkout / "setup.py").write_text("# more\n")
+    assert "needs Python" in _script(checkout, "run", PATH=path).stderr
+    _finish(checkout, "")
+    assert _script(checkout, "run", PATH=path).returncode == 7
+    moved = checkout.rename(tmp_path / "moved")
+    assert "needs Python" in _script(moved, "run", PATH=path).stderr
+
+
+def test_given_environment_is_used_as_it_is(checkout, tmp_path):
+    given = tmp_path / "given" / "bin"
+    given.mkdir(parents=True)
+    (given / "python").symlink_to(sys.executable)
+    _executable(given / "cnnbench", "echo given")
+    assert _script(checkout, "run", CNNBENCH_VENV=str(given.parent)).stdout == "given\n"
+    wrong = _script(checkout, "run", CNNBENCH_VENV=str(tmp_path))
+    assert wrong.returncode == 2
+    assert wrong.stderr == f"scripts/run: CNNBENCH_VENV={tmp_path} has no bin/python\n"
+
+
+def test_range_of_the_scripts_is_the_range_of_the_package():
+    text = (ROOT / "scripts" / "environment.sh").read_text()
+    oldest, newest = (
+        int(re.search(rf"^{n}=(\d+)", text, re.MULTILINE)[1]) for n in ("OLDEST", "NEWEST")
+    )
+    assert f'python_requires=">=3.{oldest},<3.{newest + 1}"' in (ROOT / "setup.py").read_text()
