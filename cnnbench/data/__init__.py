@@ -1,0 +1,29 @@
+"""Input: synthetic or read from files, one batch per tower and step.
+
+Importing this package does not import TensorFlow; making an input does.
+"""
+
+from cnnbench.data.dataset import (
+    CIFAR10,
+    IMAGENET,
+    Dataset,
+    dataset_names,
+    find_dataset,
+    register_dataset,
+)
+from cnnbench.data.source import InputSource, TowerBatch, make_input
+from cnnbench.data.spec import RESIZE_METHODS, InputSpec
+
+__all__ = [
+    "CIFAR10",
+    "IMAGENET",
+    "RESIZE_METHODS",
+    "Dataset",
+    "InputSource",
+    "InputSpec",
+    "TowerBatch",
+    "dataset_names",
+    "find_dataset",
+    "make_input",
+    "register_dataset",
+]

@@ -1,0 +1,112 @@
+"""What the driver sees of the input: one batch per tower and step."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from cnnbench.data.spec import InputSpec
+
+
+class TowerBatch(NamedTuple):
+    """One tower's share of a step, on the tower's device.
+
+    A named tuple, so that it can be an argument of a ``tf.function`` as it is.
+
+    Attributes:
+      images: [batch, height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1]
+        (with ml_perf: 0..255 less the channel means).
+      labels: int32 [batch].
+      weights: float32 [batch], 1 for an example and 0 for padding; None while training.
+    """
+
+    images: Any
+    labels: Any
+    weights: Any = None
+
+
+class InputSource(abc.ABC):
+    """Delivers a batch per tower and step, synthetic or read from files.
+
+    Attributes:
+      spec: what was asked for.
+      devices: the towers' devices.
+      examples_per_epoch: examples of the subset (over all shards).
+      wait_seconds: total time the caller has spent blocked in `next`, in seconds.
+    """
+
+    synthetic: bool = False
+
+    def __init__(self, spec: InputSpec, devices: Sequence[str], examples_per_epoch: int) -> None:
+        if len(devices) != spec.num_devices:
+            raise ValueError(f"{spec.num_devices} towers, but {len(devices)} devices")
+        self.spec = spec
+        self.devices = tuple(devices)
+        self.examples_per_epoch = examples_per_epoch
+        self.wait_seconds = 0.0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one exact pass over this process's shard, the last one padded."""
+        per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
+        return -(-per_shard // self.spec.global_batch)
+
+    @property
+    def element_spec(self) -> tuple[TowerBatch, ...]:
+        """Per tower a TowerBatch of ``tf.TensorSpec``, the structure that `next` returns."""
+        import tensorflow as tf
+
+        spec = self.spec
+        batch = spec.batch_per_device
+        shape = [batch, spec.image_size, spec.image_size, spec.channels]
+        one = TowerBatch(
+            tf.TensorSpec(shape, tf.as_dtype(spec.dtype)),
+            tf.TensorSpec([batch], tf.int32),
+            None if spec.training else tf.TensorSpec([batch], tf.float32),
+        )
+        return (one,) * spec.num_devices
+
+    @abc.abstractmethod
+    def next(self) -> tuple[TowerBatch, ...]:
+        """The next step's batches, in tower order.
+
+        Raises:
+          DataError: a record that cannot be used; names file and record.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends reading and frees the buffers; `next` must not be called afterwards."""
+
+    def __enter__(self) -> InputSource:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def make_input(spec: InputSpec, devices: Sequence[str]) -> InputSource:
+    """The input that ``spec`` describes, ready to deliver to ``devices``.
+
+    Args:
+      spec: what to deliver; without ``data_dir`` the data is synthetic.
+      devices: one device string per tower.
+
+    Raises:
+      FlagError: ``data_dir`` holds no files of this subset.
+      DataError: a file that cannot be read as this data set.
+    """
+    if spec.data_dir is None:
+        from cnnbench.data.synthetic import SyntheticInput
+
+        return SyntheticInput(spec, devices)
+    from cnnbench.data.prefetch import PipelineInput
+
+    return PipelineInput(spec, devices, spec.dataset.open(spec))

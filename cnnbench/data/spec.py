@@ -1,0 +1,101 @@
+"""What the driver asks of the input: one frozen value, no flags, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.data.dataset import SUBSETS, Dataset
+
+RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSpec:
+    """One input of the benchmark.
+
+    Fields from ``resize_method`` on carry the name, meaning and default of the flag of that
+    name, so that `from_flags` can copy them.
+
+    Attributes:
+      dataset: which data set.
+      data_dir: directory of the files; None means synthetic data.
+      subset: "train" (shuffled, repeated, distorted when asked) or "validation" (an exact
+        pass in a fixed order, repeated; what fills up the last batch has weight 0).
+      batch_per_device: examples per tower and step.
+      num_devices: towers fed by this process.
+      image_size: height and width of the images handed out, in pixels.
+      channels: colour channels.
+      num_classes: labels must be in [0, num_classes).
+      seed: every random choice follows from it.
+      dtype: of the images: "float32", "float16" or "bfloat16". All preprocessing is float32.
+      num_shards: processes that share the data; each sees its own part.
+      shard_index: which part this process reads.
+      shuffle_buffer: records among which a training record is drawn.
+    """
+
+    dataset: Dataset
+    subset: str
+    batch_per_device: int
+    num_devices: int
+    image_size: int
+    data_dir: str | None = None
+    channels: int = 3
+    num_classes: int = 0
+    seed: int = 1234
+    dtype: str = "float32"
+    num_shards: int = 1
+    shard_index: int = 0
+    shuffle_buffer: int = 10_000
+
+    resize_method: str = "bilinear"
+    distortions: bool = False
+    distort_color_in_yiq: bool = True
+    fuse_decode_and_crop: bool = True
+    ml_perf: bool = False
+    datasets_use_prefetch: bool = True
+    datasets_prefetch_buffer_size: int = 1
+    multi_device_iterator_max_buffer_size: int = 1
+    datasets_num_private_threads: int | None = None
+    datasets_use_caching: bool = False
+    datasets_repeat_cached_sample: bool = False
+    datasets_parallel_interleave_cycle_length: int | None = None
+    datasets_parallel_interleave_prefetch: int | None = None
+    datasets_sloppy_parallel_interleave: bool = False
+
+    def __post_init__(self) -> None:
+        """Fills in the class count; a spec that breaks these rules is a programming error."""
+        if self.num_classes == 0:
+            object.__setattr__(self, "num_classes", self.dataset.num_classes)
+        if self.subset not in SUBSETS:
+            raise ValueError(f"subset {self.subset!r} is none of {SUBSETS}")
+        if self.resize_method not in RESIZE_METHODS:
+            raise ValueError(f"resize_method {self.resize_method!r} is none of {RESIZE_METHODS}")
+        if not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard {self.shard_index} of {self.num_shards} does not exist")
+        if self.batch_per_device < 1 or self.num_devices < 1:
+            raise ValueError("an input feeds at least one example to at least one device")
+
+    @property
+    def training(self) -> bool:
+        """Whether records are shuffled, repeated without a seam, and distorted."""
+        return self.subset == "train"
+
+    @property
+    def global_batch(self) -> int:
+        """Examples per step over all towers of this process."""
+        return self.batch_per_device * self.num_devices
+
+    @classmethod
+    def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
+        """A spec with ``fields``, and from ``flags`` every attribute named like a data flag.
+
+        Args:
+          flags: any object with some of the data flags as attributes, such as ``Params``.
+          **fields: the other fields of the spec; they win over ``flags``.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        copied = names[names.index("resize_method") :]
+        taken = {n: getattr(flags, n) for n in copied if n not in fields and hasattr(flags, n)}
+        return cls(**taken, **fields)

@@ -1,0 +1,82 @@
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.data import IMAGENET, InputSpec, make_input
+
+
+def spec(towers, batch, **fields):
+    return InputSpec(
+        dataset=IMAGENET,
+        subset=fields.pop("subset", "train"),
+        batch_per_device=batch,
+        num_devices=towers,
+        image_size=fields.pop("image_size", 9),
+        **fields,
+    )
+
+
+def global_batch(towers, batch, devices, **fields):
+    source = make_input(spec(towers, batch, **fields), devices[:towers])
+    tensors = [source.tower_tensors(t) for t in range(towers)]
+    images = np.concatenate([i.numpy() for i, _ in tensors])
+    return images, np.concatenate([label.numpy() for _, label in tensors])
+
+
+def test_the_global_batch_does_not_depend_on_the_number_of_towers(cpu_devices):
+    images, labels = global_batch(1, 8, cpu_devices)
+    for towers in (2, 4, 8):
+        other_images, other_labels = global_batch(towers, 8 // towers, cpu_devices)
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+def test_images_are_normalised_and_labels_in_range(cpu_devices):
+    images, labels = global_batch(1, 64, cpu_devices, num_classes=5)
+    assert images.shape == (64, 9, 9, 3)
+    assert np.abs(images).max() <= 1
+    assert abs(images.mean()) < 0.02
+    assert 0.35 < images.std() < 0.55
+    assert labels.dtype == np.int32
+    assert set(labels) == set(range(5))
+
+
+def test_rows_differ_and_the_seed_matters(cpu_devices):
+    images, labels = global_batch(1, 4, cpu_devices)
+    assert len({row.tobytes() for row in images}) == 4
+    other_images, other_labels = global_batch(1, 4, cpu_devices, seed=1)
+    assert not np.array_equal(images, other_images)
+    assert not np.array_equal(labels, other_labels)
+
+
+def test_labels_and_images_stay_the_same_from_step_to_step(cpu_devices):
+    source = make_input(spec(1, 4), cpu_devices[:1])
+
+    @tf.function
+    def step():
+        images, labels = source.tower_tensors(0)
+        return tf.reduce_sum(images), labels
+
+    assert source.next() == ()
+    first, second = step(), step()
+    assert float(first[0]) == float(second[0])
+    np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_variables_live_on_the_towers_devices(cpu_devices):
+    source = make_input(spec(3, 2), cpu_devices[:3])
+    for tower, device in enumerate(cpu_devices[:3]):
+        with tf.device(device):
+            images, labels = source.tower_tensors(tower)
+        assert images.device == labels.device == device
+
+
+def test_dtype_and_epoch(cpu_devices):
+    source = make_input(spec(2, 4, dtype="bfloat16", subset="validation"), cpu_devices[:2])
+    assert source.tower_tensors(1)[0].dtype == tf.bfloat16
+    assert source.synthetic
+    assert source.examples_per_epoch == 50_000
+    assert source.steps_per_epoch == 6250
+    assert source.wait_seconds == 0
+    element = source.element_spec[1]
+    assert element.images == tf.TensorSpec([4, 9, 9, 3], tf.bfloat16)
+    assert element.weights == tf.TensorSpec([4], tf.float32)
