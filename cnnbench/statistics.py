@@ -1,0 +1,174 @@
+"""Speed statistics over step times, as tf_cnn_benchmarks defines them.
+
+With ``t[i]`` the wall time of step i in seconds since the end of warm-up, ``b``
+the images of one step and ``s[i] = b / t[i]``:
+
+* mean ``M = b / mean(t)``: images over time, not the mean of the speeds;
+* uncertainty ``U = population standard deviation of s / sqrt(n)``;
+* jitter ``J = 1.4826 * median|s - median(s)|``, a robust standard deviation.
+
+With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1``
+(the newest step weighs most); U and J stay unweighted.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# Makes the median absolute deviation of normal data estimate its standard deviation.
+MAD_TO_SIGMA = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Images per second: mean, uncertainty of the mean, jitter of single steps."""
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+
+class RunningSpeed:
+    """Speed of the steps so far, cheap enough to be asked for after every step.
+
+    A step costs O(1); what a question costs is the insertion of the steps that came
+    since the last one into a sorted array of doubles, and O(log n).
+    """
+
+    def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
+        """Starts with no steps.
+
+        Args:
+          images_per_step: images that one step processes, over all towers it times.
+          ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
+
+        Raises:
+          ValueError: images_per_step < 1, or ewma_alpha outside 0..1.
+        """
+        if images_per_step < 1:
+            raise ValueError(f"images_per_step={images_per_step}: must be at least 1")
+        alpha = ewma_alpha or 0.0
+        if not 0.0 <= alpha <= 1.0:
+            raise ValueError(f"ewma_alpha={ewma_alpha}: must lie between 0 and 1")
+        self._images = images_per_step
+        self._keep = 1.0 - alpha
+        self._weighted_time = 0.0
+        self._weight = 0.0
+        self._count = 0
+        self._speed_mean = 0.0
+        self._speed_squares = 0.0
+        self._sorted = array("d")
+        self._pending = array("d")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, seconds: float) -> None:
+        """Takes the wall time of one more step.
+
+        Raises:
+          ValueError: seconds is not positive.
+        """
+        if not seconds > 0.0:
+            raise ValueError(f"step time {seconds}: must be positive")
+        self._weighted_time = self._keep * self._weighted_time + seconds
+        self._weight = self._keep * self._weight + 1.0
+        # Welford: no cancellation when the speeds differ little from their mean.
+        speed = self._images / seconds
+        self._count += 1
+        delta = speed - self._speed_mean
+        self._speed_mean += delta / self._count
+        self._speed_squares += delta * (speed - self._speed_mean)
+        self._pending.append(speed)
+
+    def current(self) -> Speed:
+        """The statistics of all steps added so far.
+
+        Raises:
+          ValueError: no step was added yet.
+        """
+        if not self._count:
+            raise ValueError("no step was timed")
+        for speed in self._pending:
+            insort(self._sorted, speed)
+        del self._pending[:]
+        variance = max(self._speed_squares, 0.0) / self._count
+        return Speed(
+            mean=self._images * self._weight / self._weighted_time,
+            uncertainty=math.sqrt(variance / self._count),
+            jitter=MAD_TO_SIGMA * median_absolute_deviation(self._sorted),
+        )
+
+
+def speed(
+    images_per_step: int, step_seconds: Iterable[float], ewma_alpha: float | None = None
+) -> Speed:
+    """Statistics of a finished series of step times; see the module's definitions.
+
+    Args:
+      images_per_step: images that one step processes.
+      step_seconds: wall time of each step in seconds, oldest first.
+      ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
+
+    Raises:
+      ValueError: no steps, a time that is not positive, or a parameter out of range.
+    """
+    running = RunningSpeed(images_per_step, ewma_alpha)
+    for seconds in step_seconds:
+        running.add(seconds)
+    return running.current()
+
+
+def total_images_per_sec(images: int, elapsed_seconds: float) -> float:
+    """Images of the timed loop over its whole wall time, everything in it included.
+
+    Raises:
+      ValueError: elapsed_seconds is not positive.
+    """
+    if not elapsed_seconds > 0.0:
+        raise ValueError(f"elapsed time {elapsed_seconds}: must be positive")
+    return images / elapsed_seconds
+
+
+def median(ordered: Sequence[float]) -> float:
+    """Median of a non-empty ascending sequence; mean of the middle two if even."""
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2
+
+
+def median_absolute_deviation(ordered: Sequence[float]) -> float:
+    """Median of |x - median(x)| over a non-empty ascending sequence, in O(log n).
+
+    The deviations below the median, read downwards, and those above it, read upwards,
+    are two ascending sequences, so the middle of their union is found by bisection.
+    """
+    centre = median(ordered)
+    count = len(ordered)
+    if count % 2:
+        return _smallest_deviation(ordered, centre, count // 2)
+    low = _smallest_deviation(ordered, centre, count // 2 - 1)
+    high = _smallest_deviation(ordered, centre, count // 2)
+    return (low + high) / 2
+
+
+def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
+    """The deviation of that rank (0 = smallest): taken from a window around the centre.
+
+    The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence; the
+    window with the left end ``left`` is the right one when its left neighbour is not
+    closer to the centre than its right end.
+    """
+    low, high = 0, len(ordered) - rank - 1
+    while low < high:
+        left = (low + high) // 2
+        if centre - ordered[left] > ordered[left + rank + 1] - centre:
+            low = left + 1
+        else:
+            high = left
+    return max(abs(centre - ordered[low]), abs(ordered[low + rank] - centre))
