@@ -1,1 +1,40 @@
-"""The networks and their registry."""
+"""The networks and their registry.
+
+Importing this package does not import TensorFlow; `cnnbench.models.graph` does.
+"""
+
+from __future__ import annotations
+
+from cnnbench.models.declare import declare
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.registry import (
+    datasets,
+    get_model,
+    load_plugin,
+    model_names,
+    register_model,
+)
+from cnnbench.models.spec import (
+    BatchNorm,
+    Initializer,
+    LearningRateSpec,
+    ModelSpec,
+    VariableSpec,
+)
+
+__all__ = [
+    "BatchNorm",
+    "Initializer",
+    "LearningRateSpec",
+    "Model",
+    "ModelSpec",
+    "Network",
+    "VariableSpec",
+    "datasets",
+    "declare",
+    "get_model",
+    "load_plugin",
+    "model_names",
+    "register_model",
+]

@@ -1,0 +1,166 @@
+"""Variables, shapes and FLOPs of a model, found without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from cnnbench.errors import UsageError
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.spec import BatchNorm, ModelSpec, VariableSpec
+from cnnbench.models.window import Window
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaped:
+    """A value known by its shape alone.
+
+    Attributes:
+      shape: without batch.
+      differentiated: whether the loss's gradient flows through it, that is, whether any
+        trainable variable lies behind it.
+    """
+
+    shape: tuple[int, ...]
+    differentiated: bool = False
+
+
+def declare(model: Model, num_classes: int) -> ModelSpec:
+    """Runs the model's body on shapes.
+
+    Args:
+      model: the network.
+      num_classes: outputs of its last layer.
+
+    Returns:
+      Its variables in creation order and its FLOPs per image.
+
+    Raises:
+      UsageError: the body asks for something that cannot be (shapes that do not fit, a
+        name used twice, logits of the wrong size).
+    """
+    net = ShapeNetwork(num_classes, training=True, batch_norm=model.batch_norm)
+    images = Shaped((model.image_size, model.image_size, model.channels))
+    logits = model.build(net, images)
+    check_logits(model, net.shape(logits), num_classes)
+    return ModelSpec(
+        name=model.name,
+        dataset=model.dataset,
+        image_size=model.image_size,
+        channels=model.channels,
+        num_classes=num_classes,
+        variables=tuple(net.variables),
+        forward_flops_per_image=net.forward_flops,
+        training_flops_per_image=net.training_flops,
+    )
+
+
+def check_logits(model: Model, shape: tuple[int, ...], num_classes: int) -> None:
+    """Refuses logits that the default loss cannot take; a loss of one's own may differ.
+
+    Raises:
+      UsageError: the shape is not ``(num_classes,)``.
+    """
+    if type(model).loss is Model.loss and shape != (num_classes,):
+        raise UsageError(
+            f"model {model.name} must return logits of shape ({num_classes},) per example, "
+            f"not {shape}; end build() with net.logits(x)"
+        )
+
+
+class ShapeNetwork(Network[Shaped]):
+    """Follows shapes, collects variables and counts multiply-adds.
+
+    Attributes:
+      variables: declared so far, in creation order.
+      forward_flops: of one example.
+      training_flops: of one example, forward and backward.
+    """
+
+    def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
+        super().__init__(num_classes, training=training, batch_norm=batch_norm)
+        self.variables: list[VariableSpec] = []
+        self.forward_flops = 0
+        self.training_flops = 0
+
+    def shape(self, x: Shaped) -> tuple[int, ...]:
+        """Shape without batch."""
+        return x.shape
+
+    def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
+        self.forward_flops += flops
+        self.training_flops += flops * (1 + int(weights) + int(inputs_differentiated))
+
+    def _declare(self, spec: VariableSpec) -> None:
+        self.variables.append(spec)
+
+    def _read(self, spec: VariableSpec) -> Shaped:
+        return Shaped(spec.shape, spec.trainable)
+
+    def _conv(self, x: Shaped, kernel: Shaped, window: Window, filters: int) -> Shaped:
+        shape = (*window.output, filters)
+        self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
+        return Shaped(shape, True)
+
+    def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
+        return Shaped(x.shape, True)
+
+    def _batch_norm(
+        self,
+        x: Shaped,
+        gamma: VariableSpec | None,
+        beta: VariableSpec,
+        mean: VariableSpec,
+        variance: VariableSpec,
+        settings: BatchNorm,
+    ) -> Shaped:
+        return Shaped(x.shape, True)
+
+    def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
+        self._count(2 * math.prod(kernel.shape), x.differentiated)
+        return Shaped((units,), True)
+
+    def _relu(self, x: Shaped) -> Shaped:
+        return x
+
+    def _pool(self, kind: Literal["max", "avg"], x: Shaped, window: Window) -> Shaped:
+        return Shaped((*window.output, x.shape[2]), x.differentiated)
+
+    def _spatial_mean(self, x: Shaped) -> Shaped:
+        return Shaped(x.shape[2:], x.differentiated)
+
+    def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
+        return x
+
+    def _flatten(self, x: Shaped) -> Shaped:
+        return Shaped((math.prod(x.shape),), x.differentiated)
+
+    def _add(self, x: Shaped, y: Shaped) -> Shaped:
+        return Shaped(x.shape, x.differentiated or y.differentiated)
+
+    def _concat(self, xs: Sequence[Shaped]) -> Shaped:
+        channels = sum(x.shape[-1] for x in xs)
+        return Shaped((*xs[0].shape[:-1], channels), any(x.differentiated for x in xs))
+
+    def _lrn(self, x: Shaped, radius: int, bias: float, alpha: float, beta: float) -> Shaped:
+        return x
+
+    def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
+        height, width, channels = x.shape
+        return Shaped((height, width, before + channels + after), x.differentiated)
+
+    def _apply(
+        self,
+        function: Callable[..., Any],
+        xs: Sequence[Shaped],
+        shape: tuple[int, ...],
+        flops: int,
+    ) -> Shaped:
+        differentiated = any(x.differentiated for x in xs)
+        # Each of the two gradients of a product costs what the product costs; of a function
+        # without a trainable input there is none.
+        self._count(flops, differentiated, weights=differentiated)
+        return Shaped(shape, differentiated)

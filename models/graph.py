@@ -1,0 +1,305 @@
+"""Runs a model's body with TensorFlow tensors.
+
+The choices of operation here were measured on CPU (oneDNN): zeros added by ``tf.pad`` before a
+VALID convolution, because the filter gradient of an explicitly padded convolution leaves
+oneDNN (1.4 times slower steps in bfloat16).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from cnnbench.errors import UsageError
+from cnnbench.models.declare import check_logits
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.spec import BatchNorm, VariableSpec
+from cnnbench.models.window import Window
+
+Tensor = Any  # tf.Tensor; TensorFlow ships no types
+DataFormat = Literal["NHWC", "NCHW"]
+Reader = Callable[[VariableSpec, Any], Tensor]
+
+_TO_NCHW = (0, 3, 1, 2)
+_TO_NHWC = (0, 2, 3, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """What one batch says about a batch-norm layer; the train step updates the averages.
+
+    Attributes:
+      mean_spec: the moving average that ``batch_mean`` feeds.
+      variance_spec: the moving average that ``batch_variance`` feeds.
+      batch_mean: float32 ``[channels]``.
+      batch_variance: float32 ``[channels]``, unbiased (divided by the count less one).
+      decay: weight of the old value: new = decay * old + (1 - decay) * batch.
+    """
+
+    mean_spec: VariableSpec
+    variance_spec: VariableSpec
+    batch_mean: Tensor
+    batch_variance: Tensor
+    decay: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """A forward pass.
+
+    Attributes:
+      logits: float32 ``[n, num_classes]``.
+      moments: one per batch-norm layer, in creation order; empty in evaluation.
+    """
+
+    logits: Tensor
+    moments: tuple[Moments, ...]
+
+
+def forward(
+    model: Model,
+    num_classes: int,
+    images: Tensor,
+    read: Reader,
+    *,
+    training: bool,
+    data_format: DataFormat = "NHWC",
+    compute_dtype: Any = tf.float32,
+    seed: Any = 0,
+) -> Forward:
+    """Makes the graph of one tower's forward pass; assigns no variable.
+
+    Args:
+      model: the network.
+      num_classes: outputs of its last layer.
+      images: ``[n, h, w, c]`` in any numeric dtype; cast and transposed here.
+      read: returns the value of a variable in the dtype asked for: the compute dtype for
+        kernels, biases and a model's own variables, float32 for batch norm.
+      training: batch norm by the batch's moments and dropout, or by the moving averages and
+        none.
+      data_format: memory layout of the layers; canonical weights and logits do not depend
+        on it.
+      compute_dtype: ``tf.float32``, ``tf.bfloat16`` or ``tf.float16``.
+      seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
+        for other draws in each step.
+
+    Returns:
+      Logits and batch moments.
+
+    Raises:
+      UsageError: bad ``data_format`` or images, or the body asks for what cannot be.
+    """
+    if data_format not in ("NHWC", "NCHW"):
+        raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
+    expected = (model.image_size, model.image_size, model.channels)
+    if tuple(images.shape[1:]) != expected:
+        raise UsageError(
+            f"model {model.name} takes images of shape {expected}, not {tuple(images.shape[1:])}"
+        )
+    net = GraphNetwork(
+        num_classes,
+        read,
+        training=training,
+        batch_norm=model.batch_norm,
+        data_format=data_format,
+        compute_dtype=compute_dtype,
+        seed=seed,
+    )
+    # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
+    build = tf.autograph.experimental.do_not_convert(model.build)
+    logits = build(net, net.receive(images))
+    check_logits(model, net.shape(logits), num_classes)
+    return Forward(_cast(logits, tf.float32), tuple(net.moments))
+
+
+class GraphNetwork(Network[Tensor]):
+    """Makes TensorFlow operations on the current device.
+
+    Attributes:
+      moments: of the batch-norm layers made so far, in training.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        read: Reader,
+        *,
+        training: bool,
+        batch_norm: BatchNorm,
+        data_format: DataFormat,
+        compute_dtype: Any,
+        seed: Any,
+    ) -> None:
+        super().__init__(num_classes, training=training, batch_norm=batch_norm)
+        self.moments: list[Moments] = []
+        self._reader = read
+        self._channels_first = data_format == "NCHW"
+        self._format = data_format
+        self._dtype = compute_dtype
+        self._seed = seed
+        # Values without a batch dimension; the tensors are kept so that an id stays theirs.
+        self._unbatched: dict[int, Tensor] = {}
+        self._input: tuple[Tensor, Tensor] | None = None  # images as laid out, images in NHWC
+
+    def receive(self, images: Tensor) -> Tensor:
+        """Brings NHWC images to the compute dtype and the network's layout, once."""
+        rows = _cast(images, self._dtype)
+        laid_out = self._lay_out(rows)
+        self._input = (laid_out, rows)
+        return laid_out
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Shape without batch, channels last whatever the layout."""
+        if id(x) in self._unbatched:
+            return tuple(x.shape)
+        shape = tuple(x.shape[1:])
+        if self._channels_first and len(shape) == 3:
+            return (shape[1], shape[2], shape[0])
+        return shape
+
+    # Layout ------------------------------------------------------------------------------
+
+    def _lay_out(self, x: Tensor) -> Tensor:
+        return tf.transpose(x, _TO_NCHW) if self._channels_first else x
+
+    def _to_nhwc(self, x: Tensor) -> Tensor:
+        if self._input is not None and x is self._input[0]:
+            return self._input[1]  # a body that flattens the images needs no transposition
+        if not self._channels_first or len(x.shape) != 4 or id(x) in self._unbatched:
+            return x
+        return tf.transpose(x, _TO_NHWC)
+
+    def _per_dimension(self, vertical: Any, horizontal: Any, other: Any) -> list[Any]:
+        if self._channels_first:
+            return [other, other, vertical, horizontal]
+        return [other, vertical, horizontal, other]
+
+    @property
+    def _channel_axis(self) -> int:
+        return 1 if self._channels_first else 3
+
+    # Variables ---------------------------------------------------------------------------
+
+    def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        scope: contextlib.AbstractContextManager[Any] = tf.name_scope(name)
+        return scope
+
+    def _read(self, spec: VariableSpec) -> Tensor:
+        value = self._reader(spec, self._dtype)
+        self._unbatched[id(value)] = value
+        return value
+
+    # Layers ------------------------------------------------------------------------------
+
+    def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
+        if window.explicit:
+            x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
+        return tf.raw_ops.Conv2D(
+            input=x,
+            filter=kernel,
+            strides=self._per_dimension(*window.stride, 1),
+            padding=window.padding,
+            data_format=self._format,
+        )
+
+    def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
+        layout = self._format if len(x.shape) == 4 else "NHWC"
+        return tf.raw_ops.BiasAdd(value=x, bias=bias, data_format=layout)
+
+    def _batch_norm(
+        self,
+        x: Tensor,
+        gamma: VariableSpec | None,
+        beta: VariableSpec,
+        mean: VariableSpec,
+        variance: VariableSpec,
+        settings: BatchNorm,
+    ) -> Tensor:
+        def value(spec: VariableSpec) -> Tensor:
+            return self._reader(spec, tf.float32)
+
+        fused = tf.raw_ops.FusedBatchNormV3(
+            x=x,
+            scale=tf.ones(beta.shape) if gamma is None else value(gamma),
+            offset=value(beta),
+            mean=[] if self.training else value(mean),
+            variance=[] if self.training else value(variance),
+            epsilon=settings.epsilon,
+            data_format=self._format,
+            is_training=self.training,
+        )
+        if self.training:
+            batch = (fused.batch_mean, fused.batch_variance)
+            self.moments.append(Moments(mean, variance, *batch, settings.decay))
+        return fused.y
+
+    def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
+        return tf.linalg.matmul(x, kernel)
+
+    def _relu(self, x: Tensor) -> Tensor:
+        return tf.nn.relu(x)
+
+    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
+        pool = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
+        return pool(x, window.size, window.stride, window.padding, data_format=self._format)
+
+    def _spatial_mean(self, x: Tensor) -> Tensor:
+        return tf.reduce_mean(x, (2, 3) if self._channels_first else (1, 2))
+
+    def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
+        # Drawn in float32 whatever x is: a 16-bit draw would keep another share than asked.
+        shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
+        draw = tf.random.stateless_uniform(shape, self._dropout_seed(index), alg="philox")
+        return tf.where(draw < keep, x * (1.0 / keep), tf.zeros([], x.dtype))
+
+    def _dropout_seed(self, index: int) -> Tensor:
+        seed = tf.convert_to_tensor(self._seed)
+        if seed.shape.rank == 0:
+            seed = tf.stack([seed, tf.zeros_like(seed)])
+        return tf.random.experimental.stateless_fold_in(seed, index)
+
+    def _flatten(self, x: Tensor) -> Tensor:
+        return tf.reshape(self._to_nhwc(x), [-1, math.prod(self.shape(x))])
+
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def _concat(self, xs: Sequence[Tensor]) -> Tensor:
+        return tf.concat(xs, self._channel_axis if len(xs[0].shape) == 4 else -1)
+
+    def _lrn(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
+        # In float32 (squares overflow float16) and NHWC, the only layout the kernel has.
+        rows = _cast(self._to_nhwc(x), tf.float32)
+        rows = tf.nn.local_response_normalization(rows, radius, bias, alpha, beta)
+        return self._lay_out(_cast(rows, x.dtype))
+
+    def _pad_channels(self, x: Tensor, before: int, after: int) -> Tensor:
+        padding = [(0, 0)] * 4
+        padding[self._channel_axis] = (before, after)
+        return tf.pad(x, padding)
+
+    def _apply(
+        self,
+        function: Callable[..., Any],
+        xs: Sequence[Tensor],
+        shape: tuple[int, ...],
+        flops: int,
+    ) -> Tensor:
+        result = function(*(self._to_nhwc(x) for x in xs))
+        unbatched = all(id(x) in self._unbatched for x in xs)
+        made = tuple(result.shape if unbatched else result.shape[1:])
+        if made != shape:
+            raise UsageError(f"apply declared the shape {shape} but its function made {made}")
+        if unbatched:
+            self._unbatched[id(result)] = result
+        return self._lay_out(result) if len(shape) == 3 and not unbatched else result
+
+
+def _cast(x: Tensor, dtype: Any) -> Tensor:
+    return x if x.dtype == dtype else tf.cast(x, dtype)

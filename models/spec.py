@@ -1,0 +1,207 @@
+"""What a model is made of, as plain data: variables, counts, learning rates. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from cnnbench.errors import UsageError
+
+# Standard deviation of a unit normal cut off at two standard deviations. Dividing by it gives
+# a truncated draw the standard deviation that was asked for (the He/LeCun scaling rules).
+TRUNCATED_STDDEV = 0.87962566103423978
+
+MASTER_BYTES = 4  # master copies are float32 whatever the compute precision
+
+
+@dataclasses.dataclass(frozen=True)
+class Initializer:
+    """How a variable gets its first value.
+
+    Use the three constructors; which fields count depends on ``kind``.
+
+    Attributes:
+      kind: ``constant`` (``value``), ``truncated_normal`` (mean 0, ``stddev`` before draws
+        beyond two standard deviations are redrawn) or ``variance_scaling`` (a truncated
+        normal whose variance *after* truncation is ``scale`` / fan, the fan being the
+        inputs for ``fan_in`` and the outputs for ``fan_out``).
+      value: the constant.
+      stddev: of the truncated normal.
+      scale: numerator of variance scaling.
+      mode: which fan variance scaling divides by.
+    """
+
+    kind: Literal["constant", "truncated_normal", "variance_scaling"]
+    value: float = 0.0
+    stddev: float = 1.0
+    scale: float = 1.0
+    mode: Literal["fan_in", "fan_out"] = "fan_in"
+
+    @classmethod
+    def constant(cls, value: float) -> Initializer:
+        """Every element is ``value``."""
+        return cls("constant", value=value)
+
+    @classmethod
+    def truncated_normal(cls, stddev: float) -> Initializer:
+        """Normal draws of mean 0; those beyond two standard deviations are redrawn."""
+        return cls("truncated_normal", stddev=stddev)
+
+    @classmethod
+    def variance_scaling(
+        cls, scale: float = 1.0, mode: Literal["fan_in", "fan_out"] = "fan_in"
+    ) -> Initializer:
+        """Truncated normal of variance ``scale`` / fan, truncation accounted for."""
+        return cls("variance_scaling", scale=scale, mode=mode)
+
+    def draw_stddev(self, shape: Sequence[int]) -> float:
+        """Standard deviation to give the truncated-normal generator for this shape.
+
+        Args:
+          shape: of the variable; ``[h, w, in, out]`` for convolutions, ``[in, out]`` for
+            matrices.
+
+        Returns:
+          0.0 for a constant, else the standard deviation before truncation.
+        """
+        if self.kind == "constant":
+            return 0.0
+        if self.kind == "truncated_normal":
+            return self.stddev
+        return math.sqrt(self.scale / _fan(shape, self.mode)) / TRUNCATED_STDDEV
+
+
+def _fan(shape: Sequence[int], mode: Literal["fan_in", "fan_out"]) -> int:
+    if len(shape) < 2:
+        return max(1, math.prod(shape))
+    receptive = math.prod(shape[:-2])
+    return max(1, receptive * (shape[-2] if mode == "fan_in" else shape[-1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableSpec:
+    """One logical variable of a model; the master copy is float32.
+
+    Attributes:
+      name: canonical name, the same in every mode and checkpoint (``conv0/kernel``).
+      shape: static; ``()`` for a scalar.
+      initializer: first value.
+      trainable: whether the optimizer updates it.
+      weight_decay: whether L2 weight decay applies: true for kernels and biases, false
+        for the scale and offset of batch norm and for what is not trainable.
+      statistic: a moving average kept for evaluation (batch norm's mean and variance);
+        stored and checkpointed, but not counted as a parameter.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    initializer: Initializer
+    trainable: bool = True
+    weight_decay: bool = True
+    statistic: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the float32 master copy."""
+        return self.size * MASTER_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchNorm:
+    """Settings of batch normalisation.
+
+    Attributes:
+      decay: weight of the old value when a moving average takes in a batch.
+      epsilon: added to the variance before the square root.
+      scale: whether a learned gamma multiplies the normalised values.
+    """
+
+    decay: float = 0.9
+    epsilon: float = 1e-5
+    scale: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningRateSpec:
+    """A model's own learning-rate schedule, as data.
+
+    The rate is ``base * factors[k]``, k being the number of boundaries already passed;
+    with ``base_batch`` it is also multiplied by global batch / ``base_batch``. During the
+    first ``warmup_epochs`` it climbs linearly from 0.
+
+    Attributes:
+      base: learning rate before factors.
+      base_batch: global batch size that ``base`` is meant for; None when the rate does not
+        depend on the batch size.
+      boundaries_epochs: strictly increasing epochs at which the factor changes.
+      factors: one more than boundaries; multiples of ``base``.
+      warmup_epochs: length of the linear climb, in epochs.
+
+    Raises:
+      UsageError: boundaries and factors do not fit together.
+    """
+
+    base: float
+    base_batch: int | None = None
+    boundaries_epochs: tuple[float, ...] = ()
+    factors: tuple[float, ...] = (1.0,)
+    warmup_epochs: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.factors) != len(self.boundaries_epochs) + 1:
+            raise UsageError(
+                f"learning rate with {len(self.boundaries_epochs)} boundaries needs "
+                f"{len(self.boundaries_epochs) + 1} factors, not {len(self.factors)}"
+            )
+        if list(self.boundaries_epochs) != sorted(set(self.boundaries_epochs)):
+            raise UsageError(
+                f"learning rate boundaries {self.boundaries_epochs} must increase strictly"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """Everything about a model that needs no graph.
+
+    Attributes:
+      name: as registered.
+      dataset: data set it was registered for.
+      image_size: height and width of its images.
+      channels: of its images.
+      num_classes: outputs of the last layer.
+      variables: in creation order, each with its canonical name.
+      forward_flops_per_image: twice the multiply-adds of convolutions and affine layers.
+      training_flops_per_image: forward and backward pass: three times the forward count,
+        without the input gradient of layers that are fed by the images alone.
+    """
+
+    name: str
+    dataset: str
+    image_size: int
+    channels: int
+    num_classes: int
+    variables: tuple[VariableSpec, ...]
+    forward_flops_per_image: int
+    training_flops_per_image: int
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all variables but the moving averages, frozen ones included."""
+        return sum(v.size for v in self.variables if not v.statistic)
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Elements the optimizer updates."""
+        return sum(v.size for v in self.variables if v.trainable)
+
+    @property
+    def statistics(self) -> int:
+        """Elements of the moving averages that batch norm keeps for evaluation."""
+        return sum(v.size for v in self.variables if v.statistic)

@@ -1,0 +1,38 @@
+"""One unit, then 4096: almost no work, so that the harness's own cost shows."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import LearningRateSpec
+
+T = TypeVar("T")
+
+
+class Trivial(Model):
+    """Two affine layers, the first with a single unit."""
+
+    name = "trivial"
+    dataset = "imagenet"
+    image_size = 227
+    batch_size = 32
+    learning_rate = LearningRateSpec(0.005)
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Flatten, 1 unit, 4096 units, logits."""
+        x = net.affine(net.flatten(images), 1)
+        return net.logits(net.affine(x, 4096))
+
+
+class TrivialCifar10(Trivial):
+    """The same for 32 x 32 images."""
+
+    dataset = "cifar10"
+    image_size = 32
+
+
+register_model("trivial", "imagenet", Trivial)
+register_model("trivial", "cifar10", TrivialCifar10)

@@ -1,0 +1,77 @@
+"""Where the windows of a convolution or pooling layer lie. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, cast, get_args
+
+from cnnbench.errors import UsageError
+
+Padding = Literal["SAME", "VALID", "SAME_RESNET"]
+Pair = tuple[int, int]
+
+
+def as_pair(value: int | Pair) -> Pair:
+    """(height, width) from one number or two."""
+    return (value, value) if isinstance(value, int) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A sliding window over an image of known size; every pair is (vertical, horizontal).
+
+    Attributes:
+      size: extent of the window.
+      stride: steps between windows.
+      padding: ``SAME`` or ``VALID``, to be applied after ``zeros``.
+      zeros: explicit zeros ((top, bottom), (left, right)), all 0 unless SAME_RESNET.
+      output: extent of the result.
+    """
+
+    size: Pair
+    stride: Pair
+    padding: Literal["SAME", "VALID"]
+    zeros: tuple[Pair, Pair]
+    output: Pair
+
+    @property
+    def explicit(self) -> bool:
+        """Whether zeros have to be added before a VALID window."""
+        return any(any(pair) for pair in self.zeros)
+
+    @classmethod
+    def make(cls, image: Pair, size: Pair, stride: Pair, padding: Padding) -> Window:
+        """Settles padding and output size.
+
+        Args:
+          image: height and width of the input.
+          size: of the window.
+          stride: of the window.
+          padding: ``SAME``; ``VALID``; or ``SAME_RESNET``, which is SAME at stride 1 and
+            otherwise pads (k - 1) // 2 before and the rest of k - 1 after, so that the
+            samples do not shift with the input size.
+
+        Raises:
+          UsageError: unknown padding, a size below 1, or a window larger than the image.
+        """
+        if padding not in get_args(Padding):
+            raise UsageError(f"padding is one of {', '.join(get_args(Padding))}, not {padding!r}")
+        if min(*size, *stride) < 1:
+            raise UsageError(f"window {size} and stride {stride} must be at least 1")
+        zeros: tuple[Pair, Pair] = ((0, 0), (0, 0))
+        mode = padding
+        if padding == "SAME_RESNET":
+            mode = "SAME" if max(stride) == 1 else "VALID"
+            if mode == "VALID":
+                zeros = cast(tuple[Pair, Pair], tuple(_split(k - 1) for k in size))
+        output = tuple(
+            -(-n // s) if mode == "SAME" else (n + sum(z) - k) // s + 1
+            for n, k, s, z in zip(image, size, stride, zeros, strict=True)
+        )
+        if min(output) < 1:
+            raise UsageError(f"a {size} window does not fit a {image} image without padding")
+        return cls(size, stride, cast(Literal["SAME", "VALID"], mode), zeros, cast(Pair, output))
+
+
+def _split(total: int) -> Pair:
+    return total // 2, total - total // 2
