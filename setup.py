@@ -1,7 +1,9 @@
 """Packaging: ``models/`` and ``variable_mgr/`` become part of the ``cnnbench`` namespace.
 
 A top-level package called ``models`` would collide with the ``models/`` folder
-that many repositories put on PYTHONPATH, hence the mapping.
+that many repositories put on PYTHONPATH, hence the mapping. An editable install
+follows it as a plain one does; ``scripts/check_install`` tries both, and
+``scripts/typecheck`` shows the mapped layout to mypy, which does not follow it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ MAPPED = {"cnnbench.models": "models", "cnnbench.variable_mgr": "variable_mgr"}
 
 
 def _packages() -> list[str]:
+    """Every package by the name it is imported under."""
     names = ["cnnbench", *(f"cnnbench.{p}" for p in find_packages("cnnbench"))]
     for package, folder in MAPPED.items():
         names += [package, *(f"{package}.{p}" for p in find_packages(folder))]
@@ -25,9 +28,11 @@ def _packages() -> list[str]:
 
 
 def _version() -> str:
+    """The version, read without importing the package."""
     text = (HERE / "cnnbench" / "__init__.py").read_text(encoding="utf-8")
-    match = re.search(r'__version__ = "([^"]+)"', text)
-    assert match is not None
+    match = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise ValueError('cnnbench/__init__.py has no line of the form __version__ = "..."')
     return match.group(1)
 
 
@@ -37,6 +42,15 @@ setup(
     description="Measures how fast convolutional networks train on TensorFlow",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    classifiers=[
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: System :: Benchmark",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10,<3.14",
     packages=_packages(),
     package_dir={"cnnbench": "cnnbench", **MAPPED},
@@ -52,6 +66,7 @@ setup(
             "scikit-image>=0.22",
             "ruff>=0.6",
             "mypy>=1.11",
+            "setuptools>=70.1",  # the test of the wheel builds one without isolation
         ],
     },
     entry_points={"console_scripts": ["cnnbench = cnnbench.cli:entry_point"]},

@@ -1,0 +1,116 @@
+"""The package as installed: its namespace, its command and the content of a wheel."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with a ``models`` and a ``variable_mgr`` that nobody may import."""
+    for name in ("models", "variable_mgr"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('wrong {name}')\n")
+    return tmp_path
+
+
+def _python(hostile: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=hostile,
+        env={**os.environ, "PYTHONPATH": str(hostile)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_hostile_folders_would_be_imported_by_their_bare_names(hostile):
+    for name in ("models", "variable_mgr"):
+        assert f"wrong {name}" in _python(hostile, "-c", f"import {name}").stderr
+
+
+def test_help_among_hostile_folders(hostile):
+    done = _python(hostile, "-m", "cnnbench", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--variable_update" in done.stdout
+
+
+def test_every_module_imports_among_hostile_folders(hostile):
+    code = (
+        "import importlib, pkgutil, cnnbench.models, cnnbench.variable_mgr\n"
+        "for p in (cnnbench, cnnbench.models, cnnbench.variable_mgr):\n"
+        "    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n"
+        "        if not m.name.endswith('__main__'): importlib.import_module(m.name)\n"
+        "print('imported')\n"
+    )
+    done = _python(hostile, "-c", code)
+    assert done.stdout.endswith("imported\n"), done.stderr
+
+
+def test_importing_the_namespace_imports_no_tensorflow(hostile):
+    code = (
+        "import sys, cnnbench, cnnbench.models, cnnbench.variable_mgr; print(sorted(sys.modules))"
+    )
+    loaded = _python(hostile, "-c", code).stdout
+    assert "'cnnbench.variable_mgr'" in loaded
+    assert "'tensorflow'" not in loaded
+
+
+def test_console_command_is_installed():
+    (entry,) = importlib.metadata.entry_points(group="console_scripts", name="cnnbench")
+    assert callable(entry.load())
+    assert (Path(sys.executable).parent / "cnnbench").exists()
+
+
+def test_version_is_the_package_version():
+    import cnnbench
+
+    assert importlib.metadata.version("cnnbench") == cnnbench.__version__
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory) -> list[str]:
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("setuptools is not installed here, and a build without isolation needs it")
+    scratch = tmp_path_factory.mktemp("wheel")
+    for name in ("cnnbench", "models", "variable_mgr"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, scratch / "source" / name, ignore=ignore)
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, scratch / "source" / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch), "./source"]
+    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = scratch.glob("cnnbench-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_wheel_puts_everything_below_one_name(wheel_names):
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"cnnbench"}
+
+
+def test_wheel_holds_every_source_file(wheel_names):
+    for folder, inside in (
+        ("cnnbench", "cnnbench"),
+        ("models", "cnnbench/models"),
+        ("variable_mgr", "cnnbench/variable_mgr"),
+    ):
+        for source in (ROOT / folder).rglob("*.py"):
+            assert f"{inside}/{source.relative_to(ROOT / folder)}" in wheel_names
+    assert "cnnbench/py.typed" in wheel_names
