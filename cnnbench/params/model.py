@@ -1,0 +1,65 @@
+"""Which network, in which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import FlagError
+from cnnbench.params.declaration import flag
+
+if TYPE_CHECKING:
+    from cnnbench.params.params import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParams:
+    """Which network, in which precision."""
+
+    model: str = flag("trivial", "Network to run; `cnnbench models` lists them.")
+    model_plugin: str | None = flag(
+        None, "Python file that registers models of your own; it is imported before the run."
+    )
+    backbone_model_path: str | None = flag(
+        None, "Checkpoint of a pretrained backbone to start from."
+    )
+    precision: str = flag(
+        "fp32",
+        "Number format of activations and gradients; variables, batch norm, softmax, loss "
+        "and optimizer slots are fp32 in all three.",
+        choices=("fp32", "fp16", "bf16"),
+        lower=True,
+    )
+    use_fp16: bool = flag(False, "Old name of --precision=fp16.")
+    fp16_loss_scale: float | None = flag(
+        None,
+        "With fp16: factor on the loss before gradients are taken and divided out of them "
+        "afterwards; the model's own (128) if not given.",
+        above=0,
+    )
+    fp16_vars: bool = flag(False, "With fp16: store the variables in fp16 too.")
+    fp16_enable_auto_loss_scale: bool = flag(
+        False, "With fp16: raise and lower the loss scale during training."
+    )
+    fp16_inc_loss_scale_every_n: int = flag(
+        1000,
+        "With automatic loss scale: good steps before the scale doubles.",
+        minimum=1,
+    )
+    loss_type_to_report: str = flag(
+        "total_loss",
+        "Loss to print and record: with the L2 term (total_loss) or without (base_loss).",
+        choices=("base_loss", "total_loss"),
+    )
+
+
+def check(params: Params) -> None:
+    """Checks that --use_fp16 and --precision agree.
+
+    Raises:
+      FlagError: they name different precisions.
+    """
+    if params.use_fp16 and params.precision != "fp16":
+        raise FlagError(
+            "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
+        )
