@@ -85,7 +85,7 @@ def forward(
         none.
       data_format: memory layout of the layers; canonical weights and logits do not depend
         on it.
-      compute_dtype: ``tf.float32``, ``tf.bfloat16`` or ``tf.float16``.
+      compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
         for other draws in each step.
 
@@ -108,7 +108,7 @@ def forward(
         training=training,
         batch_norm=model.batch_norm,
         data_format=data_format,
-        compute_dtype=compute_dtype,
+        compute_dtype=tf.as_dtype(compute_dtype),
         seed=seed,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.

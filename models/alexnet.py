@@ -1,0 +1,75 @@
+"""AlexNet: the single-column variant for ImageNet, and a small one for CIFAR-10.
+
+Sources: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014
+(arXiv:1404.5997); for CIFAR-10, TensorFlow's tutorial network after cuda-convnet.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import LearningRateSpec
+
+T = TypeVar("T")
+
+
+class AlexNet(Model):
+    """Five convolutions and two affine layers with dropout."""
+
+    name = "alexnet"
+    dataset = "imagenet"
+    image_size = 227  # 224 and the 3 that the unpadded first layer needs
+    batch_size = 512
+    learning_rate = LearningRateSpec(0.005)
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Convolutions of 64, 192, 384, 384 and 256 filters, then 4096 units twice."""
+        x = net.conv(images, 64, 11, 4, "VALID")
+        x = net.max_pool(x, 3, 2)
+        x = net.conv(x, 192, 5)
+        x = net.max_pool(x, 3, 2)
+        for filters in (384, 384, 256):
+            x = net.conv(x, filters, 3)
+        x = net.flatten(net.max_pool(x, 3, 2))
+        for _ in range(2):
+            x = net.dropout(net.affine(x, 4096))
+        return net.logits(x)
+
+
+# The schedule multiplies by 0.1 every 100 epochs without end; after 1000 epochs the rate is
+# 1e-11 and further steps change nothing.
+_DECADES = 10
+
+
+class AlexNetCifar10(Model):
+    """Two convolutions with local response normalisation and two affine layers."""
+
+    name = "alexnet"
+    dataset = "cifar10"
+    image_size = 32
+    batch_size = 128
+    learning_rate = LearningRateSpec(
+        0.1,
+        boundaries_epochs=tuple(100.0 * k for k in range(1, _DECADES + 1)),
+        factors=tuple(10.0**-k for k in range(_DECADES + 1)),
+    )
+
+    def build(self, net: Network[T], images: T) -> T:
+        """64 and 64 filters of 5 x 5, then 384 and 192 units."""
+        x = net.conv(images, 64, 5, stddev=0.05)
+        x = self._normalise(net, net.max_pool(x, 3, 2, "SAME"))
+        x = self._normalise(net, net.conv(x, 64, 5, bias=0.1, stddev=0.05))
+        x = net.flatten(net.max_pool(x, 3, 2, "SAME"))
+        x = net.affine(x, 384, bias=0.1, stddev=0.04)
+        return net.logits(net.affine(x, 192, bias=0.1, stddev=0.04))
+
+    @staticmethod
+    def _normalise(net: Network[T], x: T) -> T:
+        return net.lrn(x, radius=4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
+
+
+register_model("alexnet", "imagenet", AlexNet)
+register_model("alexnet", "cifar10", AlexNetCifar10)

@@ -1,0 +1,34 @@
+"""LeNet for 28 x 28 colour images, after the MNIST tutorial network of TensorFlow.
+
+Source: LeCun et al., Gradient-based learning applied to document recognition, 1998.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import LearningRateSpec
+
+T = TypeVar("T")
+
+
+class LeNet(Model):
+    """Two 5 x 5 convolutions with pooling, then 512 units."""
+
+    name = "lenet"
+    dataset = "imagenet"
+    image_size = 28
+    batch_size = 32
+    learning_rate = LearningRateSpec(0.005)
+
+    def build(self, net: Network[T], images: T) -> T:
+        """32 and 64 filters, each halved by pooling; 512 units; logits."""
+        x = net.max_pool(net.conv(images, 32, 5), 2, 2)
+        x = net.max_pool(net.conv(x, 64, 5), 2, 2)
+        return net.logits(net.affine(net.flatten(x), 512))
+
+
+register_model("lenet", "imagenet", LeNet)

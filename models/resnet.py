@@ -1,0 +1,99 @@
+"""ResNet for ImageNet: bottleneck blocks in three versions.
+
+``v1`` strides in the first 1 x 1 convolution of a block, ``v1.5`` in the 3 x 3 one; ``v2``
+normalises before each convolution instead of after.
+
+Sources: He et al., arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2); Goyal et al.,
+arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal, TypeVar
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+
+T = TypeVar("T")
+Version = Literal["v1", "v1.5", "v2"]
+
+WIDTHS = (64, 128, 256, 512)  # of the 3 x 3 convolutions; blocks put out four times as many
+EXPANSION = 4
+BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+# The norms of v2 that come before a block learn no gamma: a positive scale passes through the
+# ReLU into the next kernel anyway. The ancestor's have none either, hence its counts.
+PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
+
+
+class ResNet(Model):
+    """A bottleneck ResNet.
+
+    Attributes:
+      blocks: per stage.
+      version: where a block strides and normalises.
+    """
+
+    dataset = "imagenet"
+    image_size = 224
+    batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
+    learning_rate = LearningRateSpec(
+        0.128,
+        base_batch=256,
+        boundaries_epochs=(30.0, 60.0, 80.0, 90.0),
+        factors=(1.0, 0.1, 0.01, 0.001, 0.0001),
+        warmup_epochs=5.0,
+    )
+
+    def __init__(self, depth: int, version: Version) -> None:
+        self.name = f"resnet{depth}" if version == "v1" else f"resnet{depth}_{version}"
+        self.batch_size = 64 if depth == 50 else 32
+        self.blocks = BLOCKS[depth]
+        self.version = version
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Stem, four stages of blocks, mean over the image, logits."""
+        block = self._preactivated_block if self.version == "v2" else self._block
+        x = net.conv(images, 64, 7, 2, "SAME_RESNET", batch_norm=True)
+        x = net.max_pool(x, 3, 2, "SAME")
+        for stage, (width, count) in enumerate(zip(WIDTHS, self.blocks, strict=True)):
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
+                    x = block(net, x, width, stride)
+        if self.version == "v2":
+            x = net.batch_norm(x, activation="relu", settings=PREACTIVATION)
+        return net.logits(net.global_avg_pool(x))
+
+    def _block(self, net: Network[T], x: T, width: int, stride: int) -> T:
+        first, middle = (stride, 1) if self.version == "v1" else (1, stride)
+        depth = EXPANSION * width
+        shortcut = x
+        if net.shape(x)[2] != depth:
+            shortcut = net.conv(x, depth, 1, stride, batch_norm=True, activation=None)
+        y = net.conv(x, width, 1, first, batch_norm=True)
+        y = net.conv(y, width, 3, middle, "SAME_RESNET", batch_norm=True)
+        y = net.conv(y, depth, 1, batch_norm=True, activation=None)
+        return net.relu(net.add(shortcut, y))
+
+    def _preactivated_block(self, net: Network[T], x: T, width: int, stride: int) -> T:
+        depth = EXPANSION * width
+        active = net.batch_norm(x, activation="relu", settings=PREACTIVATION)
+        shortcut = x
+        if net.shape(x)[2] != depth:
+            shortcut = net.conv(active, depth, 1, stride, activation=None, bias=None)
+        y = net.conv(active, width, 1, stride, batch_norm=True)
+        y = net.conv(y, width, 3, batch_norm=True)
+        y = net.conv(y, depth, 1, activation=None, bias=None)
+        return net.add(shortcut, y)
+
+
+_VERSIONS: tuple[Version, ...] = ("v1", "v1.5", "v2")
+
+for _depth in BLOCKS:
+    for _version in _VERSIONS:
+        _factory = functools.partial(ResNet, _depth, _version)
+        register_model(_factory().name, "imagenet", _factory)
