@@ -1,0 +1,129 @@
+"""Frozen dataclasses to plain JSON values and strictly back.
+
+The dataclass is the schema: a field's name is its JSON key (a trailing underscore,
+needed where the key is a Python keyword, is dropped), its annotation is its type.
+JSON has no NaN and no infinities, so a float that is not finite is written as one of
+the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which ``float()`` of Python and
+most other readers understand, and is read back from them. Whether a field may hold
+such a value is for its dataclass to check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, TypeAlias, TypeVar
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+T = TypeVar("T")
+
+# Metadata of a field that a document may lack.
+OPTIONAL: Mapping[str, bool] = {"optional": True}
+
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def encode(value: object) -> Json:
+    """Plain JSON value of a dataclass, mapping, sequence or scalar.
+
+    NumPy scalars become Python numbers.
+
+    Raises:
+      ValueError: a value that has no JSON form; names its type.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return number if math.isfinite(number) else _word(number)
+    if dataclasses.is_dataclass(value):
+        return {json_key(f): encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [encode(item) for item in value]
+    raise ValueError(f"{value!r} of type {type(value).__name__} has no JSON form")
+
+
+def decode(cls: type[T], data: object, path: str = "") -> T:
+    """The dataclass ``cls`` from what ``encode`` made of it.
+
+    Keys that ``cls`` does not know are ignored, so that a reader survives additions.
+
+    Args:
+      cls: a frozen dataclass.
+      data: JSON value, normally a dict.
+      path: where data stands in the document, for messages.
+
+    Raises:
+      ValueError: a missing key or a value of the wrong type; names the key.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        where = f"{path}.{json_key(field)}" if path else json_key(field)
+        if json_key(field) in data:
+            values[field.name] = _decode(hints[field.name], data[json_key(field)], where)
+        elif not field.metadata.get("optional"):
+            raise ValueError(f"{where}: missing")
+    return cls(**values)
+
+
+def json_key(field: dataclasses.Field[Any]) -> str:
+    """The JSON key of a dataclass field."""
+    return field.name.rstrip("_")
+
+
+def _decode(hint: Any, data: object, path: str) -> Any:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        if data is None:
+            return None
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if dataclasses.is_dataclass(hint):
+        return decode(typing.cast("type[Any]", hint), data, path)
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise ValueError(f"{path}: expected a list, got {_shown(data)}")
+        item = typing.get_args(hint)[0]
+        return tuple(_decode(item, d, f"{path}[{i}]") for i, d in enumerate(data))
+    if origin is Mapping:
+        if not isinstance(data, dict):
+            raise ValueError(f"{path}: expected an object, got {_shown(data)}")
+        return data
+    return _scalar(hint, data, path)
+
+
+def _scalar(hint: type, data: object, path: str) -> Any:
+    if hint is float:
+        if isinstance(data, str) and data in _WORDS:
+            return _WORDS[data]
+        # bool is an int in Python, not in JSON.
+        if isinstance(data, (int, float)) and not isinstance(data, bool):
+            with contextlib.suppress(OverflowError):  # an integer beyond all doubles
+                return float(data)
+    elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
+        return data
+    raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_shown(data)}")
+
+
+def _shown(data: object) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _word(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
