@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag
-
-if TYPE_CHECKING:
-    from cnnbench.params.params import Params
-
-_DATASETS = ("imagenet", "cifar10", "librispeech", "coco")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +17,16 @@ class DataParams:
     data_name: str | None = flag(
         None,
         "Data set; guessed from --data_dir if not given, imagenet if that is not given either.",
-        choices=_DATASETS,
+        choices=("imagenet", "cifar10", "librispeech", "coco"),
     )
     dataset_plugin: str | None = flag(
         None, "Python file that registers data sets of your own; imported before the run."
     )
     resize_method: str = flag(
         "bilinear",
-        "How training images are resized; round_robin takes the others in turn, "
-        "by position in the batch.",
-        choices=("nearest", "bilinear", "bicubic", "area", "round_robin"),
+        "How training images are brought to size; round_robin takes the first four in turn, by "
+        "position in the batch, crop cuts a piece out without resizing.",
+        choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
     )
     distortions: bool = flag(
         False, "Distort training images: colours (imagenet), or pad, crop and flip (cifar10)."
@@ -76,18 +69,3 @@ class DataParams:
     datasets_sloppy_parallel_interleave: bool = flag(
         False, "Let a slow file be overtaken: faster, but the order changes from run to run."
     )
-
-
-def check(params: Params) -> None:
-    """Checks that the data set is known.
-
-    Raises:
-      FlagError: --data_dir is given, --data_name is not, and the folder does not tell.
-    """
-    unnamed = params.data_dir is not None and params.data_name is None
-    if unnamed and not any(name in str(params.data_dir) for name in _DATASETS):
-        raise FlagError(
-            "data_dir",
-            params.data_dir,
-            "does not tell which data set it is: add --data_name=imagenet or --data_name=cifar10",
-        )

@@ -76,9 +76,6 @@ _GONE_VALUES: dict[tuple[str, str], str] = {
     ("input_preprocessor", "official_models_imagenet"): (
         "needs a package that no longer exists; use default"
     ),
-    ("resize_method", "crop"): (
-        "never worked; use nearest, bilinear, bicubic, area or round_robin"
-    ),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.params import data, model, optimizer, output, run, runtime
+from cnnbench.params import model, optimizer, output, run, runtime
 from cnnbench.params.cluster import ClusterParams
 from cnnbench.params.data import DataParams
 from cnnbench.params.declaration import FlagSpec, specs_of
@@ -78,7 +78,6 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 _CHECKS: tuple[Callable[[Params], None], ...] = (
     run.check,
     model.check,
-    data.check,
     optimizer.check,
     runtime.check,
     output.check,

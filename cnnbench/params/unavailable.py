@@ -111,8 +111,11 @@ def check_available(spec: FlagSpec, value: Any) -> None:
 def available_choices(spec: FlagSpec) -> tuple[str, ...]:
     """The choices of a flag that work today."""
     entry = NOT_YET.get(spec.name)
-    refused = entry.values if entry else ()
-    return tuple(choice for choice in spec.choices if choice not in refused)
+    if entry is None:
+        return spec.choices
+    if not entry.values:
+        return tuple(choice for choice in spec.choices if choice == spec.default)
+    return tuple(choice for choice in spec.choices if choice not in entry.values)
 
 
 def _instead(spec: FlagSpec) -> str:

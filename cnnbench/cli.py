@@ -1,0 +1,125 @@
+"""The command line: chooses a command and turns its outcome into an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn, cast
+
+from cnnbench.commands import COMMANDS, NOT_YET
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+
+DEFAULT_COMMAND = "run"
+
+# What a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
+BROKEN_PIPE = 141
+
+_HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
+
+
+def entry_point() -> NoReturn:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command.
+
+    Args:
+      argv: arguments without the program's name.
+
+    Returns:
+      The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
+      error nobody foresaw brings its traceback along.
+    """
+    try:
+        status = _dispatch(argv)
+        sys.stdout.flush()
+    except UsageError as error:
+        return _fail(str(error), ExitCode.USAGE)
+    except BenchmarkError as error:
+        return _fail(str(error), ExitCode.FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(f"{type(error).__name__}: {error}", ExitCode.FAILED)
+    return int(status)
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    if argv and argv[0] in ("--version", "-version"):
+        from cnnbench import __version__
+
+        print(f"cnnbench {__version__}")
+        return ExitCode.OK
+    command, arguments = _split(argv)
+    asks_for_help = any(_is_help(argument) for argument in arguments)
+    if command == DEFAULT_COMMAND and asks_for_help:
+        print(_help(), end="")
+        return ExitCode.OK
+    module = import_module(f"cnnbench.commands.{command}")
+    if hasattr(module, "HELP") and asks_for_help:
+        print(module.HELP, end="")
+        return ExitCode.OK
+    return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
+
+
+def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The command and its arguments."""
+    if not argv or argv[0].startswith("-"):
+        return DEFAULT_COMMAND, argv
+    command, arguments = argv[0], argv[1:]
+    if command == "help":
+        return DEFAULT_COMMAND, ("--help",)
+    if command in NOT_YET:
+        raise UsageError(f"cnnbench {command}: not available yet; there are {', '.join(COMMANDS)}")
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, [*COMMANDS, *NOT_YET], n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command {command!r}; {hint}")
+    return command, arguments
+
+
+def _is_help(argument: str) -> bool:
+    return argument.startswith("-") and argument.lstrip("-") in _HELP_FLAGS
+
+
+def _help() -> str:
+    from cnnbench.params.helptext import flags_help
+
+    width = max(map(len, COMMANDS))
+    lines = [
+        "cnnbench: how fast convolutional networks train on TensorFlow",
+        "",
+        "Usage: cnnbench [run] [FLAGS]",
+        "       cnnbench COMMAND [--help]",
+        "       cnnbench --version",
+        "",
+        "Commands:",
+        *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+        f"  not available yet: {', '.join(NOT_YET)}",
+        "",
+        "Flags of run (--flag=value or --flag value, one dash or two; --flag and --noflag for",
+        "booleans; --flagfile=FILE reads flags from a file):",
+        "",
+        flags_help(),
+    ]
+    return "\n".join(lines)
+
+
+def _fail(message: str, code: ExitCode) -> int:
+    print(f"cnnbench: error: {' '.join(message.split())}", file=sys.stderr)
+    return int(code)
+
+
+def _silence_stdout() -> None:
+    """Keeps the interpreter from failing once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

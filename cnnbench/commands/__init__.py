@@ -1,0 +1,21 @@
+"""The sub-commands of ``cnnbench``, one module each, imported when chosen."""
+
+from __future__ import annotations
+
+import sys
+
+COMMANDS: dict[str, str] = {
+    "run": "measure training, evaluation or inference (may be left out)",
+    "models": "list the models with their sizes",
+    "data": "make and check data sets",
+    "env": "show the machine and software a record would name",
+}
+"""Name and one line of help; the module is cnnbench.commands.<name>, with main(argv) -> int."""
+
+NOT_YET: tuple[str, ...] = ("allreduce", "launch", "compare", "ab", "sweep", "report", "history")
+"""Commands that are planned and answer "not available yet"."""
+
+
+def notice(message: str) -> None:
+    """Prints a line on stderr that is no error: ``cnnbench: notice: ...``."""
+    print(f"cnnbench: notice: {message}", file=sys.stderr)

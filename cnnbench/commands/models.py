@@ -1,0 +1,110 @@
+"""``cnnbench models``: the networks and how big they are, without TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.commands import notice
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.params import FLAGS, parse_flags
+
+if TYPE_CHECKING:
+    from cnnbench.data.dataset import Dataset
+
+_FLAGS = tuple(spec for spec in FLAGS if spec.name in ("data_name", "model_plugin"))
+_HEADS = ("model", "image", "batch/device", "parameters", "GFLOPs forward", "GFLOPs training")
+
+HELP = """\
+Usage: cnnbench models [--data_name=NAME] [--model_plugin=FILE]
+
+Lists the models by data set: image size in pixels, default batch size per device, trainable
+parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step.
+"""
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    image: str
+    batch: str
+    parameters: str
+    forward: str
+    training: str
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.name, self.image, self.batch, self.parameters, self.forward, self.training)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints a table of models per data set.
+
+    Raises:
+      UsageError: a wrong flag, an unknown data set, or a plug-in that cannot be loaded.
+    """
+    given = parse_flags(argv, _FLAGS)
+    from cnnbench.data.dataset import find_dataset
+    from cnnbench.models import registry
+
+    if given.get("model_plugin"):
+        registry.load_plugin(given["model_plugin"])
+    names = registry.datasets()
+    if given.get("data_name"):
+        names = (find_dataset(given["data_name"], None).name,)
+    for name in names:
+        try:
+            dataset = find_dataset(name, None)
+        except UsageError:
+            notice(f"models for {name} are left out: there is no data set of that name")
+            continue
+        print(f"{name}:")
+        for line in _table(_rows(dataset)):
+            print("  " + line)
+        print()
+    return ExitCode.OK
+
+
+def _rows(dataset: Dataset) -> list[_Row]:
+    from cnnbench.models import registry
+    from cnnbench.models.declare import declare
+
+    rows = []
+    for name in sorted(registry.model_names(dataset.name), key=_by_number):
+        try:
+            model = registry.get_model(name, dataset.name)
+            spec = declare(model, dataset.num_classes)
+        except Exception as error:  # one bad plug-in does not make the others less worth listing
+            notice(f"model {name} is left out: {' '.join(str(error).split())}")
+            continue
+        rows.append(
+            _Row(
+                name=name,
+                image=f"{spec.image_size}x{spec.image_size}x{spec.channels}",
+                batch=str(model.batch_size),
+                parameters=f"{spec.trainable_parameters:,}",
+                forward=f"{spec.forward_flops_per_image / 1e9:.3f}",
+                training=f"{spec.training_flops_per_image / 1e9:.3f}",
+            )
+        )
+    return rows
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Sorts resnet20 before resnet110."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _table(rows: Iterable[_Row]) -> list[str]:
+    table = [_HEADS, *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [_line(cells, widths) for cells in table]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = (
+        cell.rjust(width) if index else cell.ljust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "  ".join([name, *numbers])
