@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import abc
+import re
 
 import tensorflow as tf
 
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
+
+# What TensorFlow wraps around the message of the op that failed.
+_RUNTIME_NOISE = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\]( name: ?\w*)?")
 
 
 class Pipeline(abc.ABC):
@@ -32,8 +36,13 @@ class Pipeline(abc.ABC):
 
     def explain(self, error: tf.errors.OpError) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""
-        first_line = str(error.message).splitlines()[0] if error.message else type(error).__name__
-        return DataError(f"{self.spec.data_dir}: {first_line}")
+        return DataError(f"{self.spec.data_dir}: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, without what the runtime adds to it."""
+    lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
+    return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
@@ -42,3 +51,19 @@ def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.da
     if private_threads:
         options.threading.private_threadpool_size = private_threads
     return dataset.with_options(options)
+
+
+def shuffled_indices(count: int, seed: int, num_shards: int, shard_index: int) -> tf.data.Dataset:
+    """Indices 0..count-1 for ever, in a new order every epoch; int64 scalars.
+
+    The order follows from ``seed`` and the epoch alone, so the shards of one epoch are
+    disjoint and together hold every index once.
+    """
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(count, dtype=tf.int64), tf.stack([tf.cast(seed, tf.int64), number])
+        )
+        return tf.data.Dataset.from_tensor_slices(order).shard(num_shards, shard_index)
+
+    return tf.data.Dataset.counter().flat_map(epoch)

@@ -1,0 +1,220 @@
+"""The two file forms of CIFAR-10: Python pickles and fixed-size binary records.
+
+Python form: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with
+``data`` (uint8 [n, 3072], channels first) and ``labels``. Binary form: the same names with
+``.bin``, each record one label byte and 3072 image bytes. See
+https://www.cs.toronto.edu/~kriz/cifar.html. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cnnbench.data import safe_pickle
+from cnnbench.errors import DataError, FlagError
+
+SIZE = 32
+CHANNELS = 3
+_IMAGE_BYTES = SIZE * SIZE * CHANNELS
+_RECORD_BYTES = 1 + _IMAGE_BYTES
+
+_FOLDERS = ("", "cifar-10-batches-py", "cifar-10-batches-bin")
+_NAMES = {
+    "train": re.compile(r"data_batch_(\d+)(\.bin)?"),
+    "validation": re.compile(r"test_batch()(\.bin)?"),
+}
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Cifar10Part:
+    """The content of one file.
+
+    Attributes:
+      path: of the file.
+      images: uint8 [n, 32, 32, 3].
+      labels: int32 [n].
+    """
+
+    path: Path
+    images: Images
+    labels: Labels
+
+
+def find_files(data_dir: str, subset: str) -> list[Path]:
+    """Files of a subset, in order of their numbers, from the first folder that has any.
+
+    Looks into ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
+    Where a folder holds both forms, the pickles are taken.
+
+    Raises:
+      FlagError: no such directory, or none of the folders holds a file of this subset.
+    """
+    root = Path(data_dir)
+    if not root.is_dir():
+        raise FlagError("data_dir", data_dir, "there is no such directory")
+    for folder in _FOLDERS:
+        found = _matches(root / folder, subset)
+        if found:
+            return found
+    wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
+    raise FlagError(
+        "data_dir", data_dir, f"holds no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
+    )
+
+
+def _matches(folder: Path, subset: str) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    numbered = [
+        (match[2] or "", int(match[1] or 0), path)
+        for path in folder.iterdir()
+        if (match := _NAMES[subset].fullmatch(path.name)) and path.is_file()
+    ]
+    forms = {form for form, _, _ in numbered}
+    chosen = "" if "" in forms else ".bin"
+    return [path for form, _, path in sorted(numbered) if form == chosen]
+
+
+def read_file(path: Path, num_classes: int) -> Cifar10Part:
+    """Reads one file of either form.
+
+    Raises:
+      DataError: the file is truncated, is no data of CIFAR-10, or has a label outside
+        [0, num_classes); names file and record.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    parse = _parse_binary if path.suffix == ".bin" else _parse_python
+    flat, labels = parse(path, content)
+    if not len(labels):
+        raise DataError(f"{path}: holds no records")
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if wrong.size:
+        raise DataError(
+            f"{path}: record {wrong[0]}: label {labels[wrong[0]]} is not in [0, {num_classes})"
+        )
+    images = flat.reshape(-1, CHANNELS, SIZE, SIZE).transpose(0, 2, 3, 1)
+    return Cifar10Part(path, np.ascontiguousarray(images), labels)
+
+
+def _parse_binary(path: Path, content: bytes) -> tuple[Images, Labels]:
+    whole, rest = divmod(len(content), _RECORD_BYTES)
+    if rest:
+        raise DataError(
+            f"{path}: record {whole}: truncated, {rest} of {_RECORD_BYTES} bytes are there"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(whole, _RECORD_BYTES)
+    return records[:, 1:], records[:, 0].astype(np.int32)
+
+
+def _parse_python(path: Path, content: bytes) -> tuple[Images, Labels]:
+    try:
+        batch = safe_pickle.loads(content)
+    except pickle.UnpicklingError as error:
+        raise DataError(f"{path}: cannot be unpickled: {error}") from error
+    data, labels = (_entry(path, batch, key) for key in ("data", "labels"))
+    if not (
+        isinstance(data, np.ndarray)
+        and data.dtype == np.uint8
+        and data.shape == (len(data), _IMAGE_BYTES)
+    ):
+        found = (
+            f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        )
+        raise DataError(f"{path}: 'data' must be uint8 (records, {_IMAGE_BYTES}), but is {found}")
+    try:
+        label_array = np.asarray(labels, np.int32).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: 'labels' is not a list of integers") from error
+    if len(label_array) != len(data):
+        raise DataError(f"{path}: {len(data)} images, but {len(label_array)} labels")
+    return data, label_array
+
+
+def _entry(path: Path, batch: object, key: str) -> object:
+    if isinstance(batch, Mapping):
+        for spelling in (key.encode(), key):
+            if spelling in batch:
+                return batch[spelling]
+    raise DataError(f"{path}: key {key!r} is missing")
+
+
+def read_subset(data_dir: str, subset: str, num_classes: int) -> list[Cifar10Part]:
+    """Reads all files of a subset, in order; see `find_files` and `read_file` for errors."""
+    return [read_file(path, num_classes) for path in find_files(data_dir, subset)]
+
+
+def write_cifar10(
+    directory: str | Path,
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    subset: str = "train",
+    form: str = "python",
+    files: int = 5,
+) -> list[Path]:
+    """Writes images in the form of CIFAR-10.
+
+    Args:
+      directory: created if missing.
+      images: uint8 [n, 32, 32, 3].
+      labels: integers [n] in [0, 255].
+      subset: "train" (``data_batch_*``) or "validation" (one ``test_batch``).
+      form: "python" or "binary".
+      files: over how many files training images are spread; at most n.
+
+    Returns:
+      The paths written.
+
+    Raises:
+      ValueError: shapes, subset or form other than above.
+    """
+    image_array = np.asarray(images)
+    label_array = np.asarray(labels)
+    if image_array.dtype != np.uint8 or image_array.shape[1:] != (SIZE, SIZE, CHANNELS):
+        raise ValueError(f"images are {image_array.dtype} {image_array.shape}")
+    if label_array.shape != image_array.shape[:1]:
+        raise ValueError(f"{len(image_array)} images, but labels are {label_array.shape}")
+    if subset not in _NAMES or form not in ("python", "binary"):
+        raise ValueError(f"no CIFAR-10 subset {subset!r} in form {form!r}")
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    names = ["test_batch"]
+    if subset == "train":
+        names = [f"data_batch_{i + 1}" for i in range(min(files, len(image_array)))]
+    flat = image_array.transpose(0, 3, 1, 2).reshape(len(image_array), -1)
+    written = []
+    rows = np.array_split(flat, len(names))
+    values = np.array_split(label_array, len(names))
+    for name, part, part_labels in zip(names, rows, values, strict=True):
+        path = directory / (name if form == "python" else f"{name}.bin")
+        encode = _python_batch if form == "python" else _binary_batch
+        path.write_bytes(encode(name, part, part_labels))
+        written.append(path)
+    return written
+
+
+def _python_batch(name: str, rows: Images, labels: npt.NDArray[np.int_]) -> bytes:
+    batch = {
+        b"batch_label": name.encode(),
+        b"labels": [int(label) for label in labels],
+        b"data": np.ascontiguousarray(rows),
+        b"filenames": [f"{name}_{i}.png".encode() for i in range(len(rows))],
+    }
+    return pickle.dumps(batch, protocol=2)
+
+
+def _binary_batch(name: str, rows: Images, labels: npt.NDArray[np.int_]) -> bytes:
+    return np.concatenate([labels.astype(np.uint8)[:, None], rows], axis=1).tobytes()

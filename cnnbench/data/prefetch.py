@@ -1,0 +1,175 @@
+"""From the host pipeline to the devices, ahead of the step that needs it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from cnnbench.data.pipeline import Pipeline
+from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.data.spec import InputSpec
+from cnnbench.errors import DataError
+
+Step = tuple[TowerBatch, ...]
+
+HOST = "CPU:0"
+
+
+class PipelineInput(InputSource):
+    """Real input: batches of a host pipeline, copied to each tower's device.
+
+    With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size``
+    steps ready on the devices; without it, `next` reads and copies while the caller waits.
+    """
+
+    def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
+        super().__init__(spec, devices, pipeline.num_examples)
+        self._steps = _Steps(pipeline, self.devices, self.steps_per_epoch)
+        self._prefetcher: _Prefetcher | None = None
+        if spec.datasets_use_prefetch:
+            self._prefetcher = _Prefetcher(self._steps.next, spec.datasets_prefetch_buffer_size)
+            # Also when nobody calls close(): the thread must end before TensorFlow is torn down.
+            weakref.finalize(self, self._prefetcher.stop)
+
+    def next(self) -> Step:
+        """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
+        start = time.perf_counter()
+        try:
+            return self._prefetcher.get() if self._prefetcher else self._steps.next()
+        finally:
+            self.wait_seconds += time.perf_counter() - start
+
+    def close(self) -> None:
+        """Ends the background thread and drops what it had ready."""
+        if self._prefetcher:
+            self._prefetcher.stop()
+
+
+class _Steps:
+    """Assembles steps from tower batches, and pads the end of an exact pass."""
+
+    def __init__(self, pipeline: Pipeline, devices: Sequence[str], steps_per_pass: int) -> None:
+        self._pipeline = pipeline
+        self._devices = devices
+        self._steps_per_pass = steps_per_pass
+        self._step_in_pass = 0
+        self._error: DataError | None = None
+        with tf.device(HOST):
+            self._dataset = pipeline.tower_batches()
+            self._iterator = iter(self._dataset)
+
+    def next(self) -> Step:
+        # A tf.data iterator goes on behind the record that failed; a benchmark must not.
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._next()
+        except tf.errors.OpError as error:
+            self._error = self._pipeline.explain(error)
+            raise self._error from error
+
+    def _next(self) -> Step:
+        if self._pipeline.spec.training:
+            return tuple(
+                _to_device(TowerBatch(*next(self._iterator)), device) for device in self._devices
+            )
+        if self._step_in_pass == self._steps_per_pass:
+            self._step_in_pass = 0
+            with tf.device(HOST):
+                self._iterator = iter(self._dataset)
+        self._step_in_pass += 1
+        return tuple(_to_device(self._padded(), device) for device in self._devices)
+
+    def _padded(self) -> TowerBatch:
+        """The next batch of the pass, filled up with zeros of weight 0."""
+        spec = self._pipeline.spec
+        with tf.device(HOST):
+            batch = next(self._iterator, None)
+            if batch is None:
+                size = spec.image_size
+                images = tf.zeros([0, size, size, spec.channels], spec.dtype)
+                labels = tf.zeros([0], tf.int32)
+            else:
+                images, labels = batch
+            present = int(labels.shape[0])
+            missing = spec.batch_per_device - present
+            if missing:
+                images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+                labels = tf.pad(labels, [[0, missing]])
+            weights = tf.concat([tf.ones([present]), tf.zeros([missing])], axis=0)
+        return TowerBatch(images, labels, weights)
+
+
+def _to_device(batch: TowerBatch, device: str) -> TowerBatch:
+    with tf.device(device):
+        return TowerBatch(*(None if x is None else tf.identity(x) for x in batch))
+
+
+class _Prefetcher:
+    """Calls ``produce`` in a thread, a bounded number of results ahead.
+
+    It keeps no reference to the input that owns it, so that input can be collected.
+    """
+
+    _POLL_SECONDS = 0.1
+    _JOIN_SECONDS = 10.0
+
+    def __init__(self, produce: Callable[[], Step], depth: int) -> None:
+        self._ready: queue.Queue[Step | BaseException] = queue.Queue(max(1, depth))
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._fill, args=(produce,), name="cnnbench-input", daemon=True
+        )
+        self._thread.start()
+
+    def get(self) -> Step:
+        """The next result; an error of ``produce`` is raised here, again on every later call."""
+        if self._error is None:
+            item = self._ready.get()
+            if not isinstance(item, BaseException):
+                return item
+            self._error = item
+        raise self._error
+
+    def stop(self) -> None:
+        """Ends the thread. Safe to call twice, from an exception handler or at exit."""
+        self._stopping.set()
+        deadline = time.monotonic() + self._JOIN_SECONDS
+        # Emptying the queue frees a producer that waits for room in it.
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._drain()
+            self._thread.join(self._POLL_SECONDS)
+        self._drain()
+        if self._error is None:
+            self._error = RuntimeError("the input has been closed")
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._ready.get_nowait()
+            except queue.Empty:
+                return
+
+    def _fill(self, produce: Callable[[], Step]) -> None:
+        while not self._stopping.is_set():
+            try:
+                item: Step | BaseException = produce()
+            except BaseException as error:
+                item = error
+            self._put(item)
+            if isinstance(item, BaseException):
+                return
+
+    def _put(self, item: Step | BaseException) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._ready.put(item, timeout=self._POLL_SECONDS)
+            except queue.Full:
+                continue
+            return

@@ -1,0 +1,114 @@
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from cnnbench.data.cifar10_files import find_files, read_file, read_subset, write_cifar10
+from cnnbench.errors import DataError, FlagError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """1797 real handwritten digits, 8x8 grey levels enlarged to 32x32x3."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    grey = (data.images * 15.9).astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)
+    return np.stack([grey, 255 - grey, grey // 2], axis=-1), data.target
+
+
+@pytest.mark.parametrize("form", ["python", "binary"])
+@pytest.mark.parametrize("folder", ["", "cifar-10-batches-py", "cifar-10-batches-bin"])
+def test_digits_come_back_equal(tmp_path, digits, form, folder):
+    images, labels = digits
+    write_cifar10(tmp_path / folder, images[:1500], labels[:1500], form=form)
+    write_cifar10(tmp_path / folder, images[1500:], labels[1500:], form=form, subset="validation")
+    for subset, rows in (("train", slice(0, 1500)), ("validation", slice(1500, None))):
+        parts = read_subset(str(tmp_path), subset, 11)
+        assert len(parts) == (5 if subset == "train" else 1)
+        np.testing.assert_array_equal(np.concatenate([p.images for p in parts]), images[rows])
+        np.testing.assert_array_equal(np.concatenate([p.labels for p in parts]), labels[rows])
+
+
+def test_files_are_ordered_by_number(tmp_path, digits):
+    images, labels = digits
+    write_cifar10(tmp_path, images[:24], labels[:24], files=12)
+    names = [path.name for path in find_files(str(tmp_path), "train")]
+    assert names == [f"data_batch_{i}" for i in range(1, 13)]
+
+
+def test_other_files_are_left_alone_and_pickles_win(tmp_path, digits):
+    images, labels = digits
+    write_cifar10(tmp_path, images[:5], labels[:5], form="python")
+    write_cifar10(tmp_path, images[:5], labels[:5], form="binary")
+    for name in ("batches.meta", "readme.html", "data_batch_1.bin.part", "data_batch_x"):
+        (tmp_path / name).write_bytes(b"junk")
+    assert {path.suffix for path in find_files(str(tmp_path), "train")} == {""}
+
+
+def test_missing_directory_and_missing_files(tmp_path):
+    with pytest.raises(FlagError, match=r"--data_dir=.*nowhere: there is no such directory"):
+        find_files(str(tmp_path / "nowhere"), "train")
+    with pytest.raises(FlagError, match="holds no CIFAR-10 validation files"):
+        find_files(str(tmp_path), "validation")
+
+
+def test_truncated_binary_names_file_and_record(tmp_path, digits):
+    images, labels = digits
+    (path,) = write_cifar10(tmp_path, images[:4], labels[:4], form="binary", files=1)
+    path.write_bytes(path.read_bytes()[:-73])
+    with pytest.raises(DataError, match=r"data_batch_1\.bin: record 3: truncated, 3000 of 3073"):
+        read_file(path, 11)
+
+
+@pytest.mark.parametrize("form", ["python", "binary"])
+def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
+    images, labels = digits
+    wrong = labels[:4].copy()
+    wrong[2] = 11
+    (path,) = write_cifar10(tmp_path, images[:4], wrong, form=form, files=1)
+    with pytest.raises(
+        DataError, match=r"data_batch_1(\.bin)?: record 2: label 11 is not in \[0, 11\)"
+    ):
+        read_file(path, 11)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({b"labels": [1]}, "key 'data' is missing"),
+        ({b"data": np.zeros((1, 3072), np.uint8)}, "key 'labels' is missing"),
+        ([1, 2], "key 'data' is missing"),
+        ({b"data": np.zeros((1, 3071), np.uint8), b"labels": [1]}, r"uint8 \(1, 3071\)"),
+        ({b"data": np.zeros((1, 3072)), b"labels": [1]}, r"float64 \(1, 3072\)"),
+        ({b"data": b"bytes", b"labels": [1]}, "is bytes"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "2 images, but 1 labels"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["one"]}, "not a list of integers"),
+        ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "holds no records"),
+    ],
+)
+def test_wrong_content_names_the_file(tmp_path, content, message):
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps(content, 2))
+    with pytest.raises(DataError, match=f"data_batch_1: .*{message}"):
+        read_file(path, 11)
+
+
+def test_a_hostile_batch_does_not_run(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    path = tmp_path / "test_batch"
+    path.write_bytes(pickle.dumps({b"data": Hostile(), b"labels": [1]}))
+    with pytest.raises(DataError, match=r"test_batch: cannot be unpickled: .*system"):
+        read_file(path, 11)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_writer_refuses_other_shapes(tmp_path):
+    with pytest.raises(ValueError, match="float64"):
+        write_cifar10(tmp_path, np.zeros((2, 32, 32, 3)), [0, 1])
+    with pytest.raises(ValueError, match="labels are"):
+        write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), np.uint8), [0])

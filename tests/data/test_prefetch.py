@@ -1,0 +1,123 @@
+import gc
+import threading
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.data import CIFAR10, InputSpec
+from cnnbench.data.pipeline import Pipeline
+from cnnbench.data.prefetch import PipelineInput
+from cnnbench.errors import DataError
+
+
+class Counting(Pipeline):
+    """Image number i holds i everywhere; reading number ``fails_at`` goes wrong."""
+
+    def __init__(self, spec, fails_at=-1):
+        super().__init__(spec, 1000)
+        self.fails_at = fails_at
+
+    def tower_batches(self):
+        def image(i):
+            with tf.control_dependencies([tf.debugging.assert_none_equal(i, self.fails_at)]):
+                return tf.fill([32, 32, 3], tf.cast(i, tf.float32)), tf.cast(i, tf.int32)
+
+        dataset = tf.data.Dataset.range(2**31 - 1, output_type=tf.int32)
+        return dataset.map(image).batch(self.spec.batch_per_device, drop_remainder=True)
+
+
+def source(devices, fails_at=-1, **fields):
+    spec = InputSpec(
+        dataset=CIFAR10,
+        subset="train",
+        batch_per_device=2,
+        num_devices=len(devices),
+        image_size=32,
+        data_dir="/numbers",
+        **fields,
+    )
+    return PipelineInput(spec, devices, Counting(spec, fails_at))
+
+
+def input_threads():
+    return [t for t in threading.enumerate() if t.name == "cnnbench-input"]
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_towers_get_consecutive_batches_on_their_devices(cpu_devices, prefetch):
+    devices = cpu_devices[1:4]
+    with source(devices, datasets_use_prefetch=prefetch) as numbers:
+        for step in range(3):
+            batches = numbers.next()
+            assert [b.images.device for b in batches] == list(devices)
+            assert [b.labels.device for b in batches] == list(devices)
+            labels = [int(x) for b in batches for x in b.labels]
+            assert labels == list(range(6 * step, 6 * step + 6))
+            assert float(batches[2].images[1, 3, 3, 0]) == labels[-1]
+            assert batches[0].weights is None
+
+
+def test_batches_match_the_element_spec(cpu_devices):
+    with source(cpu_devices[:2]) as numbers:
+
+        @tf.function
+        def step(*batches):
+            return tf.add_n([tf.reduce_sum(b.labels) for b in batches])
+
+        traced = step.get_concrete_function(*numbers.element_spec)
+        assert int(traced(*numbers.next())) == 6
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_an_error_arrives_in_its_step_and_stays(cpu_devices, prefetch):
+    numbers = source(cpu_devices[:1], fails_at=5, datasets_use_prefetch=prefetch)
+    numbers.next()
+    numbers.next()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"^/numbers: [^\n]*assertion failed[^\n]*$"):
+            numbers.next()
+    numbers.close()
+
+
+def test_only_a_bounded_number_of_steps_is_ready(cpu_devices):
+    with source(cpu_devices[:1], datasets_prefetch_buffer_size=2) as numbers:
+        numbers.next()
+        assert numbers._prefetcher._ready.maxsize == 2
+
+
+def test_waiting_is_counted(cpu_devices):
+    with source(cpu_devices[:1]) as numbers:
+        before = numbers.wait_seconds
+        numbers.next()
+        assert numbers.wait_seconds > before
+
+
+def test_close_ends_the_thread_and_may_be_called_twice(cpu_devices):
+    numbers = source(cpu_devices[:1])
+    assert len(input_threads()) == 1
+    numbers.close()
+    assert not input_threads()
+    numbers.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        numbers.next()
+
+
+def test_an_abandoned_input_ends_its_thread(cpu_devices):
+    numbers = source(cpu_devices[:1])
+    numbers.next()
+    del numbers
+    gc.collect()
+    assert not input_threads()
+
+
+def test_as_many_devices_as_towers(cpu_devices):
+    spec = InputSpec(
+        dataset=CIFAR10,
+        subset="train",
+        batch_per_device=1,
+        num_devices=2,
+        image_size=32,
+        data_dir="/",
+    )
+    with pytest.raises(ValueError, match="2 towers, but 1 devices"):
+        PipelineInput(spec, cpu_devices[:1], Counting(spec))

@@ -1,0 +1,72 @@
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from cnnbench.data import safe_pickle
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_arrays_and_containers_of_every_protocol(protocol):
+    value = {
+        b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),
+        b"labels": [1, np.int64(2), 3],
+        b"names": [b"a.png", b"", "text"],
+    }
+    loaded = safe_pickle.loads(pickle.dumps(value, protocol))
+    np.testing.assert_array_equal(loaded[b"data"], value[b"data"])
+    assert loaded[b"labels"] == [1, 2, 3]
+    assert loaded[b"names"] == value[b"names"]
+
+
+def test_module_names_of_old_numpy():
+    old = pickle.dumps(np.arange(3), 2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert b"numpy.core.multiarray" in old
+    np.testing.assert_array_equal(safe_pickle.loads(old), [0, 1, 2])
+
+
+def test_python_2_strings_become_bytes():
+    assert safe_pickle.loads(b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns.") == {b"data": b"\xff\x00"}
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("function", [os.system, eval, exec, __import__, getattr, open])
+def test_nothing_else_is_even_looked_up(protocol, function, tmp_path):
+    trace = tmp_path / "ran"
+    argument = {os.system: f"touch {trace}", open: str(trace)}.get(
+        function, f"open({str(trace)!r}, 'w')"
+    )
+    data = pickle.dumps({b"data": Hostile(function, argument)}, protocol)
+    with pytest.raises(pickle.UnpicklingError, match="which is not data"):
+        safe_pickle.loads(data)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [b"cnumpy\nsave\n.", b"cnumpy\nndarray.tofile\n.", b"cnumpy.core.multiarray\nfromfile\n."],
+)
+def test_other_numpy_functions_are_refused(reference):
+    with pytest.raises(pickle.UnpicklingError, match="which is not data"):
+        safe_pickle.loads(reference)
+
+
+def test_odd_codecs_are_refused():
+    data = pickle.dumps(Hostile(__import__("_codecs").encode, "x", "rot13"), 2)
+    with pytest.raises(pickle.UnpicklingError, match="rot13"):
+        safe_pickle.loads(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"not a pickle", b"\x80\x02}q\x00"])
+def test_damage_is_an_unpickling_error(data):
+    with pytest.raises(pickle.UnpicklingError):
+        safe_pickle.loads(data)
