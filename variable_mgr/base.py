@@ -1,0 +1,236 @@
+"""The contract between the train step and the modes of --variable_update."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import tensorflow as tf
+
+from cnnbench.errors import UsageError
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
+
+
+class OptimizerLike(Protocol):
+    """What managers ask of an optimizer; `cnnbench.optimizers.Optimizer` satisfies it."""
+
+    def apply_gradients(
+        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """Updates each variable on its own device and returns the ops."""
+
+    def slot_variables(self) -> Mapping[tuple[str, Any], tf.Variable]:
+        """Slot by (slot name, `Variable.ref()` of the variable it belongs to)."""
+
+    def shared_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """State that belongs to no variable: one scalar per group of variables."""
+
+
+class LossScaleLike(Protocol):
+    """Decides inside the step whether an update happens."""
+
+    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
+        """Calls `update` where its ops belong, such as a branch of tf.cond."""
+
+
+class VariableMgr(abc.ABC):
+    """Decides how many copies a variable has, where they are, and how gradients meet.
+
+    Life of a manager: `create_variables` eagerly; within the traced step `read` by
+    every tower, then `preprocess_device_grads` once, and for each apply device
+    `get_gradients_to_apply` and `append_apply_gradients`.
+
+    Args:
+      spec: the run's devices and policies.
+      variables: everything the network declares, in creation order.
+
+    Raises:
+      UsageError: if two variables have the same name.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        self._spec = spec
+        self._declared = tuple(variables)
+        self._facades: dict[str, TowerVariable] = {}
+        seen: set[str] = set()
+        for variable in self._declared:
+            if variable.name in seen:
+                raise UsageError(f"the model declares the variable {variable.name!r} twice")
+            seen.add(variable.name)
+
+    @abc.abstractmethod
+    def each_tower_has_variables(self) -> bool:
+        """Whether every tower holds its own copy of every variable."""
+
+    def supports_staged_vars(self) -> bool:
+        """Whether variables can be read one step ahead of their update."""
+        return False
+
+    @property
+    @abc.abstractmethod
+    def replicas_in_sync(self) -> bool:
+        """Whether all towers hold equal trainable variables after every step."""
+
+    def create_variables(self) -> None:
+        """Creates all copies of all variables, outside any traced function.
+
+        Initial values depend on the seed and the canonical name alone, so every
+        mode and number of towers starts with the same weights (in independent
+        mode, tower 0 does).
+
+        Raises:
+          RuntimeError: if called twice or while a function is traced.
+        """
+        if self._facades:
+            raise RuntimeError("the variables of this manager exist already")
+        if tf.inside_function():
+            raise RuntimeError("variables must be created before the step is traced")
+        for variable in self._declared:
+            self._facades[variable.name] = self._create(variable)
+
+    @abc.abstractmethod
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        """Creates the copies of one variable."""
+
+    def variable(self, tower: int, name: str) -> tf.Variable:
+        """The variable that `tower` uses under the canonical `name`.
+
+        Raises:
+          KeyError: for an unknown name, or before `create_variables`.
+          IndexError: for a tower that does not exist.
+        """
+        if not 0 <= tower < len(self._spec.devices):
+            raise IndexError(f"tower {tower} of {len(self._spec.devices)}")
+        if name not in self._facades:
+            raise KeyError(f"no variable {name!r} has been created")
+        return self._facades[name].copy(tower)
+
+    def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """The tower's value of a variable, as `dtype`.
+
+        Towers may be handed the very same tensor. Take gradients with respect to
+        the returned tensor (watch it): the ops that made it may lie before the
+        gradient tape began, and the manager casts gradients back to float32.
+
+        Args:
+          tower: call it under this tower's device.
+          name: canonical name.
+          dtype: what the tower computes in.
+        """
+        return self._cast_at_home(self.variable(tower, name), dtype)
+
+    @abc.abstractmethod
+    def preprocess_device_grads(self, device_grads: DeviceGrads) -> tuple[list[str], Any]:
+        """Aggregates gradients.
+
+        Gradients may be dense tensors of any float dtype or IndexedSlices; they are
+        made dense and float32. None in some towers counts as zero, None in all
+        towers means no update. A NaN or infinity of one tower reaches every copy
+        that is kept in sync.
+
+        Args:
+          device_grads: device_grads[t][g] is the pair (gradient, variable) of
+            tower t, with the same logical variable at the same g in all towers.
+
+        Returns:
+          The devices on which updates are applied, and a state for
+          `get_gradients_to_apply`.
+
+        Raises:
+          ValueError: if the gradients do not fit the towers.
+        """
+
+    @abc.abstractmethod
+    def get_gradients_to_apply(self, device_index: int, state: Any) -> GradientPairs:
+        """The aggregated (gradient, variable) pairs of one apply device.
+
+        Args:
+          device_index: into the devices that `preprocess_device_grads` returned.
+          state: as returned there.
+        """
+
+    def append_apply_gradients(
+        self,
+        optimizer: OptimizerLike,
+        pairs: GradientPairs,
+        loss_scale: LossScaleLike | None,
+        device: str,
+        *,
+        learning_rate: tf.Tensor,
+    ) -> list[Any]:
+        """Applies gradients, each on the device of its variable.
+
+        Args:
+          optimizer: has slots for the variables.
+          pairs: from `get_gradients_to_apply`, clipped or decayed if so wished.
+          loss_scale: if given, decides whether the update happens; the update ops
+            are built inside its branch.
+          device: the apply device, where ops that belong to no variable go.
+          learning_rate: float32 scalar.
+
+        Returns:
+          The update ops; empty in eager mode.
+        """
+
+        def update() -> list[Any]:
+            with tf.device(device):
+                return optimizer.apply_gradients(pairs, learning_rate)
+
+        return update() if loss_scale is None else loss_scale.run(update)
+
+    def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
+        """Makes copies equal; call it after creation and after every restore.
+
+        Copy 0 of every variable, batch-norm moments included, goes to the other
+        towers; nothing happens where copies shall differ or are shared.
+
+        Args:
+          slots: optimizer state to broadcast too (see `savable_slots`).
+        """
+        if not self.replicas_in_sync:
+            return
+        for facade in (*self._facades.values(), *slots):
+            facade.broadcast()
+
+    def get_devices(self) -> tuple[str, ...]:
+        """Full device string of each tower."""
+        return self._spec.devices
+
+    def savable_variables(self) -> dict[str, TowerVariable]:
+        """Trainable variables and moments by canonical name, in creation order."""
+        return dict(self._facades)
+
+    def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
+        """The optimizer's state by canonical name, grouped like the variables.
+
+        Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs
+        to no variable.
+        """
+        by_key = optimizer.slot_variables()
+        slots = {}
+        for slot in dict.fromkeys(slot for slot, _ in by_key):
+            for name, facade in self._facades.items():
+                copies = [by_key.get((slot, copy.ref())) for copy in facade.copies]
+                if copies[0] is not None:
+                    slots[f"{name}/{slot}"] = TowerVariable(f"{name}/{slot}", copies)
+        for name, scalars in optimizer.shared_variables().items():
+            slots[f"optimizer/{name}"] = TowerVariable(f"optimizer/{name}", scalars)
+        return slots
+
+    def trainable_variables_on_device(self, tower: int) -> list[tf.Variable]:
+        """The trainable variables that `tower` uses, in creation order."""
+        return [self.variable(tower, v.name) for v in self._declared if v.trainable]
+
+    def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
+        """Reads and casts on the variable's own device, so that half as much may travel."""
+        value = tower_variable.read(variable)
+        if value.dtype == dtype:
+            return value
+        with tf.device(variable.device):
+            return tf.cast(value, dtype)

@@ -1,0 +1,107 @@
+"""--variable_update=parameter_server: one copy of every variable, read by all towers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.placement import GreedyByBytes
+from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike, VariableMgr
+from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.initial_values import initial_value
+from cnnbench.variable_mgr.registry import register
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+
+@register("parameter_server")
+class ParameterServerVariableMgr(VariableMgr):
+    """Variables named "v/<name>", on one CPU or spread by bytes over the towers.
+
+    A gradient is reduced on its variable's device and applied there, once.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        super().__init__(spec, variables)
+        on_cpu = spec.parameter_device == "cpu"
+        self._homes = (spec.cpu_device,) if on_cpu else spec.devices
+        self._place = GreedyByBytes(self._homes)
+        # Tensors belong to the function being traced; another function starts afresh.
+        self._values_graph: tf.Graph | None = None
+        self._values: dict[tuple[str, tf.DType], tf.Tensor] = {}
+
+    def each_tower_has_variables(self) -> bool:
+        """See `VariableMgr.each_tower_has_variables`."""
+        return False
+
+    @property
+    def replicas_in_sync(self) -> bool:
+        """See `VariableMgr.replicas_in_sync`."""
+        return True
+
+    def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """See `VariableMgr.read`; read and cast once per traced step for all towers."""
+        variable = self.variable(tower, name)
+        # Moments may be assigned by the step, so that two reads of one may differ.
+        if not (variable.trainable and tf.inside_function()):
+            return self._cast_at_home(variable, dtype)
+        graph = _traced_graph()
+        if graph is not self._values_graph:
+            self._values_graph, self._values = graph, {}
+        key = (name, tf.as_dtype(dtype))
+        if key not in self._values:
+            self._values[key] = self._cast_at_home(variable, dtype)
+        return self._values[key]
+
+    def preprocess_device_grads(self, device_grads: DeviceGrads) -> tuple[list[str], GradientPairs]:
+        """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
+        scale = self._spec.reduction_scale
+        pairs = []
+        for column in gradients.columns(device_grads, self._spec.devices):
+            variable = column.variables[0]
+            if any(v is not variable for v in column.variables):
+                raise ValueError(f"towers pair {variable.name} with other variables")
+            with tf.device(variable.device):
+                total = gradients.add_up(column.gradients)
+                pairs.append((total if scale is None else total * scale, variable))
+        return [self._homes[0]], pairs
+
+    def get_gradients_to_apply(self, device_index: int, state: GradientPairs) -> GradientPairs:
+        """See `VariableMgr.get_gradients_to_apply`.
+
+        Raises:
+          IndexError: for another index than 0.
+        """
+        if device_index != 0:
+            raise IndexError(f"there is one apply device, not number {device_index}")
+        return state
+
+    def append_apply_gradients(
+        self,
+        optimizer: OptimizerLike,
+        pairs: GradientPairs,
+        loss_scale: LossScaleLike | None,
+        device: str,
+        *,
+        learning_rate: tf.Tensor,
+    ) -> list[Any]:
+        """See `VariableMgr.append_apply_gradients`; later reads see the new values."""
+        self._values_graph, self._values = None, {}
+        return super().append_apply_gradients(
+            optimizer, pairs, loss_scale, device, learning_rate=learning_rate
+        )
+
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        with tf.device(self._spec.cpu_device):
+            value = initial_value(variable, self._spec.seed)
+        with tf.device(self._place(variable.bytes)):
+            shared = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
+        return TowerVariable(variable.name, [shared])
+
+
+def _traced_graph() -> tf.Graph:
+    """The graph being traced. An unused constant tells, and costs nothing at run time."""
+    return tf.constant(0, name="traced_graph").graph

@@ -1,0 +1,98 @@
+"""What a variable manager is told: plain data, without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cnnbench.errors import FlagError
+
+REDUCTIONS = ("mean", "sum")
+PARAMETER_DEVICES = ("cpu", "towers")
+
+
+class InitializerLike(Protocol):
+    """How a variable starts; `cnnbench.models.spec.Initializer` satisfies it.
+
+    Attributes:
+      kind: "constant" for `value` everywhere; anything else draws from a truncated normal.
+      value: the constant.
+    """
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> float: ...  # noqa: D102
+
+    def draw_stddev(self, shape: Sequence[int]) -> float:
+        """Standard deviation, before truncation at two of them, for a variable of this shape."""
+
+
+class VariableLike(Protocol):
+    """A declared variable; `cnnbench.models.spec.VariableSpec` satisfies it.
+
+    The dtype of every variable is float32; `bytes` counts its elements four times.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def initializer(self) -> InitializerLike: ...  # noqa: D102
+    @property
+    def trainable(self) -> bool: ...  # noqa: D102
+    @property
+    def bytes(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableMgrSpec:
+    """Everything a manager needs to know about the run.
+
+    Attributes:
+      variable_update: registered name of the manager.
+      devices: full device string of each tower, such as
+        "/job:localhost/replica:0/task:0/device:GPU:0"; towers may share a device.
+      cpu_device: full device string of the CPU that holds or reduces with
+        parameter_device "cpu".
+      parameter_device: "cpu" puts shared variables and reductions on `cpu_device`;
+        "towers" spreads shared variables greedily by bytes over the tower devices
+        and reduces tensor i on tower device i mod N.
+      reduction: "mean" or "sum" of the gradients over towers.
+      all_reduce_spec: registered all-reduce algorithm, None for copying to one device.
+      seed: of the initial values.
+
+    Raises:
+      FlagError: for no devices, an unknown reduction or an unknown parameter device.
+    """
+
+    variable_update: str
+    devices: tuple[str, ...]
+    cpu_device: str
+    parameter_device: str = "cpu"
+    reduction: str = "mean"
+    all_reduce_spec: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise FlagError("num_gpus", 0, "a variable manager needs at least one tower device")
+        if self.reduction not in REDUCTIONS:
+            raise FlagError(
+                "gradient_reduction", self.reduction, f"must be one of {', '.join(REDUCTIONS)}"
+            )
+        if self.parameter_device not in PARAMETER_DEVICES:
+            raise FlagError(
+                "local_parameter_device",
+                self.parameter_device,
+                f"must place variables on one of {', '.join(PARAMETER_DEVICES)}",
+            )
+
+    @property
+    def reduction_scale(self) -> float | None:
+        """Factor that turns a sum over towers into the reduction; None when it is 1."""
+        if self.reduction == "sum" or len(self.devices) == 1:
+            return None
+        return 1.0 / len(self.devices)
