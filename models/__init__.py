@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.registry import (
     datasets,
     get_model,
@@ -30,6 +30,7 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Network",
+    "T",
     "VariableSpec",
     "datasets",
     "declare",

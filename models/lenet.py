@@ -5,14 +5,10 @@ Source: LeCun et al., Gradient-based learning applied to document recognition, 1
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import LearningRateSpec
-
-T = TypeVar("T")
 
 
 class LeNet(Model):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from cnnbench.errors import UsageError
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
-
-T = TypeVar("T")
 
 
 class Model(abc.ABC):

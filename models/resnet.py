@@ -10,14 +10,13 @@ arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
 from __future__ import annotations
 
 import functools
-from typing import Literal, TypeVar
+from typing import Literal
 
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
-T = TypeVar("T")
 Version = Literal["v1", "v1.5", "v2"]
 
 WIDTHS = (64, 128, 256, 512)  # of the 3 x 3 convolutions; blocks put out four times as many
@@ -25,7 +24,7 @@ EXPANSION = 4
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 # The norms of v2 that come before a block learn no gamma: a positive scale passes through the
-# ReLU into the next kernel anyway. The ancestor's have none either, hence its counts.
+# ReLU into the next kernel anyway. Those of tf_cnn_benchmarks have none either.
 PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
 
 

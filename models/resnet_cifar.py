@@ -6,15 +6,14 @@ Sources: He et al., arXiv:1512.03385, section 4.2 (v1), and arXiv:1603.05027 (v2
 from __future__ import annotations
 
 import functools
-from typing import Literal, TypeVar
+from typing import Literal
 
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.resnet import PREACTIVATION
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
-T = TypeVar("T")
 Version = Literal["v1", "v2"]
 
 WIDTHS = (16, 32, 64)
@@ -46,7 +45,7 @@ class ResNetCifar10(Model):
         """Stem, three stages of blocks, mean over the image, logits."""
         preactivated = self.version == "v2"
         block = self._preactivated_block if preactivated else self._block
-        # The stem of v1 has no ReLU: so has the ancestor's, and with it its results.
+        # No ReLU after the stem of v1, as in tf_cnn_benchmarks; the paper has one.
         x = net.conv(images, 16, 3, batch_norm=True, activation="relu" if preactivated else None)
         for stage, width in enumerate(WIDTHS):
             for index in range(self.blocks):

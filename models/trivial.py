@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import LearningRateSpec
-
-T = TypeVar("T")
 
 
 class Trivial(Model):

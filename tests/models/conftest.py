@@ -1,0 +1,51 @@
+"""Weights for networks under test, and a registry that forgets."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.models import VariableSpec, registry
+
+
+class Weights:
+    """Values of variables, and a record of who read what."""
+
+    def __init__(self, specs: Iterable[VariableSpec]) -> None:
+        self.values = {spec.name: tf.constant(_draw(spec)) for spec in specs}
+        self.read_shapes: dict[str, tuple[int, ...]] = {}
+        self.read_dtypes: dict[str, tf.DType] = {}
+
+    def read(self, spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+        self.read_shapes[spec.name] = spec.shape
+        self.read_dtypes[spec.name] = dtype
+        return tf.cast(self.values[spec.name], dtype)
+
+
+def _draw(spec: VariableSpec) -> np.ndarray:
+    """Initial values, moved off the constants so that no term of a formula hides."""
+    rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
+    stddev = spec.initializer.draw_stddev(spec.shape)
+    if stddev > 0:
+        return (stddev * rng.standard_normal(spec.shape)).astype(np.float32)
+    shift = rng.uniform(-0.3, 0.3, spec.shape)
+    return (spec.initializer.value + shift).astype(np.float32)
+
+
+@pytest.fixture
+def make_weights() -> Callable[[Iterable[VariableSpec]], Weights]:
+    """Makes seeded weights with a `read` method for `forward`."""
+    return Weights
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test registers is gone afterwards."""
+    registry.model_names("imagenet")
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+    monkeypatch.setattr(registry, "_loaded", set(registry._loaded))

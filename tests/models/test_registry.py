@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.models import (
+    LearningRateSpec,
+    Model,
+    datasets,
+    declare,
+    get_model,
+    load_plugin,
+    model_names,
+    register_model,
+    registry,
+)
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tiny_plugin.py"
+
+PLUGIN = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class Probe(Model):
+    name, dataset, image_size, batch_size = "probe", "imagenet", 8, {batch}
+    learning_rate = LearningRateSpec(0.01)
+
+    def build(self, net, images):
+        return net.logits(net.flatten(images))
+
+register_model("probe", "imagenet", Probe)
+"""
+
+
+def plugin(tmp_path, text):
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_builtin_names():
+    assert set(model_names("imagenet")) >= {
+        "trivial",
+        "lenet",
+        "alexnet",
+        *(f"resnet{d}{v}" for d in (50, 101, 152) for v in ("", "_v1.5", "_v2")),
+    }
+    assert set(model_names("cifar10")) >= {
+        "trivial",
+        "alexnet",
+        *(f"resnet{d}{v}" for d in (20, 32, 44, 56, 110) for v in ("", "_v2")),
+    }
+    assert set(datasets()) >= {"imagenet", "cifar10"}
+
+
+def test_every_model_carries_the_name_it_is_registered_under():
+    for dataset in datasets():
+        for name in model_names(dataset):
+            model = get_model(name, dataset)
+            assert (model.name, model.dataset) == (name, dataset)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "near"),
+    [
+        ("resnet50_v15", "imagenet", "resnet50_v1.5"),
+        ("resnt110", "cifar10", "resnet110"),
+        ("Trivial", "imagenet", "trivial"),
+    ],
+)
+def test_an_unknown_model_is_answered_with_the_nearest_name_and_all_names(name, dataset, near):
+    with pytest.raises(FlagError) as caught:
+        get_model(name, dataset)
+    assert (caught.value.flag, caught.value.value) == ("model", name)
+    assert f"did you mean {near}?" in caught.value.reason
+    assert f"models for {dataset}: " + ", ".join(model_names(dataset)) in caught.value.reason
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_like_no_other_gets_no_guess():
+    with pytest.raises(FlagError, match="unknown; models for cifar10: alexnet"):
+        get_model("zzz", "cifar10")
+
+
+def test_an_unknown_dataset_has_no_models():
+    assert model_names("mnist") == ()
+    with pytest.raises(FlagError, match="models for mnist: none"):
+        get_model("lenet", "mnist")
+
+
+def test_a_name_is_taken_once_per_dataset():
+    register_model("lenet", "cifar10", lambda: get_model("lenet", "imagenet"))
+    with pytest.raises(UsageError, match="lenet for cifar10 is registered already"):
+        register_model("lenet", "cifar10", lambda: get_model("lenet", "imagenet"))
+
+
+def incomplete(**attributes):
+    body = {
+        "name": "own",
+        "dataset": "imagenet",
+        "image_size": 8,
+        "batch_size": 2,
+        "learning_rate": LearningRateSpec(0.1),
+        "build": lambda self, net, images: images,
+        **attributes,
+    }
+    return type("Own", (Model,), {k: v for k, v in body.items() if v is not None})
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (incomplete(image_size=None), "class Own needs an attribute image_size of type int"),
+        (incomplete(image_size="8"), "attribute image_size of type int, got '8'"),
+        (incomplete(batch_size=0), "batch_size=0 must be at least 1"),
+        (incomplete(learning_rate=0.1), "attribute learning_rate of type LearningRateSpec"),
+        (incomplete(build=None), "abstract"),
+        (lambda: "lenet", "made a str, not a cnnbench Model"),
+        (lambda: 1 // 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_factory_that_makes_no_usable_model_is_named(factory, message):
+    register_model("own", "imagenet", factory)
+    with pytest.raises(FlagError, match=message) as caught:
+        get_model("own", "imagenet")
+    assert (caught.value.flag, caught.value.value) == ("model", "own")
+
+
+# Plug-in files --------------------------------------------------------------------------------
+
+
+def test_the_example_is_a_complete_model_in_twenty_lines():
+    assert len(EXAMPLE.read_text().splitlines()) <= 20
+    assert load_plugin(str(EXAMPLE)) == ("tiny",)
+    spec = declare(get_model("tiny", "imagenet"), 1001)
+    kernels = 3 * 3 * (3 * 32 + 32 * 64 + 64 * 128)
+    norms = 2 * (32 + 64 + 128)
+    assert spec.parameters == kernels + norms + 128 * 1001 + 1001
+
+
+def test_loading_the_same_text_again_does_nothing(tmp_path):
+    path = plugin(tmp_path, PLUGIN.format(batch=2))
+    assert load_plugin(path) == load_plugin(path) == ("probe",)
+
+
+def test_an_edited_file_replaces_its_models(tmp_path):
+    load_plugin(plugin(tmp_path, PLUGIN.format(batch=2)))
+    assert get_model("probe", "imagenet").batch_size == 2
+    load_plugin(plugin(tmp_path, PLUGIN.format(batch=3)))
+    assert get_model("probe", "imagenet").batch_size == 3
+
+
+def test_loading_leaves_nothing_beside_the_file(tmp_path):
+    load_plugin(plugin(tmp_path, PLUGIN.format(batch=2)))
+    assert [p.name for p in tmp_path.iterdir()] == ["own.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def broken(:\n", "fails: SyntaxError"),
+        ("import no_such_package\n", "fails: ModuleNotFoundError: No module named"),
+        ("raise ValueError('first\\nsecond')\n", "fails: ValueError: first second"),
+        ("import sys; sys.exit(3)\n", r"fails: it ends the program \(SystemExit 3\)"),
+        ("x = 1\n", "registers no model; call cnnbench.models.register_model"),
+        (
+            PLUGIN.format(batch=2).replace('"probe", "imagenet", P', '"lenet", "imagenet", P'),
+            "fails: a model lenet for imagenet is registered already",
+        ),
+    ],
+)
+def test_a_plugin_that_fails_is_a_flag_error_in_one_line(tmp_path, text, message):
+    path = plugin(tmp_path, text)
+    with pytest.raises(FlagError, match=message) as caught:
+        load_plugin(path)
+    assert (caught.value.flag, caught.value.value) == ("model_plugin", path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plugin_that_is_not_there_is_a_flag_error(tmp_path):
+    for path in (str(tmp_path / "absent.py"), str(tmp_path)):
+        with pytest.raises(FlagError, match="cannot be read") as caught:
+            load_plugin(path)
+        assert (caught.value.flag, caught.value.value) == ("model_plugin", path)
+
+
+def test_a_plugin_that_fails_half_way_leaves_no_model_behind(tmp_path):
+    path = plugin(tmp_path, PLUGIN.format(batch=2) + "\nraise RuntimeError('late')\n")
+    with pytest.raises(FlagError, match="late"):
+        load_plugin(path)
+    assert "probe" not in model_names("imagenet")
+    load_plugin(plugin(tmp_path, PLUGIN.format(batch=2)))
+    assert "probe" in model_names("imagenet")
+
+
+def test_an_edit_that_fails_takes_the_old_models_with_it(tmp_path):
+    path = plugin(tmp_path, PLUGIN.format(batch=2))
+    load_plugin(path)
+    plugin(tmp_path, "raise RuntimeError\n")
+    with pytest.raises(FlagError, match="fails: RuntimeError$"):
+        load_plugin(path)
+    assert "probe" not in model_names("imagenet")
+
+
+# Installed entry points -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Makes a distribution whose module `provider` has an entry point."""
+
+    def install(code, value):
+        (tmp_path / "cnnbench_provider.py").write_text(code)
+        info = tmp_path / "provider-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: provider\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[cnnbench.models]\nprobe = {value}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "cnnbench_provider", raising=False)
+        monkeypatch.setattr(registry, "_loaded", {"builtin"})
+
+    yield install
+    sys.modules.pop("cnnbench_provider", None)
+
+
+def test_an_entry_point_may_be_a_module(install):
+    install(PLUGIN.format(batch=5), "cnnbench_provider")
+    assert get_model("probe", "imagenet").batch_size == 5
+    assert "probe" in model_names("imagenet")
+
+
+def test_an_entry_point_may_be_a_function(install):
+    code = PLUGIN.format(batch=6).replace("\nregister_model", "\ndef r():\n    register_model")
+    install(code, "cnnbench_provider:r")
+    assert "probe" in model_names("imagenet")
+    assert get_model("probe", "imagenet").batch_size == 6
+
+
+def test_a_broken_entry_point_is_named_and_built_in_models_still_work(install):
+    install("raise OSError('gone')", "cnnbench_provider")
+    assert get_model("lenet", "imagenet").name == "lenet"
+    message = "entry point probe = cnnbench_provider of group cnnbench.models fails: OSError: gone"
+    with pytest.raises(FlagError, match=message):
+        get_model("probe", "imagenet")
+    for ask in (datasets, lambda: model_names("imagenet")):
+        with pytest.raises(UsageError, match=message):
+            ask()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cnnbench.errors import UsageError
+from cnnbench.models import Initializer, LearningRateSpec, ModelSpec, VariableSpec
+
+ZERO = Initializer.constant(0.0)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "shape", "expected"),
+    [
+        (Initializer.constant(3.0), (2, 2), 0.0),
+        (Initializer.truncated_normal(0.05), (5, 5, 3, 64), 0.05),
+        # fan-in 3 * 3 * 16 = 144, and the cut at two standard deviations undone
+        (Initializer.variance_scaling(), (3, 3, 16, 32), 1 / 12 / 0.87962566103423978),
+        (Initializer.variance_scaling(2.0), (8, 5), 0.5 / 0.87962566103423978),
+        (
+            Initializer.variance_scaling(2.0, "fan_out"),
+            (3, 3, 16, 2),
+            (1 / 3) / 0.87962566103423978,
+        ),
+        (Initializer.variance_scaling(), (4,), 0.5 / 0.87962566103423978),
+        (Initializer.variance_scaling(), (), 1 / 0.87962566103423978),
+    ],
+)
+def test_draw_stddev(initializer, shape, expected):
+    assert initializer.draw_stddev(shape) == pytest.approx(expected)
+
+
+def test_truncation_constant_is_the_stddev_of_a_cut_normal():
+    # Var of N(0, 1) given |x| <= 2 is 1 - 2 * 2 * phi(2) / (2 * Phi(2) - 1).
+    density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
+    variance = 1.0 - 4.0 * density / math.erf(math.sqrt(2.0))
+    drawn = Initializer.variance_scaling().draw_stddev((1, 1))
+    assert drawn == pytest.approx(1.0 / math.sqrt(variance), rel=1e-12)
+
+
+def test_a_scalar_variable_has_one_element_of_four_bytes():
+    spec = VariableSpec("A", (), ZERO)
+    assert (spec.size, spec.bytes) == (1, 4)
+
+
+def test_parameters_leave_out_moving_averages_and_trainable_ones_leave_out_frozen():
+    variables = (
+        VariableSpec("kernel", (3, 4), ZERO),
+        VariableSpec("frozen", (5,), ZERO, trainable=False),
+        VariableSpec("moving_mean", (7,), ZERO, trainable=False, statistic=True),
+    )
+    spec = ModelSpec("m", "imagenet", 8, 3, 10, variables, 0, 0)
+    assert (spec.parameters, spec.trainable_parameters, spec.statistics) == (17, 12, 7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"boundaries_epochs": (1.0,)},
+        {"factors": (1.0, 0.1)},
+        {"boundaries_epochs": (2.0, 1.0), "factors": (1.0, 0.1, 0.01)},
+        {"boundaries_epochs": (2.0, 2.0), "factors": (1.0, 0.1, 0.01)},
+    ],
+)
+def test_learning_rate_spec_refuses_what_does_not_fit(wrong):
+    with pytest.raises(UsageError, match="learning rate"):
+        LearningRateSpec(0.1, **wrong)
