@@ -1,4 +1,4 @@
-"""Runs mypy over the package as it is imported, not as it lies in the checkout.
+"""Runs mypy (strict, see pyproject.toml) over the package as it is imported.
 
 ``setup.py`` maps ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does
 not follow that mapping, so a tree of symbolic links shows it the installed
@@ -51,7 +51,7 @@ def checkout_paths(text: str, tree: str) -> str:
 def run_mypy(arguments: Sequence[str]) -> int:
     """One mypy run with the package's tree on its path; prints, returns the exit status."""
     environment = dict(os.environ, MYPYPATH=str(TREE))
-    command = [sys.executable, "-m", "mypy", "--strict", *arguments]
+    command = [sys.executable, "-m", "mypy", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     link_tree(ROOT, ROOT / TREE)
     package = run_mypy(["-p", "cnnbench", *extra])
     scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
-    return max(package, run_mypy([*scripts, *extra]))
+    # What is wrong inside the package has been said.
+    return max(package, run_mypy(["--follow-imports=silent", *scripts, *extra]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""Compares cnnbench with its peers on this machine; ``docs/benchmarks.md`` says how.
+
+Every measurement is a fresh process. In every round each subject runs once, in an
+order drawn from a seed; figures are formed within rounds. A peer that is not
+installed is reported as not run. The exit status tells whether the comparison
+could be made, not how it came out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from peers import demands, table
+from peers.measurement import FAILED, NOT_RUN, OK, CsvFile, Measurement
+from peers.options import Options, parse
+from peers.process import run
+from peers.schedule import orders
+from peers.subjects import RECORD, Subject, chosen, scenario_subjects
+
+# After so many failures a subject is not started again.
+PATIENCE = 2
+
+# Nobody may find a GPU or print TensorFlow's start-up messages.
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware (Linux; elsewhere assumed not to)."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return re.search(r"\b(avx512_bf16|amx_bf16|bf16|svebf16)\b", text) is not None
+
+
+def why_missing(subject: Subject) -> str:
+    """Why a subject cannot run: the reason in one line, empty when it can."""
+    if subject.missing:
+        return subject.missing
+    code = (
+        "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
+    )
+    command = [subject.python, "-c", code, *subject.modules]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, cwd=os.sep
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{subject.python} does not run: {error}"
+    absent = done.stdout.split()
+    return f"{subject.python} has no {' and no '.join(absent)}" if absent else ""
+
+
+def measure(
+    subject: Subject, scenario: str, number: int, order: int, timeout: float
+) -> Measurement:
+    """Runs one subject once, in an empty folder."""
+    load = os.getloadavg()[0]
+    reading, reason = None, ""
+    with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
+        record = Path(folder) / "record.json"
+        command = [str(record).join(word.split(RECORD)) for word in subject.command]
+        try:
+            finished = run(
+                command,
+                timeout=timeout,
+                environment={**ENVIRONMENT, **subject.environment},
+                folder=folder,
+                watch_memory=subject.watch_memory,
+            )
+            if finished.timed_out or finished.status != subject.status:
+                reason = finished.reason
+            else:
+                reading = subject.read(finished, record)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    status = FAILED if reading is None else OK
+    return Measurement(
+        scenario, number, order, subject.name, subject.dtype, status, reason, load, reading
+    )
+
+
+def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[Measurement]:
+    """All rounds of one scenario; progress goes to standard error."""
+    results: list[Measurement] = []
+
+    def add(measurement: Measurement) -> None:
+        results.append(measurement)
+        if csv is not None:
+            csv.add([measurement])
+
+    present = []
+    reasons: dict[tuple[str, tuple[str, ...], str], str] = {}
+    for subject in chosen(scenario_subjects(scenario, options), options.only):
+        need = (subject.python, subject.modules, subject.missing)
+        if need not in reasons:
+            reasons[need] = why_missing(subject)
+        if reasons[need]:
+            place = (scenario, 0, 0, subject.name, subject.dtype)
+            add(Measurement(*place, NOT_RUN, reasons[need]))
+        else:
+            present.append(subject)
+    failures: Counter[tuple[str, str]] = Counter()
+    for number, order in enumerate(orders(present, options.rounds, options.seed), start=1):
+        for position, subject in enumerate(order, start=1):
+            place = (scenario, number, position, subject.name, subject.dtype)
+            if failures[subject.key] >= PATIENCE:
+                add(Measurement(*place, NOT_RUN, f"failed {PATIENCE} times before"))
+                continue
+            title = f"{scenario} {number}/{options.rounds}: {subject.name} {subject.dtype}"
+            print(title, file=sys.stderr, flush=True)
+            measurement = measure(subject, scenario, number, position, options.timeout)
+            if measurement.status == FAILED:
+                failures[subject.key] += 1
+                print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
+            add(measurement)
+    return results
+
+
+def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:
+    """The lines for standard output."""
+    has_bf16 = cpu_has_bf16()
+    findings = [
+        demands.judge(demand, measurements, has_bf16)
+        for demand in demands.DEMANDS
+        if demand.scenario in scenarios
+    ]
+    versions = {
+        word: None
+        for m in measurements
+        if m.reading is not None
+        for word in m.reading.versions.split(", ")
+        if word
+    }
+    lines = ["Medians over rounds", *table.subjects_table(measurements), ""]
+    lines += ["Within rounds, averaged over them", *table.demands_table(findings), ""]
+    return [*lines, f"Versions: {', '.join(versions) or 'unknown'}"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 when something was measured, 4 when nothing was, 2 for wrong use."""
+    options = parse(argv)
+    csv = None
+    if options.csv is not None:
+        try:
+            csv = CsvFile(options.csv)
+        except OSError as error:
+            print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
+            return 2
+    results: list[Measurement] = []
+    try:
+        for scenario in options.scenarios:
+            results += run_scenario(scenario, options, csv)
+    except KeyboardInterrupt:
+        print("compare_peers: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if csv is not None:
+            csv.close()
+    if not results:
+        print(f"compare_peers: --only={','.join(options.only)} names nobody", file=sys.stderr)
+        return 2
+    print("\n".join(report(results, options.scenarios)))
+    return 0 if any(m.status == OK for m in results) else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Programs that measure one peer each; run as files, never imported."""

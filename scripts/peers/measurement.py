@@ -1,0 +1,166 @@
+"""One measurement, and the CSV file that holds all of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What one process told about itself; figures that do not apply are None.
+
+    Attributes:
+      batch: Images per step over all towers.
+      step_seconds: Duration of every timed step.
+      flops_per_image: Training FLOPs per image by the model's own count.
+      flops_per_sec: Rate of a bare matrix product.
+      seconds: A single duration: of a start, of a command.
+      bare_steps_per_sec: Steps per second of the same step without the harness.
+      bytes_first: Resident memory after warm-up.
+      bytes_last: Resident memory after the last step.
+      versions: Versions of what did the work, as ``name version`` words.
+    """
+
+    batch: int | None = None
+    step_seconds: tuple[float, ...] = ()
+    flops_per_image: float | None = None
+    flops_per_sec: float | None = None
+    seconds: float | None = None
+    bare_steps_per_sec: float | None = None
+    bytes_first: int | None = None
+    bytes_last: int | None = None
+    versions: str = ""
+
+    @property
+    def median_step_seconds(self) -> float | None:
+        """Median duration of the timed steps."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    @property
+    def images_per_sec(self) -> float | None:
+        """Images per second at the median step."""
+        median = self.median_step_seconds
+        return self.batch / median if self.batch and median else None
+
+    @property
+    def mean_images_per_sec(self) -> float | None:
+        """Images per second over all timed steps."""
+        total = sum(self.step_seconds)
+        return self.batch * len(self.step_seconds) / total if self.batch and total else None
+
+    @property
+    def steps_per_sec(self) -> float | None:
+        """Steps per second over all timed steps."""
+        total = sum(self.step_seconds)
+        return len(self.step_seconds) / total if total else None
+
+    @property
+    def achieved_flops_per_sec(self) -> float | None:
+        """The model's FLOPs per second, or the matrix product's."""
+        if self.flops_per_sec is not None:
+            return self.flops_per_sec
+        speed = self.images_per_sec
+        return speed * self.flops_per_image if speed and self.flops_per_image else None
+
+    @property
+    def share_of_bare_loop(self) -> float | None:
+        """Steps per second as a share of those of the bare loop."""
+        mine, bare = self.steps_per_sec, self.bare_steps_per_sec
+        return mine / bare if mine and bare else None
+
+    @property
+    def memory_growth(self) -> float | None:
+        """Resident memory after the last step as a multiple of that after warm-up."""
+        if not self.bytes_first or self.bytes_last is None:
+            return None
+        return self.bytes_last / self.bytes_first
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A reading and where it stands in the experiment.
+
+    Attributes:
+      scenario: Which experiment.
+      round: Its round, from 1; 0 for a peer that was not run at all.
+      order: Position within the round, from 1.
+      subject: Who was measured.
+      dtype: ``fp32`` or ``bf16``.
+      status: ``ok``, ``failed`` or ``not run``.
+      reason: Why it failed or was not run, one line.
+      load_average: One-minute load average just before the process started.
+      reading: What was read, None unless ``ok``.
+    """
+
+    scenario: str
+    round: int
+    order: int
+    subject: str
+    dtype: str
+    status: str
+    reason: str = ""
+    load_average: float | None = None
+    reading: Reading | None = None
+
+
+_FIGURES = (
+    "batch",
+    "images_per_sec",
+    "mean_images_per_sec",
+    "median_step_seconds",
+    "achieved_flops_per_sec",
+    "seconds",
+    "steps_per_sec",
+    "bare_steps_per_sec",
+    "bytes_first",
+    "bytes_last",
+    "versions",
+)
+_PLACE = ("scenario", "round", "order", "subject", "dtype", "status", "reason", "load_average")
+COLUMNS = (*_PLACE, "steps", *_FIGURES)
+
+
+def row(measurement: Measurement) -> dict[str, str]:
+    """The cells of a measurement; a figure that does not apply is an empty cell."""
+    cells = {name: getattr(measurement, name) for name in _PLACE}
+    reading = measurement.reading or Reading()
+    cells["steps"] = len(reading.step_seconds) or None
+    cells.update({name: getattr(reading, name) for name in _FIGURES})
+    return {name: _cell(value) for name, value in cells.items()}
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+class CsvFile:
+    """Appends measurements to a new file, each as soon as it is known."""
+
+    def __init__(self, path: Path) -> None:
+        """Creates the file with its header.
+
+        Raises:
+          OSError: The file exists already or cannot be written.
+        """
+        self._file: TextIO = path.open("x", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._writer.writeheader()
+        self._file.flush()
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Writes rows and flushes them."""
+        self._writer.writerows(row(m) for m in measurements)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()

@@ -1,0 +1,135 @@
+"""Runs one process to its end, with the arrival time of every line it printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of standard output.
+
+    Attributes:
+      seconds: When it arrived, after the start of the process.
+      text: The line without its end.
+      resident_bytes: Resident memory of the process then, None if unknown.
+    """
+
+    seconds: float
+    text: str
+    resident_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A process that has ended.
+
+    Attributes:
+      status: Exit status; negative for a signal.
+      seconds: Wall time from start to end.
+      lines: Standard output.
+      errors: Standard error.
+      timed_out: Whether it was killed for taking too long.
+    """
+
+    status: int
+    seconds: float
+    lines: tuple[Line, ...]
+    errors: str
+    timed_out: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        if self.timed_out:
+            return f"killed after {self.seconds:.0f} s"
+        said = [line.strip() for line in self.errors.splitlines() if line.strip()]
+        said = said or [line.text.strip() for line in self.lines if line.text.strip()]
+        return f"exit status {self.status}: {said[-1][:200] if said else 'it said nothing'}"
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Resident memory of a process, None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
+    watch_memory: Callable[[str], bool] | None = None,
+) -> Finished:
+    """Runs a command in a process group of its own, which is killed when time is up.
+
+    Args:
+      command: Program and arguments.
+      timeout: Seconds until it and all its children are killed.
+      environment: Variables added to those of this process.
+      folder: Working directory.
+      watch_memory: Says for which lines resident memory is noted.
+
+    Raises:
+      OSError: The program cannot be started.
+    """
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=variables,
+            cwd=folder,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            _kill(process.pid)
+
+        timer = threading.Timer(timeout, expire)
+        timer.start()
+        try:
+            lines = []
+            for text in process.stdout or ():
+                seconds = time.perf_counter() - start
+                text = text.rstrip("\n")
+                watched = watch_memory is not None and watch_memory(text)
+                memory = resident_bytes(process.pid) if watched else None
+                lines.append(Line(seconds, text, memory))
+            status = process.wait()
+            wall = time.perf_counter() - start
+        except BaseException:
+            _kill(process.pid)
+            process.wait()
+            raise
+        finally:
+            timer.cancel()
+            if process.stdout:
+                process.stdout.close()
+        errors.seek(0)
+        return Finished(status, wall, tuple(lines), errors.read(), expired.is_set())
+
+
+def _kill(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,80 @@
+"""The report: one table of speeds, one of demands."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from peers.demands import Finding
+from peers.measurement import OK, Measurement, Reading
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers_from: int) -> list[str]:
+    """Lines with aligned columns; those from ``numbers_from`` on are flush right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i >= numbers_from else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
+    """Median over rounds of what every subject reached, and why some did not run."""
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for m in measurements:
+        groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
+    rows = [("scenario", "subject", "dtype", "rounds", "images/sec", "median step", "other")]
+    notes = []
+    for (scenario, subject, dtype), group in groups.items():
+        readings = [m.reading for m in group if m.status == OK and m.reading is not None]
+        rows.append((scenario, subject, dtype, str(len(readings)), *_figures(readings)))
+        reasons = dict.fromkeys(f"{m.status}: {m.reason}" for m in group if m.status != OK)
+        notes += [f"{scenario}, {subject} {dtype} {reason}" for reason in reasons]
+    return aligned(rows, 3) + notes
+
+
+def _figures(readings: Sequence[Reading]) -> tuple[str, str, str]:
+    def middle(attribute: str) -> float | None:
+        values = [getattr(reading, attribute) for reading in readings]
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
+
+    speed, step = middle("images_per_sec"), middle("median_step_seconds")
+    other = ""
+    if (flops := middle("achieved_flops_per_sec")) is not None:
+        other = f"{flops / 1e9:.1f} GFLOP/s"
+    elif (share := middle("share_of_bare_loop")) is not None:
+        other = f"{share:.1%} of bare loop"
+    elif (seconds := middle("seconds")) is not None:
+        other = f"{seconds:.3f} s"
+    elif (last := middle("bytes_last")) is not None:
+        other = f"{last / 2**20:.1f} MiB"
+    return (
+        "" if speed is None else f"{speed:.2f}",
+        "" if step is None else f"{step * 1e3:.2f} ms",
+        other,
+    )
+
+
+def demands_table(findings: Sequence[Finding]) -> list[str]:
+    """Mean, 95 % interval over rounds, bound and verdict of every demand."""
+    rows = [("scenario", "figure", "mean", "95 % interval", "bound", "rounds", "verdict")]
+    for finding in findings:
+        demand, estimate = finding.demand, finding.estimate
+        bound = f"{'<=' if demand.at_most else '>='} {demand.bound:.2f}"
+        mean, interval, rounds = "", "", "0"
+        if estimate is not None:
+            mean, rounds = f"{estimate.mean:.3f}", str(estimate.rounds)
+            if estimate.rounds > 1:
+                interval = f"{estimate.low:.3f} .. {estimate.high:.3f}"
+        note = f" ({finding.note})" if finding.note else ""
+        rows.append(
+            (demand.scenario, demand.text, mean, interval, bound, rounds, finding.verdict + note)
+        )
+    width = max(len(row[6]) for row in rows)
+    padded = [(*row[:6], row[6].ljust(width)) for row in rows]
+    return [line.rstrip() for line in aligned(padded, 2)]
