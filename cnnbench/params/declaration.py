@@ -152,7 +152,7 @@ class FlagSpec(_Limits):
             return "true" if value else "false"
         if isinstance(value, tuple | list):
             return ",".join(self.text(item) for item in value)
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
     @property
     def range_text(self) -> str:

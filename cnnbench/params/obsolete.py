@@ -85,7 +85,7 @@ def check_gone(spec: FlagSpec, value: Any) -> None:
     Raises:
       FlagError: says what to use instead.
     """
-    reason = _GONE_VALUES.get((spec.name, value)) if spec.kind == "string" else None
+    reason = _GONE_VALUES.get((spec.name, value)) if isinstance(value, str) else None
     if reason is not None:
         raise FlagError(spec.name, value, reason)
 

@@ -42,7 +42,7 @@ class Params(
     def __post_init__(self) -> None:
         for spec in FLAGS:
             object.__setattr__(self, spec.name, spec.normalise(getattr(self, spec.name)))
-        if self.precision == "fp16":
+        if self.precision == "fp16" and self.use_fp16 is False:
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")

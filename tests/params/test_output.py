@@ -1,0 +1,24 @@
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.params import Params, validate
+
+
+def test_one_rhythm_of_checkpoints():
+    validate(Params(save_model_secs=60))
+    validate(Params(save_model_steps=10))
+    with pytest.raises(FlagError, match="--save_model_secs") as caught:
+        validate(Params(save_model_secs=60, save_model_steps=10))
+    assert caught.value.flag == "save_model_steps"
+
+
+def test_results_have_a_file_each():
+    validate(Params(result_json="a", result_csv="b"))
+    with pytest.raises(FlagError, match="--result_json"):
+        validate(Params(result_json="a", result_csv="a"))
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1])
+def test_moving_average_weight_is_a_share(weight):
+    with pytest.raises(FlagError, match="from 0 to 1"):
+        validate(Params(display_perf_ewma=weight))

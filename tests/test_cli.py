@@ -1,0 +1,172 @@
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+import cnnbench
+from cnnbench import cli
+from cnnbench.commands import COMMANDS, NOT_YET, notice
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+
+
+@pytest.fixture
+def run_command(monkeypatch):
+    """Replaces the run command; returns what it was called with and lets it misbehave."""
+    calls = []
+    module = types.ModuleType("cnnbench.commands.run")
+    module.outcome = 0
+
+    def main(argv):
+        calls.append(list(argv))
+        if isinstance(module.outcome, BaseException):
+            raise module.outcome
+        return module.outcome
+
+    module.main = main
+    monkeypatch.setitem(sys.modules, "cnnbench.commands.run", module)
+    return types.SimpleNamespace(calls=calls, module=module)
+
+
+@pytest.mark.parametrize(
+    ("argv", "arguments"),
+    [
+        ([], []),
+        (["run"], []),
+        (["--model=lenet", "--xla"], ["--model=lenet", "--xla"]),
+        (["-model", "lenet"], ["-model", "lenet"]),
+        (["run", "--model=lenet"], ["--model=lenet"]),
+    ],
+)
+def test_run_is_the_default(run_command, argv, arguments):
+    assert cli.main(argv) == 0
+    assert run_command.calls == [arguments]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "line"),
+    [
+        (0, 0, ""),
+        (3, 3, ""),
+        (UsageError("no such thing"), 2, "cnnbench: error: no such thing\n"),
+        (
+            FlagError("num_gpus", 0, "must be at least 1"),
+            2,
+            "cnnbench: error: --num_gpus=0: must be at least 1\n",
+        ),
+        (BenchmarkError("out of\nmemory"), 4, "cnnbench: error: out of memory\n"),
+        (KeyboardInterrupt(), 130, "cnnbench: error: interrupted\n"),
+    ],
+)
+def test_exit_codes(run_command, capsys, outcome, status, line):
+    run_command.module.outcome = outcome
+    assert cli.main([]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_the_unforeseen_is_a_failure_with_its_traceback(run_command, capsys):
+    # An exception that reached the interpreter would exit with 1, the code of a regression.
+    run_command.module.outcome = RuntimeError("surprise")
+    assert cli.main([]) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("cnnbench: error: RuntimeError: surprise\n")
+
+
+def test_entry_point_exits(run_command, monkeypatch):
+    run_command.module.outcome = 3
+    monkeypatch.setattr(sys, "argv", ["cnnbench", "--model=lenet"])
+    with pytest.raises(SystemExit) as caught:
+        cli.entry_point()
+    assert caught.value.code == 3
+    assert run_command.calls == [["--model=lenet"]]
+
+
+@pytest.mark.parametrize("command", NOT_YET)
+def test_planned_commands(command, capsys):
+    assert cli.main([command, "--whatever"]) == 2
+    assert capsys.readouterr().err.startswith(f"cnnbench: error: cnnbench {command}: not available")
+
+
+def test_planned_commands_are_not_there_yet():
+    assert not set(NOT_YET) & set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"), [("modles", "did you mean models?"), ("zzz", "there are run, models")]
+)
+def test_unknown_command(command, hint, capsys):
+    assert cli.main([command]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"cnnbench: error: unknown command '{command}'; ")
+    assert hint in err
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["-help"], ["-h"], ["--helpfull"], ["run", "--help"], ["help"]]
+)
+def test_help(argv, capsys):
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "--batch_size=N" in out
+    assert all(f"\n  {command}" in out for command in COMMANDS)
+
+
+def test_help_of_a_command(capsys):
+    assert cli.main(["models", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: cnnbench models ")
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
+
+
+def test_notice(capsys):
+    notice("something to know")
+    assert capsys.readouterr() == ("", "cnnbench: notice: something to know\n")
+
+
+_HEAVY = ("tensorflow", "keras", "pandas", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (["--help"], 0),
+        (["models"], 0),
+        (["--version"], 0),
+        (["compare"], 2),
+        (["--xla", "True"], 2),
+        (["--batchsize=3"], 2),
+        (["--num_gpus=0"], 2),
+        (["--staged_vars"], 2),
+        (["--eval"], 2),
+    ],
+)
+def test_quick_answers_import_nothing_heavy(argv, status):
+    code = (
+        "import sys; from cnnbench.cli import main; status = main(sys.argv[1:]); "
+        f"print([m for m in {_HEAVY!r} if m in sys.modules], file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False
+    )
+    *errors, imported = done.stderr.splitlines()
+    assert (done.returncode, imported) == (status, "[]")
+    assert len(errors) == (1 if status else 0)
+
+
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "cnnbench", "--help"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
