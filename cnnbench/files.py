@@ -1,0 +1,101 @@
+"""Result files: proved writable before a run, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from cnnbench.errors import FlagError
+
+
+def resolve_output(flag: str, path: str) -> Path:
+    """The file that a result will be written to, symbolic links followed.
+
+    Proves that a new file can be created beside it and that an existing one can be
+    written; leaves no trace.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: as given.
+
+    Raises:
+      FlagError: the path cannot become a regular file; says why.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if not path or path.endswith(os.sep) or target.is_dir():
+            raise FlagError(flag, path, "is a folder; name a file")
+        if target.exists() and not target.is_file():
+            raise FlagError(flag, path, "is not a regular file")
+        if not target.parent.is_dir():
+            raise FlagError(flag, path, f"there is no folder {target.parent}")
+        if target.exists():
+            os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
+        probe = _temporary_beside(target)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        if isinstance(error, FlagError):
+            raise
+        raise FlagError(flag, path, f"cannot be written: {_reason(error)}") from error
+    return target
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replaces a file's content at once: readers see the old or the new, never a part.
+
+    Survives a kill at any moment and, once it has returned, a power cut. Keeps the
+    permissions of the file it replaces.
+
+    Raises:
+      OSError: nothing was changed.
+    """
+    temporary = _temporary_beside(target)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(target.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all bytes; one system call unless the system takes fewer.
+
+    Raises:
+      OSError: such as a full disk; part of the data may have been written.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a new or renamed entry of a folder survive a power cut, where possible."""
+    with contextlib.suppress(OSError):  # not every file system can
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _temporary_beside(target: Path) -> Path:
+    # Of fixed length, so that a name the file system just allows has a neighbour.
+    return target.with_name(f".cnnbench-{os.getpid()}-{secrets.token_hex(6)}.tmp")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
