@@ -1,0 +1,48 @@
+"""The most memory a run used at any time."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+def reset(device_kind: str) -> None:
+    """Starts counting anew on GPUs; the peak of a process cannot be reset.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+    """
+    if device_kind != "gpu":
+        return
+    import tensorflow as tf
+
+    for device in _gpus():
+        tf.config.experimental.reset_memory_stats(device)
+
+
+def peak_bytes(device_kind: str) -> int:
+    """Peak memory in bytes.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+
+    Returns:
+      On GPUs what tensors took on the fullest one, not what TensorFlow's allocator
+      reserved; on the CPU the resident set of this process since its start.
+    """
+    if device_kind != "gpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    import tensorflow as tf
+
+    return max(
+        (int(tf.config.experimental.get_memory_info(device)["peak"]) for device in _gpus()),
+        default=0,
+    )
+
+
+def _gpus() -> list[str]:
+    import tensorflow as tf
+
+    return [f"GPU:{i}" for i, _ in enumerate(tf.config.list_logical_devices("GPU"))]
