@@ -9,15 +9,15 @@ could be made, not how it came out.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers import demands, table
+from peers import demands, machine, table
 from peers.measurement import FAILED, NOT_RUN, OK, CsvFile, Measurement
 from peers.options import Options, parse
 from peers.process import run
@@ -29,15 +29,6 @@ PATIENCE = 2
 
 # Nobody may find a GPU or print TensorFlow's start-up messages.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-
-def cpu_has_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16 in hardware (Linux; elsewhere assumed not to)."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return re.search(r"\b(avx512_bf16|amx_bf16|bf16|svebf16)\b", text) is not None
 
 
 def why_missing(subject: Subject) -> str:
@@ -63,6 +54,7 @@ def measure(
 ) -> Measurement:
     """Runs one subject once, in an empty folder."""
     load = os.getloadavg()[0]
+    others, start = machine.others_cpu_seconds(), time.perf_counter()
     reading, reason = None, ""
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
         record = Path(folder) / "record.json"
@@ -81,9 +73,21 @@ def measure(
                 reading = subject.read(finished, record)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    status = FAILED if reading is None else OK
+    others_after, wall = machine.others_cpu_seconds(), time.perf_counter() - start
+    others_cpus = None
+    if others is not None and others_after is not None:
+        others_cpus = max(0.0, others_after - others) / wall
     return Measurement(
-        scenario, number, order, subject.name, subject.dtype, status, reason, load, reading
+        scenario,
+        number,
+        order,
+        subject.name,
+        subject.dtype,
+        FAILED if reading is None else OK,
+        reason,
+        load,
+        others_cpus,
+        reading,
     )
 
 
@@ -126,7 +130,7 @@ def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[M
 
 def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:
     """The lines for standard output."""
-    has_bf16 = cpu_has_bf16()
+    has_bf16 = machine.cpu_has_bf16()
     findings = [
         demands.judge(demand, measurements, has_bf16)
         for demand in demands.DEMANDS
@@ -141,7 +145,8 @@ def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> lis
     }
     lines = ["Medians over rounds", *table.subjects_table(measurements), ""]
     lines += ["Within rounds, averaged over them", *table.demands_table(findings), ""]
-    return [*lines, f"Versions: {', '.join(versions) or 'unknown'}"]
+    lines.append(f"Versions: {', '.join(versions) or 'unknown'}")
+    return lines + table.neighbours(measurements, os.cpu_count() or 1)
 
 
 def main(argv: Sequence[str]) -> int:

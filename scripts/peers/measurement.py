@@ -96,6 +96,7 @@ class Measurement:
       status: ``ok``, ``failed`` or ``not run``.
       reason: Why it failed or was not run, one line.
       load_average: One-minute load average just before the process started.
+      others_cpus: CPUs that other processes kept busy meanwhile, on average; None if unknown.
       reading: What was read, None unless ``ok``.
     """
 
@@ -107,6 +108,7 @@ class Measurement:
     status: str
     reason: str = ""
     load_average: float | None = None
+    others_cpus: float | None = None
     reading: Reading | None = None
 
 
@@ -123,7 +125,17 @@ _FIGURES = (
     "bytes_last",
     "versions",
 )
-_PLACE = ("scenario", "round", "order", "subject", "dtype", "status", "reason", "load_average")
+_PLACE = (
+    "scenario",
+    "round",
+    "order",
+    "subject",
+    "dtype",
+    "status",
+    "reason",
+    "load_average",
+    "others_cpus",
+)
 COLUMNS = (*_PLACE, "steps", *_FIGURES)
 
 

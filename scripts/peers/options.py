@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +43,11 @@ class Options:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word)
+
+
+def _interpreter(text: str) -> str:
+    # Absolute, because measurements run elsewhere, but not resolved: that would leave a venv.
+    return os.path.abspath(shutil.which(text) or text)
 
 
 def _scenarios(text: str) -> tuple[str, ...]:
@@ -91,12 +98,28 @@ def parse(argv: Sequence[str]) -> Options:
     add("--timeout", type=float, default=1200.0, help="seconds until a measurement is killed")
     add("--csv", type=Path, help="write every measurement to this new file")
     here = "(default: the one running this)"
-    add("--cnnbench_python", default=sys.executable, help=f"interpreter with cnnbench {here}")
-    add("--keras_python", default=sys.executable, help=f"interpreter with Keras 3 {here}")
-    add("--torch_python", default=sys.executable, help=f"interpreter with PyTorch {here}")
+    add(
+        "--cnnbench_python",
+        type=_interpreter,
+        default=sys.executable,
+        help=f"interpreter with cnnbench {here}",
+    )
+    add(
+        "--keras_python",
+        type=_interpreter,
+        default=sys.executable,
+        help=f"interpreter with Keras 3 {here}",
+    )
+    add(
+        "--torch_python",
+        type=_interpreter,
+        default=sys.executable,
+        help=f"interpreter with PyTorch {here}",
+    )
     add("--ancestor", type=Path, help="folder that holds tf_cnn_benchmarks.py")
     add(
         "--ancestor_python",
+        type=_interpreter,
         default=sys.executable,
         help=f"interpreter with TensorFlow and tf_keras {here}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def _is_step_line(text: str) -> bool:
 def _command(options: Options) -> tuple[str, ...]:
     """The installed command beside the interpreter, else the module."""
     installed = Path(options.cnnbench_python).parent / "cnnbench"
-    return (str(installed),) if installed.exists() else (options.cnnbench_python, "-m", "cnnbench")
+    return (str(installed),) if installed.is_file() else (options.cnnbench_python, "-m", "cnnbench")
 
 
 def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
@@ -195,16 +196,18 @@ def _ancestor(options: Options) -> Subject:
     if folder and not (folder / "tf_cnn_benchmarks.py").is_file():
         missing = f"there is no tf_cnn_benchmarks.py in --ancestor={folder}"
     flags = _flags(options.model, options.batch_size, options.batches, options.warmup)
+    version = f"tf_cnn_benchmarks {_commit(folder)}" if folder else ""
 
     def read(finished: Finished, record: Path) -> Reading:
         del record
-        return parsing.ancestor_reading(finished.lines, options.batch_size)
+        reading = parsing.ancestor_reading(finished.lines, options.batch_size)
+        return dataclasses.replace(reading, versions=version)
 
     return Subject(
         "ancestor",
         "fp32",
         (
-            *(python, str((folder or Path()) / "tf_cnn_benchmarks.py")),
+            *(python, str((folder or Path()).resolve() / "tf_cnn_benchmarks.py")),
             *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1"),
         ),
         read,
@@ -213,6 +216,16 @@ def _ancestor(options: Options) -> Subject:
         {"TF_USE_LEGACY_KERAS": "1"},
         missing=missing,
     )
+
+
+def _commit(folder: Path) -> str:
+    """The commit that is checked out in a folder, ``?`` if that cannot be told."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "?"
+    return done.stdout.strip()
 
 
 def _matmul(options: Options, dtype: str) -> Subject:

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
+from peers.options import SCENARIOS
+
+# CPUs kept busy by others, as a share of all, from which on figures deserve no trust.
+QUIET = 0.05
 
 
 def aligned(rows: Sequence[Sequence[str]], numbers_from: int) -> list[str]:
@@ -25,7 +29,7 @@ def aligned(rows: Sequence[Sequence[str]], numbers_from: int) -> list[str]:
 def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     """Median over rounds of what every subject reached, and why some did not run."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for m in measurements:
+    for m in sorted(measurements, key=lambda m: (SCENARIOS.index(m.scenario), m.subject, m.dtype)):
         groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
     rows = [("scenario", "subject", "dtype", "rounds", "images/sec", "median step", "other")]
     notes = []
@@ -78,3 +82,15 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
     width = max(len(row[6]) for row in rows)
     padded = [(*row[:6], row[6].ljust(width)) for row in rows]
     return [line.rstrip() for line in aligned(padded, 2)]
+
+
+def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
+    """How much other processes computed meanwhile, and a warning when it was much."""
+    busy = [m.others_cpus for m in measurements if m.others_cpus is not None]
+    if not busy:
+        return ["Other processes: unknown"]
+    middle, most = statistics.median(busy), max(busy)
+    line = f"Other processes kept {middle:.2f} of {cpus} CPUs busy (median; at most {most:.2f})"
+    if most <= QUIET * cpus:
+        return [line]
+    return [line, "WARNING: this machine was not quiet; repeat before believing a verdict"]

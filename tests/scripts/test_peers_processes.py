@@ -1,0 +1,288 @@
+"""Running peers, reading their output, the CSV file and the options."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+
+import compare_peers
+import pytest
+from peers import machine, parsing
+from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading
+from peers.options import SCENARIOS, parse
+from peers.process import Finished, Line, run
+from peers.subjects import Subject, chosen, scenario_subjects
+
+
+def _lines(*texts: str, step: float = 1.0) -> tuple[Line, ...]:
+    return tuple(Line(i * step, text) for i, text in enumerate(texts, start=1))
+
+
+def test_lines_carry_their_arrival_times_and_memory():
+    code = "import time\nfor i in range(3): print(i); time.sleep(0.2)"
+    done = run([sys.executable, "-c", code], timeout=60, watch_memory=lambda text: text == "1")
+    assert [line.text for line in done.lines] == ["0", "1", "2"]
+    assert done.lines[2].seconds - done.lines[0].seconds >= 0.35
+    assert done.status == 0
+    assert done.lines[0].resident_bytes is None
+    assert done.lines[1].resident_bytes is None or done.lines[1].resident_bytes > 1e6
+
+
+def test_a_hung_process_and_its_children_are_killed():
+    code = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "time.sleep(600)"
+    )
+    start = time.monotonic()
+    done = run([sys.executable, "-c", code], timeout=1)
+    # The grandchild holds the pipe: reading would go on for ten minutes if it lived.
+    assert time.monotonic() - start < 60
+    assert done.timed_out
+    assert done.reason.startswith("killed after")
+
+
+def test_the_reason_of_a_failure_is_its_last_line():
+    code = "import sys; print('out'); print('first\\n\\nlast ', file=sys.stderr); sys.exit(3)"
+    done = run([sys.executable, "-c", code], timeout=60)
+    assert done.reason == "exit status 3: last"
+    assert Finished(1, 0.1, (), "", False).reason == "exit status 1: it said nothing"
+
+
+def test_child_reading_is_the_last_marked_line():
+    lines = _lines("chatter", 'MEASURED {"batch": 8, "step_seconds": [0.5, 0.25, 1.0]}', "bye")
+    reading = parsing.child_reading(lines)
+    assert reading.median_step_seconds == 0.5
+    assert reading.images_per_sec == 16
+    assert reading.mean_images_per_sec == pytest.approx(24 / 1.75)
+    with pytest.raises(ValueError, match="without a measurement"):
+        parsing.child_reading(_lines("chatter"))
+
+
+def _record(**changes) -> dict:
+    return {
+        "schema": 1,
+        "status": "ok",
+        "batch": {"per_device": 4, "global": 8},
+        "step_seconds": [0.5, 0.5],
+        "model": {"training_flops_per_image": 2e9},
+        "environment": {"tensorflow_version": "2.21.0"},
+        **changes,
+    }
+
+
+def test_record_reading():
+    reading = parsing.record_reading(_record())
+    assert reading.images_per_sec == 16
+    assert reading.achieved_flops_per_sec == 32e9
+    assert reading.versions == "tensorflow 2.21.0"
+    with pytest.raises(ValueError, match="'failed'"):
+        parsing.record_reading(_record(status="failed"))
+
+
+def _ancestor_output(total: str) -> tuple[Line, ...]:
+    steps = [f"{i}\timages/sec: 4.0 +/- 0.0 (jitter = 0.0)\t8.1" for i in range(1, 5)]
+    return _lines("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}", step=2.0)
+
+
+def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines():
+    reading = parsing.ancestor_reading(_ancestor_output("4.05"), batch=8)
+    assert reading.step_seconds == (2.0, 2.0, 2.0)
+    assert reading.images_per_sec == 4
+
+
+def test_ancestor_lines_that_came_late_are_not_believed():
+    with pytest.raises(ValueError, match=r"it says 40\.00"):
+        parsing.ancestor_reading(_ancestor_output("40.00"), batch=8)
+    with pytest.raises(ValueError, match="1 step lines and 0 totals"):
+        parsing.ancestor_reading(_lines("1\timages/sec: 4.0"), batch=8)
+
+
+def test_first_step_line():
+    assert parsing.first_step_seconds(_lines("x", "1\timages/sec: 3.0 +/-")) == 2.0
+    with pytest.raises(ValueError, match="no line for step 1"):
+        parsing.first_step_seconds(_lines("x", "10\timages/sec: 3.0 +/-"))
+
+
+def test_memory_is_that_of_the_first_and_the_last_step():
+    lines = [Line(1.0, "1\timages/sec: 3", 100), Line(2.0, "50\timages/sec: 3", 104)]
+    assert parsing.memory_reading(lines, 50).memory_growth == 1.04
+    with pytest.raises(ValueError, match="no resident memory"):
+        parsing.memory_reading(lines, 60)
+
+
+def test_csv_has_a_row_per_measurement_as_soon_as_it_is_known(tmp_path):
+    path = tmp_path / "peers.csv"
+    file = CsvFile(path)
+    reading = Reading(8, (0.5, 0.25, 0.5), versions="a 1, b 2")
+    file.add([Measurement("towers", 2, 3, "one tower", "fp32", OK, reading=reading)])
+    file.add([Measurement("towers", 0, 0, "torch", "bf16", NOT_RUN, "not, here")])
+    with path.open(newline="") as lines:
+        first, second = csv.DictReader(lines)
+    assert tuple(first) == COLUMNS
+    assert (first["round"], first["order"], first["steps"]) == ("2", "3", "3")
+    assert (first["images_per_sec"], first["median_step_seconds"]) == ("16", "0.5")
+    assert (first["versions"], first["seconds"]) == ("a 1, b 2", "")
+    assert (second["status"], second["reason"]) == ("not run", "not, here")
+    file.close()
+    with pytest.raises(FileExistsError):
+        CsvFile(path)
+
+
+def _options(*argv: str):
+    return parse(["--cnnbench_python=/env/bin/python", *argv])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_subjects_have_distinct_keys(scenario):
+    subjects = scenario_subjects(scenario, _options())
+    keys = [s.key for s in subjects]
+    assert len(set(keys)) == len(keys)
+
+
+def test_demands_name_subjects_that_exist():
+    from peers.demands import DEMANDS
+
+    options = _options()
+    for demand in DEMANDS:
+        keys = {s.key for s in scenario_subjects(demand.scenario, options)}
+        assert set(demand.subjects) <= keys
+
+
+def test_every_peer_gets_the_same_work():
+    argv = ("--batches=7", "--warmup=3", "--batch_size=4", "--ancestor=/a")
+    subjects = scenario_subjects("resnet50", _options(*argv))
+    for subject in subjects:
+        if subject.name == "matmul":
+            continue
+        command = set(subject.command)
+        assert {"--model=resnet50", "--batch_size=4", "--weight_decay=4e-05"} <= command
+        assert command & {"--batches=7", "--num_batches=7"}
+        assert command & {"--warmup=3", "--num_warmup_batches=3"}
+        assert command & {"--learning_rate=0.001", "--init_learning_rate=0.001"}
+
+
+def test_two_towers_have_half_the_batch_each():
+    one, *two = scenario_subjects("towers", _options("--batch_size=8"))
+    assert "--batch_size=8" in one.command
+    assert len(two) == 3
+    assert all({"--batch_size=4", "--num_gpus=2"} <= set(s.command) for s in two)
+
+
+def test_only_chooses_by_name_or_by_name_and_dtype():
+    subjects = scenario_subjects("resnet50", _options())
+    assert {s.key for s in chosen(subjects, ("torch", "cnnbench:bf16"))} == {
+        ("torch", "fp32"),
+        ("torch", "bf16"),
+        ("cnnbench", "bf16"),
+    }
+    assert chosen(subjects, ()) == subjects
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--scenarios=resnet", "choose from resnet50"),
+        ("--rounds=0", "1 is the least"),
+        ("--batch_size=5", "must be even"),
+    ],
+)
+def test_wrong_options_are_refused(argument, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parse([argument])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_missing_ancestor_and_modules_are_told(tmp_path):
+    subjects = scenario_subjects("resnet50", _options())
+    (ancestor,) = [s for s in subjects if s.name == "ancestor"]
+    assert compare_peers.why_missing(ancestor) == "no --ancestor=FOLDER was given"
+    subjects = scenario_subjects("resnet50", _options(f"--ancestor={tmp_path}"))
+    (ancestor,) = [s for s in subjects if s.name == "ancestor"]
+    assert "no tf_cnn_benchmarks.py in" in compare_peers.why_missing(ancestor)
+    modules = ("json", "surely_not_installed")
+    subject = Subject("x", "fp32", (), lambda f, r: Reading(), sys.executable, modules)
+    assert compare_peers.why_missing(subject) == f"{sys.executable} has no surely_not_installed"
+    assert "does not run" in compare_peers.why_missing(
+        Subject("x", "fp32", (), lambda f, r: Reading(), "/no/python", modules)
+    )
+
+
+def _subject(code: str, read, **changes) -> Subject:
+    command = (sys.executable, "-c", code, "{record}")
+    return Subject("x", "fp32", command, read, sys.executable, (), **changes)
+
+
+def test_measure_hands_over_the_record_file():
+    code = "import sys; open(sys.argv[1], 'w').write('{\"batch\": 3}')"
+
+    def read(finished: Finished, record: Path) -> Reading:
+        return Reading(batch=json.loads(record.read_text())["batch"])
+
+    done = compare_peers.measure(_subject(code, read), "memory", 2, 1, timeout=60)
+    assert (done.status, done.round, done.reading.batch) == (OK, 2, 3)
+
+
+def test_measure_reports_failures_in_one_line():
+    def read(finished: Finished, record: Path) -> Reading:
+        return parsing.child_reading(finished.lines)
+
+    silent = compare_peers.measure(_subject("", read), "memory", 1, 1, timeout=60)
+    assert (silent.status, silent.reading) == (FAILED, None)
+    assert silent.reason == "ValueError: it ended without a measurement"
+    broken = compare_peers.measure(_subject("raise SystemExit(4)", read), "memory", 1, 1, 60)
+    assert broken.reason == "exit status 4: it said nothing"
+    expected = _subject("raise SystemExit(2)", lambda f, r: Reading(seconds=f.seconds), status=2)
+    assert compare_peers.measure(expected, "startup", 1, 1, 60).status == OK
+
+
+def test_a_subject_that_fails_twice_is_not_started_again(monkeypatch, capsys):
+    starts = []
+
+    def fail(subject, scenario, number, order, timeout):
+        starts.append(number)
+        return Measurement(scenario, number, order, subject.name, "fp32", FAILED, "no")
+
+    subject = _subject("", lambda f, r: Reading())
+    monkeypatch.setattr(compare_peers, "scenario_subjects", lambda scenario, options: [subject])
+    monkeypatch.setattr(compare_peers, "measure", fail)
+    results = compare_peers.run_scenario("memory", _options("--rounds=4"), None)
+    assert starts == [1, 2]
+    assert [m.status for m in results] == [FAILED, FAILED, NOT_RUN, NOT_RUN]
+
+
+def test_everything_missing_is_still_a_report(capsys, tmp_path):
+    path = tmp_path / "out.csv"
+    argv = ["--scenarios=resnet50", "--only=ancestor", f"--csv={path}"]
+    assert compare_peers.main(argv) == 4
+    out = capsys.readouterr().out
+    assert "ancestor fp32 not run: no --ancestor=FOLDER was given" in out
+    assert len(path.read_text().splitlines()) == 2
+    assert compare_peers.main(argv) == 2
+    assert "File exists" in capsys.readouterr().err
+    assert compare_peers.main(["--scenarios=memory", "--only=nobody"]) == 2
+
+
+def test_bf16_of_a_cpu(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text("flags\t\t: fpu avx512_bf16 amx_tile\n")
+    assert machine.cpu_has_bf16(path)
+    path.write_text("flags\t\t: fpu avx512f notbf16\n")
+    assert not machine.cpu_has_bf16(path)
+    assert not machine.cpu_has_bf16(tmp_path / "missing")
+
+
+def test_cpu_time_of_others(tmp_path):
+    path = tmp_path / "stat"
+    path.write_text("cpu  1000000 0 0 5 5 0 0 0 0 0\ncpu0 1 2\n")
+    before = machine.others_cpu_seconds(path)
+    path.write_text("cpu  1000500 0 0 5 5 0 0 0 0 0\ncpu0 1 2\n")
+    import os
+
+    added = 500 / os.sysconf("SC_CLK_TCK")
+    assert machine.others_cpu_seconds(path) - before == pytest.approx(added, abs=0.5)
+    assert machine.others_cpu_seconds(tmp_path / "missing") is None

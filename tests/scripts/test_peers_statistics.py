@@ -1,0 +1,184 @@
+"""Orders, ratios with intervals, and verdicts of the comparison with peers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from peers import demands, table
+from peers.demands import DEMANDS, Demand, judge
+from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading
+from peers.ratios import mean_estimate, ratio_estimate, t95
+from peers.schedule import orders
+
+
+def test_every_subject_runs_once_per_round_and_once_at_every_position_of_a_turn():
+    rounds = orders("abcd", 8, seed=3)
+    assert all(sorted(order) == list("abcd") for order in rounds)
+    for turn in (rounds[:4], rounds[4:]):
+        for position in range(4):
+            assert {order[position] for order in turn} == set("abcd")
+
+
+def test_order_depends_on_the_seed_only():
+    assert orders("abcdef", 5, seed=1) == orders("abcdef", 5, seed=1)
+    assert orders("abcdef", 5, seed=1) != orders("abcdef", 5, seed=2)
+    assert orders("", 2, seed=1) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.7062), (4, 2.7764), (9, 2.2622), (10, 2.2281), (20, 2.0860), (1000, 1.9623)],
+)
+def test_t_quantiles(freedom, expected):
+    assert t95(freedom) == pytest.approx(expected, abs=3e-4)
+
+
+def test_mean_of_five_values_by_hand():
+    estimate = mean_estimate([1.0, 2.0, 3.0, 4.0, 5.0])
+    half = 2.77645 * math.sqrt(2.5) / math.sqrt(5)
+    assert estimate.mean == 3.0
+    assert estimate.low == pytest.approx(3 - half)
+    assert estimate.high == pytest.approx(3 + half)
+
+
+def test_ratios_average_as_logarithms_so_that_inverses_are_inverse():
+    ratios = [1.1, 0.9, 1.3]
+    there, back = ratio_estimate(ratios), ratio_estimate([1 / r for r in ratios])
+    assert there.mean * back.mean == pytest.approx(1)
+    assert there.low * back.high == pytest.approx(1)
+
+
+def test_one_round_has_no_finite_interval_and_bad_values_are_refused():
+    assert ratio_estimate([2.0]).low == 0
+    assert ratio_estimate([2.0]).high == math.inf
+    with pytest.raises(ValueError, match="positive"):
+        ratio_estimate([1.0, 0.0])
+    with pytest.raises(ValueError, match="no values"):
+        mean_estimate([])
+    with pytest.raises(ValueError, match="degrees"):
+        t95(0)
+
+
+def _rounds(subject: str, dtype: str, speeds, scenario: str = "resnet50") -> list[Measurement]:
+    return [
+        Measurement(scenario, i, 1, subject, dtype, OK, reading=Reading(8, (8 / speed,)))
+        for i, speed in enumerate(speeds, start=1)
+    ]
+
+
+def _demand(text: str) -> Demand:
+    (found,) = [d for d in DEMANDS if d.text == text]
+    return found
+
+
+AGAINST_TORCH = "cnnbench fp32 / torch fp32"
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [([11, 11.1, 10.9], "met"), ([10, 10.1, 9.9], "MISSED"), ([10, 11, 10.4], "open")],
+)
+def test_verdict_needs_the_whole_interval_on_one_side(mine, verdict):
+    measurements = _rounds("cnnbench", "fp32", mine) + _rounds("torch", "fp32", [10, 10, 10])
+    finding = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True)
+    assert finding.verdict == verdict
+    assert finding.estimate.mean == pytest.approx(math.prod(m / 10 for m in mine) ** (1 / 3))
+
+
+def test_pairs_are_formed_within_rounds():
+    # Machine twice as slow in the second round: the ratio does not notice.
+    measurements = _rounds("cnnbench", "fp32", [12, 6]) + _rounds("torch", "fp32", [10, 5])
+    estimate = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True).estimate
+    assert estimate.low == pytest.approx(1.2)
+    assert estimate.high == pytest.approx(1.2)
+
+
+def test_a_round_without_its_partner_is_left_out():
+    measurements = _rounds("cnnbench", "fp32", [12, 6, 3]) + _rounds("torch", "fp32", [10])
+    assert judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True).estimate.rounds == 1
+
+
+def test_a_missing_peer_is_named_with_its_reason():
+    measurements = _rounds("cnnbench", "fp32", [12])
+    measurements.append(Measurement("resnet50", 0, 0, "torch", "fp32", NOT_RUN, "no torch here"))
+    finding = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True)
+    assert finding.verdict == demands.NOT_MEASURED
+    assert finding.note == "torch fp32 not run: no torch here"
+    assert "no torch here" in "\n".join(table.demands_table([finding]))
+    assert "torch fp32 not run: no torch here" in "\n".join(table.subjects_table(measurements))
+
+
+def test_bf16_is_demanded_only_of_cpus_that_have_it():
+    measurements = _rounds("cnnbench", "fp32", [9, 10]) + _rounds("cnnbench", "bf16", [10, 11])
+    demand = _demand("cnnbench bf16 / cnnbench fp32")
+    assert judge(demand, measurements, cpu_has_bf16=True).verdict == demands.MISSED
+    without = judge(demand, measurements, cpu_has_bf16=False)
+    assert without.verdict == demands.OPEN
+    assert "no bf16 instructions" in without.note
+
+
+def test_share_of_the_matrix_product_uses_the_models_own_flops():
+    readings = (Reading(8, (2.0,), flops_per_image=20e9), Reading(flops_per_sec=100e9))
+    measurements = [
+        Measurement("resnet50", 1, i, subject, "fp32", OK, reading=reading)
+        for i, (subject, reading) in enumerate(zip(("cnnbench", "matmul"), readings, strict=True))
+    ]
+    finding = judge(_demand("cnnbench fp32 / matmul fp32"), measurements, cpu_has_bf16=True)
+    assert finding.estimate.mean == pytest.approx(8 / 2.0 * 20e9 / 100e9)
+
+
+def _seconds(subject: str, values) -> list[Measurement]:
+    return [
+        Measurement("startup", i, 1, subject, "fp32", OK, reading=Reading(seconds=value))
+        for i, value in enumerate(values, start=1)
+    ]
+
+
+@pytest.mark.parametrize(("start", "verdict"), [([4.0, 4.1], "met"), ([6.0, 6.1], "MISSED")])
+def test_start_up_is_the_time_after_the_import_and_bounded_from_above(start, verdict):
+    measurements = _seconds("start to first step", start)
+    measurements += _seconds("import tensorflow", [3.0, 3.1])
+    demand = _demand("start to first step - import tensorflow, s")
+    finding = judge(demand, measurements, cpu_has_bf16=True)
+    assert finding.estimate.mean == pytest.approx(start[0] - 3)
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(1010, "met"), (1100, "MISSED")])
+def test_memory_growth(last, verdict):
+    reading = Reading(bytes_first=1000, bytes_last=last)
+    measurements = [
+        Measurement("memory", i, 1, "cnnbench", "fp32", OK, reading=reading) for i in (1, 2)
+    ]
+    demand = _demand("resident memory, last step / warm-up")
+    assert judge(demand, measurements, cpu_has_bf16=True).verdict == verdict
+
+
+def test_harness_share():
+    reading = Reading(8, (0.01, 0.01), bare_steps_per_sec=125)
+    measurements = [
+        Measurement("overhead", i, 1, "harness", "fp32", OK, reading=reading) for i in (1, 2)
+    ]
+    finding = judge(_demand("harness / bare loop"), measurements, cpu_has_bf16=True)
+    assert finding.estimate.mean == pytest.approx(0.8)
+    assert finding.verdict == "MISSED"
+
+
+def test_tables_show_figures_intervals_and_failures():
+    measurements = _rounds("cnnbench", "fp32", [12, 12]) + _rounds("torch", "fp32", [10, 10])
+    measurements.append(Measurement("resnet50", 1, 3, "keras", "fp32", FAILED, "exit status 1: x"))
+    subjects = table.subjects_table(measurements)
+    assert subjects[1].split() == ["resnet50", "cnnbench", "fp32", "2", "12.00", "666.67", "ms"]
+    assert subjects[-1] == "resnet50, keras fp32 failed: exit status 1: x"
+    finding = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True)
+    line = table.demands_table([finding])[1]
+    assert line.split()[-8:] == ["1.200", "1.200", "..", "1.200", ">=", "1.05", "2", "met"]
+
+
+def test_a_busy_machine_is_warned_about():
+    quiet = Measurement("memory", 1, 1, "cnnbench", "fp32", OK, others_cpus=0.05)
+    busy = Measurement("memory", 2, 1, "cnnbench", "fp32", OK, others_cpus=1.0)
+    assert len(table.neighbours([quiet], 2)) == 1
+    assert "WARNING" in table.neighbours([quiet, busy], 2)[1]
+    assert table.neighbours([], 2) == ["Other processes: unknown"]
