@@ -1,0 +1,120 @@
+"""Checkpoints that every mode and tower count can read.
+
+A variable is stored once under its canonical name, whatever number of copies
+the manager keeps, and so are the optimizer's slots; files are called
+`model.ckpt-<global step>`. Format and bookkeeping are tf.train's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from cnnbench.errors import BenchmarkError
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+NAME = "model.ckpt"
+
+
+class Checkpoints:
+    """Saves and restores the variables of one manager.
+
+    Args:
+      manager: whose variables to store.
+      slots: the optimizer's slots by canonical name; empty when only evaluating.
+      max_to_keep: older files are deleted.
+    """
+
+    def __init__(
+        self,
+        manager: VariableMgr,
+        slots: Mapping[str, TowerVariable] | None = None,
+        max_to_keep: int = 5,
+    ) -> None:
+        self._variables = manager.savable_variables()
+        self._slots = dict(slots or {})
+        self._max_to_keep = max_to_keep
+        self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        self._managers: dict[str, tf.train.CheckpointManager] = {}
+
+    def save(self, directory: str, global_step: int) -> str:
+        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix."""
+        self._global_step.assign(global_step)
+        if directory not in self._managers:
+            self._managers[directory] = tf.train.CheckpointManager(
+                self._checkpoint(with_slots=True),
+                directory,
+                max_to_keep=self._max_to_keep,
+                checkpoint_name=NAME,
+            )
+        return str(self._managers[directory].save(checkpoint_number=global_step))
+
+    def restore(self, path: str) -> int:
+        """Restores all copies of every variable, and the slots where they were saved.
+
+        Args:
+          path: prefix of a checkpoint, as `latest` returns it.
+
+        Returns:
+          The global step it was saved at.
+
+        Raises:
+          BenchmarkError: unreadable, or it lacks variables of this model.
+        """
+        stored = _stored_keys(path)
+        missing = [n for n in self._variables if _key("model", n) not in stored]
+        if missing:
+            raise BenchmarkError(
+                f"checkpoint {path} lacks {len(missing)} of {len(self._variables)} variables "
+                f"(first: {missing[0]}); it was written for another --model or --data_name"
+            )
+        has_slots = all(_key("slots", name) in stored for name in self._slots)
+        try:
+            self._checkpoint(with_slots=has_slots).read(path).expect_partial()
+        except (tf.errors.OpError, ValueError) as error:
+            first = str(error).splitlines()[0]
+            raise BenchmarkError(f"checkpoint {path} cannot be restored: {first}") from error
+        facades = [*self._variables.values(), *(self._slots.values() if has_slots else ())]
+        for facade in facades:
+            facade.broadcast()
+        return int(self._global_step.numpy())
+
+    def _checkpoint(self, *, with_slots: bool) -> tf.train.Checkpoint:
+        parts = {
+            "model": {name: facade.primary for name, facade in self._variables.items()},
+            "global_step": self._global_step,
+        }
+        if with_slots and self._slots:
+            parts["slots"] = {name: facade.primary for name, facade in self._slots.items()}
+        return tf.train.Checkpoint(**parts)
+
+
+def latest(path: str) -> str | None:
+    """The checkpoint that `path` means, or None.
+
+    Args:
+      path: a directory, meaning its newest checkpoint, or one checkpoint's prefix
+        (`…/model.ckpt-120`).
+    """
+    if re.search(r"ckpt-\d+$", path):
+        return path if Path(f"{path}.index").exists() else None
+    found = tf.train.latest_checkpoint(path)
+    return None if found is None else str(found)
+
+
+def _stored_keys(path: str) -> frozenset[str]:
+    try:
+        return frozenset(name for name, _ in tf.train.list_variables(path))
+    except (tf.errors.OpError, ValueError) as error:
+        raise BenchmarkError(
+            f"checkpoint {path} cannot be read: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _key(part: str, name: str) -> str:
+    # tf.train escapes '/' inside the name of a child as '.S'.
+    return f"{part}/{name.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"

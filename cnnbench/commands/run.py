@@ -1,0 +1,41 @@
+"""``cnnbench [run] FLAGS``: one benchmark run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cnnbench.console import Console
+from cnnbench.errors import ExitCode
+from cnnbench.params import parse_args
+from cnnbench.progress import Messages, Progress
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what the flags say.
+
+    Args:
+      argv: the flags, without the name of the command.
+
+    Returns:
+      The exit code of a run that has succeeded; every other way out is an exception
+      that cnnbench.cli turns into a line and an exit code.
+    """
+    parsed = parse_args(argv)
+    progress = Progress(sys.stderr, parsed.params.progress)
+    messages = Messages(sys.stderr, progress)
+    for notice in parsed.notices:
+        messages.notice(notice)
+    # Imported late: parsing and refusing flags must not wait for it.
+    from cnnbench.benchmark_cnn import BenchmarkCNN
+
+    benchmark = BenchmarkCNN(
+        parsed.params,
+        command=["cnnbench", *argv],
+        explicit_flags=parsed.explicit_flags,
+        console=Console(sys.stdout, progress.clear),
+        messages=messages,
+        progress=progress,
+    )
+    benchmark.run()
+    return ExitCode.OK

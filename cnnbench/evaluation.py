@@ -1,0 +1,127 @@
+"""Accuracy of the current weights on the validation subset."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.console import Console
+from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.data.synthetic import SyntheticInput
+from cnnbench.models import graph
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.moving_averages import share_moving_averages
+from cnnbench.record import Evaluation
+from cnnbench.variable_mgr.base import VariableMgr
+
+
+class Evaluator:
+    """Traces the evaluation step once and runs it over a number of batches.
+
+    Args:
+      model, spec: the network and its declaration.
+      manager: holds the weights; tower t evaluates its own copy.
+      inputs: validation batches with weights (0 for padding).
+      data_format: "NHWC" or "NCHW".
+      compute_dtype: "float32", "bfloat16" or "float16".
+      display_every: global batches between two lines of output.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        inputs: InputSource,
+        data_format: str,
+        compute_dtype: str,
+        display_every: int,
+    ) -> None:
+        self._model = model
+        self._spec = spec
+        self._manager = manager
+        self._inputs = inputs
+        self._data_format = data_format
+        self._compute_dtype = tf.as_dtype(compute_dtype)
+        self._display_every = display_every
+        self._devices = manager.get_devices()
+        specs = () if inputs.synthetic else inputs.element_spec
+        # Traced here, so that the first rate printed is not mostly tracing.
+        self._function = tf.function(self._step, autograph=False).get_concrete_function(*specs)
+
+    def run(self, batches: int, global_step: int, console: Console) -> Evaluation:
+        """Evaluates `batches` global batches and prints rates and accuracies.
+
+        Args:
+          batches: how many; past the end of the data set it starts over.
+          global_step: of the weights, for the result.
+          console: gets a line every `display_every` batches and one at the end.
+
+        Returns:
+          Accuracies and mean loss (without the L2 loss) over examples; padding does
+          not count.
+        """
+        share_moving_averages(self._manager)
+        totals = [0.0, 0.0, 0.0, 0.0]
+        start = window = time.perf_counter()
+        for batch in range(1, batches + 1):
+            sums = self._function(*self._inputs.next()).numpy().tolist()
+            totals = [total + value for total, value in zip(totals, sums, strict=True)]
+            if batch % self._display_every == 0:
+                now = time.perf_counter()
+                images = self._inputs.spec.global_batch * self._display_every
+                console.evaluation_row(batch, images / (now - window))
+                window = now
+        elapsed = time.perf_counter() - start
+        top_1, top_5, loss, count = totals
+        console.evaluation_result(top_1 / count, top_5 / count, round(count))
+        return Evaluation(
+            global_step=global_step,
+            top_1=top_1 / count,
+            top_5=top_5 / count,
+            loss=loss / count,
+            examples=round(count),
+            images_per_sec=count / elapsed,
+        )
+
+    def _step(self, *batches: TowerBatch) -> tf.Tensor:
+        """Sums over all towers: [top-1 hits, top-5 hits, loss, examples], float32 [4]."""
+        sums = []
+        for tower, device in enumerate(self._devices):
+            with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
+                sums.append(self._tower(tower, *self._batch(tower, batches)))
+        with tf.device(self._devices[0]):
+            return tf.add_n(sums)
+
+    def _batch(self, tower: int, batches: tuple[TowerBatch, ...]) -> tuple[Any, Any, Any]:
+        if not batches:
+            assert isinstance(self._inputs, SyntheticInput)
+            images, labels = self._inputs.tower_tensors(tower)
+            return images, labels, tf.ones(labels.shape, tf.float32)
+        return batches[tower].images, batches[tower].labels, batches[tower].weights
+
+    def _tower(
+        self, tower: int, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tf.Tensor:
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            return self._manager.read(tower, spec.name, dtype)
+
+        logits = graph.forward(
+            self._model,
+            self._spec.num_classes,
+            images,
+            read,
+            training=False,
+            data_format=self._data_format,
+            compute_dtype=self._compute_dtype,
+        ).logits
+        top_1 = tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32)
+        top_5 = tf.cast(
+            tf.math.in_top_k(labels, logits, min(5, self._spec.num_classes)), tf.float32
+        )
+        losses = self._model.loss(logits, labels)
+        columns = tf.stack([top_1, top_5, losses, tf.ones_like(top_1)])
+        return tf.reduce_sum(columns * weights, axis=1)

@@ -1,0 +1,207 @@
+"""TensorFlow's process-wide settings: environment, threads, devices, graph optimizers.
+
+TensorFlow fixes most of these when it first touches a device, so a process has
+one configuration; a second run in the same process may reuse it when it fits.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.errors import FlagError
+from cnnbench.params import Params
+
+LOCAL_TASK = "/job:localhost/replica:0/task:0"
+CPU_0 = f"{LOCAL_TASK}/device:CPU:0"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of one run.
+
+    Attributes:
+      kind: "cpu" or "gpu".
+      towers: full TensorFlow name of each tower's device, tower 0 first.
+      labels: the same in the ancestor's short form, for the header ("/cpu:0").
+      cpu: the host device.
+      notices: what the user should know about the choice, one line each.
+    """
+
+    kind: str
+    towers: tuple[str, ...]
+    labels: tuple[str, ...]
+    cpu: str
+    notices: tuple[str, ...] = ()
+
+
+def export_environment(params: Params) -> None:
+    """Sets the environment variables that TensorFlow reads while it loads.
+
+    Must run before TensorFlow is imported. A variable that the user has set
+    stays as it is.
+    """
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if params.gpu_thread_mode != "global":
+        settings["TF_GPU_THREAD_MODE"] = params.gpu_thread_mode
+        settings["TF_GPU_THREAD_COUNT"] = str(params.per_gpu_thread_count or 2)
+    if params.autotune_threshold is not None:
+        settings["TF_AUTOTUNE_THRESHOLD"] = str(params.autotune_threshold)
+    if params.use_unified_memory:
+        settings["TF_FORCE_UNIFIED_MEMORY"] = "1"
+    settings["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if params.winograd_nonfused else "0"
+    settings["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
+        "1" if params.batchnorm_persistent else "0"
+    )
+    if params.device == "cpu":
+        settings["CUDA_VISIBLE_DEVICES"] = ""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def configure(params: Params) -> Devices:
+    """Applies thread, compiler and device flags and returns the run's devices.
+
+    Args:
+      params: validated parameters.
+
+    Returns:
+      The devices the towers run on.
+
+    Raises:
+      FlagError: more devices asked for than there are, or TensorFlow was already
+        initialised in this process with fewer logical devices than needed.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    kind, notices = _device_kind(params, len(gpus))
+    _set_threads(tf, params, kind)
+    _set_graph_optimizers(tf, params)
+    tf.config.set_soft_device_placement(False)
+    if kind == "gpu":
+        indices = _gpu_order(params, len(gpus))
+        if params.allow_growth:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    else:
+        indices = tuple(range(params.num_gpus))
+        _make_logical_cpus(tf, params.num_gpus)
+        if gpus:
+            tf.config.set_visible_devices([], "GPU")
+    return Devices(
+        kind=kind,
+        towers=tuple(f"{LOCAL_TASK}/device:{kind.upper()}:{i}" for i in indices),
+        labels=tuple(f"/{kind}:{i}" for i in indices),
+        cpu=CPU_0,
+        notices=notices,
+    )
+
+
+def data_format(params: Params, kind: str) -> str:
+    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given."""
+    if params.data_format != "auto":
+        return params.data_format
+    return "NCHW" if kind == "gpu" else "NHWC"
+
+
+def _device_kind(params: Params, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    if params.device == "gpu" and visible_gpus < params.num_gpus:
+        raise FlagError(
+            "num_gpus",
+            params.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s); with --device=cpu it would run on "
+            "that many logical CPU devices",
+        )
+    if params.device != "auto":
+        return params.device, ()
+    if visible_gpus == 0:
+        return "cpu", (
+            f"no GPU visible to TensorFlow: running on {params.num_gpus} logical CPU device(s); "
+            "--device=cpu says so without this notice, --device=gpu makes it an error",
+        )
+    if visible_gpus < params.num_gpus:
+        raise FlagError(
+            "num_gpus",
+            params.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s); ask for at most that many, or pass "
+            "--device=cpu for logical CPU devices",
+        )
+    return "gpu", ()
+
+
+def _gpu_order(params: Params, visible: int) -> tuple[int, ...]:
+    if not params.gpu_indices:
+        return tuple(range(params.num_gpus))
+    order = tuple(int(i) for i in params.gpu_indices.split(","))
+    too_high = [i for i in order if i >= visible]
+    if too_high:
+        raise FlagError(
+            "gpu_indices", params.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
+        )
+    return order[: params.num_gpus]
+
+
+def _set_threads(tf: Any, params: Params, kind: str) -> None:
+    intra, inter = thread_counts(params, kind, _available_cores())
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    except RuntimeError:
+        # Already initialised: fine only if the existing pools are what was asked for.
+        have = (
+            tf.config.threading.get_intra_op_parallelism_threads(),
+            tf.config.threading.get_inter_op_parallelism_threads(),
+        )
+        if params.num_intra_threads not in (None, have[0]):
+            raise FlagError(
+                "num_intra_threads",
+                params.num_intra_threads,
+                f"this process already runs TensorFlow with {have[0]}",
+            ) from None
+        if params.num_inter_threads not in (0, have[1]):
+            raise FlagError(
+                "num_inter_threads",
+                params.num_inter_threads,
+                f"this process already runs TensorFlow with {have[1]}",
+            ) from None
+
+
+def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
+    """Sizes of the intra-op and inter-op pools; 0 leaves the choice to TensorFlow."""
+    del kind, cores
+    intra = 0 if params.num_intra_threads is None else params.num_intra_threads
+    return intra, params.num_inter_threads
+
+
+def _available_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
+
+
+def _set_graph_optimizers(tf: Any, params: Params) -> None:
+    if params.xla:
+        tf.config.optimizer.set_jit("autoclustering")
+    if not params.enable_optimizations:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def _make_logical_cpus(tf: Any, count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        have = tf.config.get_logical_device_configuration(cpu)
+        if have is None or len(have) < count:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )
+    except RuntimeError:
+        have_now = len(tf.config.list_logical_devices("CPU"))
+        if have_now < count:
+            raise FlagError(
+                "num_gpus",
+                count,
+                f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
+            ) from None

@@ -1,0 +1,392 @@
+"""One training step of all towers as a single traced function.
+
+    for each tower, on its device:   forward, loss, gradients
+    manager:                         reduce the gradients over the towers
+    for each device with variables:  weight decay, clipping, optimizer update
+    tower 0 (policy --bn_stats):     moving averages of batch normalisation
+
+The function returns the loss with a control dependency on every update, so
+whoever has read the loss knows that the step is over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.data.synthetic import SyntheticInput
+from cnnbench.models import graph
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.moving_averages import update_moving_averages
+from cnnbench.optimizers import Optimizer
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.base import VariableMgr
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """The numbers and policies of a step.
+
+    Attributes:
+      data_format: "NHWC" or "NCHW".
+      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
+        and weight decay are float32 whatever it is.
+      weight_decay: factor of the L2 loss, 0 for none.
+      gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
+      gradient_reduction: "mean" or "sum" over towers.
+      bn_stats: "first" or "mean".
+      loss_scale: factor on the loss before gradients are taken.
+      report_total_loss: whether the reported loss includes the L2 loss.
+      accuracy: whether top-1 and top-5 accuracies are computed too.
+      forward_only: only logits are computed; the loss is reported as 0.
+      xla_compile: compile each tower's forward and backward pass with XLA.
+      seed: of dropout.
+    """
+
+    data_format: str = "NHWC"
+    compute_dtype: str = "float32"
+    weight_decay: float = 0.0
+    gradient_clip: float | None = None
+    gradient_reduction: str = "mean"
+    bn_stats: str = "first"
+    loss_scale: float = 1.0
+    report_total_loss: bool = True
+    accuracy: bool = False
+    forward_only: bool = False
+    xla_compile: bool = False
+    seed: int = 0
+
+
+# Per variable (by reference) the L2 loss of its weights: one tensor, or none.
+_WeightLosses: TypeAlias = "dict[Any, list[tf.Tensor]]"
+
+
+class StepResult(NamedTuple):
+    """Scalars of one step over all towers, float32 tensors.
+
+    The accuracies are None unless asked for.
+    """
+
+    loss: tf.Tensor
+    top_1: tf.Tensor | None
+    top_5: tf.Tensor | None
+
+
+class _Tower(NamedTuple):
+    """What one tower hands on: gradients in the order of the declared variables."""
+
+    gradients: list[tf.Tensor | None]
+    loss: tf.Tensor
+    moments: tuple[graph.Moments, ...]
+    top_1: tf.Tensor | None
+    top_5: tf.Tensor | None
+
+
+class TrainStep:
+    """Builds and runs the step of one model under one variable manager.
+
+    Args:
+      model, spec: the network and its declaration.
+      manager: holds the variables; `create_variables` has been called.
+      optimizer: its slots have been created; None with `forward_only`.
+      inputs: where batches come from.
+      config: see StepConfig.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        optimizer: Optimizer | None,
+        inputs: InputSource,
+        config: StepConfig,
+    ) -> None:
+        self._model = model
+        self._spec = spec
+        self._manager = manager
+        self._optimizer = optimizer
+        self._inputs = inputs
+        self._config = config
+        self._devices = manager.get_devices()
+        self._trainables = [v for v in spec.variables if v.trainable]
+        self._decayed = {
+            manager.variable(tower, v.name).ref()
+            for tower in range(len(self._devices))
+            for v in self._trainables
+            if v.weight_decay
+        }
+        self._learning_rates: dict[str, tf.Variable] = {}
+        self._learning_rate = 0.0
+        with tf.device(self._devices[0]):
+            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="dropout_counter")
+        self._function: Any = None
+
+    def build(self) -> None:
+        """Traces the step (seconds for a deep network); nothing runs yet."""
+        traced = tf.function(self._step, autograph=False)
+        specs = () if self._inputs.synthetic else self._inputs.element_spec
+        self._function = traced.get_concrete_function(*specs)
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The traced step, for tests that look at the placement of its ops."""
+        return self._function.graph
+
+    @property
+    def function(self) -> Any:
+        """The traced step: the concrete function itself, without any harness."""
+        return self._function
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the rate of the next steps; costs nothing when it has not changed."""
+        if rate != self._learning_rate:
+            for variable in self._learning_rates.values():
+                variable.assign(rate)
+            self._learning_rate = rate
+
+    def __call__(self) -> StepResult:
+        """Fetches one batch per tower and launches one step."""
+        return StepResult(*self._function(*self._inputs.next()))
+
+    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor | None, ...]:
+        towers = [self._tower(t, *self._batch(t, batches)) for t in range(len(self._devices))]
+        weight_losses = self._weight_losses()
+        updates: list[Any] = []
+        if not self._config.forward_only:
+            updates += self._apply(towers, weight_losses)
+            updates += update_moving_averages(
+                self._manager, [tower.moments for tower in towers], self._config.bn_stats
+            )
+            with tf.device(self._devices[0]):
+                updates.append(self._counter.assign_add(1, read_value=False))
+        else:
+            updates += [tower.loss for tower in towers]
+        return self._result(towers, weight_losses, updates)
+
+    def _batch(self, tower: int, batches: Sequence[TowerBatch]) -> tuple[tf.Tensor, tf.Tensor]:
+        if batches:
+            return batches[tower].images, batches[tower].labels
+        assert isinstance(self._inputs, SyntheticInput)
+        with tf.device(self._devices[tower]):
+            return self._inputs.tower_tensors(tower)
+
+    def _tower(self, tower: int, images: tf.Tensor, labels: tf.Tensor) -> _Tower:
+        with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
+            seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
+            if self._config.xla_compile:
+                return self._compiled_tower(tower, images, labels, seed)
+
+            def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                return self._manager.read(tower, spec.name, dtype)
+
+            return self._forward_backward(read, images, labels, seed)
+
+    def _compiled_tower(
+        self, tower: int, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+    ) -> _Tower:
+        """The tower as one XLA computation, with the variables read outside.
+
+        A variable may live on another device than the tower, which a compiled
+        computation cannot reach; its value can be handed in from anywhere.
+        """
+        values = {
+            name: self._manager.read(tower, name, dtype)
+            for name, dtype in self._dtypes_read(images, labels).items()
+        }
+        moments: list[graph.Moments] = []
+
+        @tf.function(autograph=False, jit_compile=True)
+        def compiled(
+            values: dict[str, tf.Tensor], images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+        ) -> tuple[Any, ...]:
+            result = self._forward_backward(
+                lambda spec, dtype: values[spec.name], images, labels, seed
+            )
+            moments[:] = result.moments
+            statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
+            return result.gradients, result.loss, statistics, result.top_1, result.top_5
+
+        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed)
+        outside = tuple(
+            dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
+            for m, (mean, variance) in zip(moments, statistics, strict=True)
+        )
+        return _Tower(list(gradients), loss, outside, top_1, top_5)
+
+    def _dtypes_read(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.DType]:
+        """Which variable the network reads in which dtype, from a trace that is thrown away."""
+        dtypes: dict[str, tf.DType] = {}
+
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            dtypes[spec.name] = dtype
+            return tf.zeros(spec.shape, dtype)
+
+        with tf.Graph().as_default():
+            self._forward(
+                read,
+                tf.zeros(images.shape, images.dtype),
+                tf.zeros([2], tf.int64),
+            )
+        return dtypes
+
+    def _forward(self, read: graph.Reader, images: tf.Tensor, seed: tf.Tensor) -> graph.Forward:
+        return graph.forward(
+            self._model,
+            self._spec.num_classes,
+            images,
+            read,
+            training=not self._config.forward_only,
+            data_format=self._config.data_format,
+            compute_dtype=tf.as_dtype(self._config.compute_dtype),
+            seed=seed,
+        )
+
+    def _forward_backward(
+        self, read: graph.Reader, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+    ) -> _Tower:
+        config = self._config
+        if config.forward_only:
+            forward = self._forward(read, images, seed)
+            # Only the logits are the benchmark; their sum times 0 keeps them alive.
+            loss = tf.reduce_sum(forward.logits) * 0.0
+            return _Tower([], loss, (), *self._accuracies(forward.logits, labels))
+        values: dict[str, tf.Tensor] = {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                if spec.name not in values:
+                    values[spec.name] = read(spec, dtype)
+                    if spec.trainable:
+                        tape.watch(values[spec.name])
+                return values[spec.name]
+
+            forward = self._forward(read_and_watch, images, seed)
+            loss = tf.reduce_mean(self._model.loss(forward.logits, labels))
+            target = loss if config.loss_scale == 1.0 else loss * config.loss_scale
+        sources = [values[v.name] for v in self._trainables if v.name in values]
+        found = iter(tape.gradient(target, sources))
+        gradients = [next(found) if v.name in values else None for v in self._trainables]
+        return _Tower(
+            [self._unscaled(gradient) for gradient in gradients],
+            loss,
+            forward.moments,
+            *self._accuracies(forward.logits, labels),
+        )
+
+    def _unscaled(self, gradient: tf.Tensor | None) -> tf.Tensor | None:
+        scale = self._config.loss_scale
+        if gradient is None or scale == 1.0:
+            return gradient
+        return tf.cast(gradient, tf.float32) * (1.0 / scale)
+
+    def _accuracies(
+        self, logits: tf.Tensor, labels: tf.Tensor
+    ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+        if not self._config.accuracy:
+            return None, None
+        top_1 = tf.math.in_top_k(labels, logits, 1)
+        top_5 = tf.math.in_top_k(labels, logits, min(5, self._spec.num_classes))
+        return (
+            tf.reduce_mean(tf.cast(top_1, tf.float32)),
+            tf.reduce_mean(tf.cast(top_5, tf.float32)),
+        )
+
+    def _apply(self, towers: Sequence[_Tower], weight_losses: _WeightLosses) -> list[Any]:
+        assert self._optimizer is not None
+        device_grads = [
+            [
+                (gradient, self._manager.variable(t, spec.name))
+                for gradient, spec in zip(tower.gradients, self._trainables, strict=True)
+            ]
+            for t, tower in enumerate(towers)
+        ]
+        apply_devices, state = self._manager.preprocess_device_grads(device_grads)
+        updates: list[Any] = []
+        for index, device in enumerate(apply_devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                pairs = [
+                    (self._decayed_and_clipped(gradient, variable, weight_losses), variable)
+                    for gradient, variable in self._manager.get_gradients_to_apply(index, state)
+                ]
+                updates += self._manager.append_apply_gradients(
+                    self._optimizer,
+                    pairs,
+                    None,
+                    device,
+                    learning_rate=self._learning_rate_on(device),
+                )
+        return updates
+
+    def _learning_rate_on(self, device: str) -> tf.Tensor:
+        if device not in self._learning_rates:
+            with tf.init_scope(), tf.device(device):
+                self._learning_rates[device] = tf.Variable(
+                    self._learning_rate, trainable=False, name="learning_rate"
+                )
+        return tower_variable.read(self._learning_rates[device])
+
+    def _decayed_and_clipped(
+        self, gradient: tf.Tensor, variable: tf.Variable, weight_losses: _WeightLosses
+    ) -> tf.Tensor:
+        """Adds the gradient of the L2 loss, once per copy, and clips.
+
+        Every tower's loss contains the L2 loss of its own weights, so under "sum" the
+        reduced gradient contains it once per tower. Adding it after the reduction is
+        the same and saves an operation per tower and variable.
+        """
+        config = self._config
+        with tf.device(variable.device):
+            if config.weight_decay and variable.ref() in self._decayed:
+                factor = config.weight_decay
+                if config.gradient_reduction == "sum" and self._manager.replicas_in_sync:
+                    factor *= len(self._devices)
+                # The update works in place only when nobody holds the old value any more.
+                with tf.control_dependencies(weight_losses.get(variable.ref(), [])):
+                    gradient = gradient + tower_variable.read(variable) * factor
+            if config.gradient_clip is not None:
+                gradient = tf.clip_by_value(gradient, -config.gradient_clip, config.gradient_clip)
+        return gradient
+
+    def _weight_losses(self) -> _WeightLosses:
+        """Half the squared norm of every decayed weight whose L2 loss is reported."""
+        config = self._config
+        if not config.weight_decay or not config.report_total_loss or config.forward_only:
+            return {}
+        # Replicas that are kept equal have equal norms; one of them will do.
+        towers = [0] if self._manager.replicas_in_sync else range(len(self._devices))
+        losses = {}
+        for tower in towers:
+            for spec in self._trainables:
+                variable = self._manager.variable(tower, spec.name)
+                if spec.weight_decay:
+                    with tf.device(variable.device):
+                        losses[variable.ref()] = [tf.nn.l2_loss(tower_variable.read(variable))]
+        return losses
+
+    def _result(
+        self, towers: Sequence[_Tower], weight_losses: _WeightLosses, updates: Sequence[Any]
+    ) -> tuple[tf.Tensor | None, ...]:
+        with tf.device(self._devices[0]), tf.name_scope("result"):
+            loss = _mean([tower.loss for tower in towers])
+            if weight_losses:
+                copies = 1 if self._manager.replicas_in_sync else len(towers)
+                total = tf.add_n([term for terms in weight_losses.values() for term in terms])
+                loss = loss + total * (self._config.weight_decay / copies)
+            top_1 = _mean([tower.top_1 for tower in towers])
+            top_5 = _mean([tower.top_5 for tower in towers])
+            with tf.control_dependencies(updates):
+                return tf.identity(loss), top_1, top_5
+
+
+def _mean(values: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
+    present = [value for value in values if value is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    return tf.add_n(present) / float(len(present))

@@ -1,0 +1,223 @@
+"""The training scenario: warm-up, timed loop, evaluations and checkpoints in between."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from cnnbench.checkpoints import Checkpoints
+from cnnbench.console import Console, Phase
+from cnnbench.data.source import InputSource
+from cnnbench.errors import NonFiniteLossError
+from cnnbench.evaluation import Evaluator
+from cnnbench.loop import StepLoop
+from cnnbench.measurements import Measurements
+from cnnbench.plan import Plan
+from cnnbench.progress import Progress
+from cnnbench.statistics import RunningSpeed, total_images_per_sec
+from cnnbench.train_step import StepResult, TrainStep
+
+# Loss, and top-1 and top-5 accuracy where they are computed.
+Values = tuple[float, tuple[float, float] | None]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What the scenario does besides stepping.
+
+    Attributes:
+      display_every: timed steps between two lines of output.
+      ewma: weight of the newest step in the printed mean, or None.
+      with_accuracy: whether lines carry top-1 and top-5 accuracy.
+      loss_name: column title of the loss.
+      allow_nonfinite: go on when the loss is infinite or NaN.
+      save_directory: of checkpoints, or None.
+      save_steps: timed steps between two checkpoints, or None.
+      save_seconds: seconds between two checkpoints, 0 for none.
+      stop_at_top_1: accuracy that ends training, or None.
+      lag: see StepLoop.
+    """
+
+    display_every: int
+    ewma: float | None
+    with_accuracy: bool
+    loss_name: str
+    allow_nonfinite: bool
+    save_directory: str | None
+    save_steps: int | None
+    save_seconds: int
+    stop_at_top_1: float | None
+    lag: int
+
+
+class Training:
+    """Runs one training (or forward-only) job and fills its measurements.
+
+    Args:
+      plan: how many steps of what.
+      config: see TrainingConfig.
+      step: the traced step.
+      inputs: for the time spent waiting for them.
+      learning_rate: rate of each global step (from 0).
+      console, progress: where lines and progress go.
+      measurements: filled as steps are done.
+      checkpoints: None when nothing is to be saved.
+      evaluator: None unless the plan has evaluations.
+      global_step: of the first step to run; above 0 after a restore.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: TrainingConfig,
+        step: TrainStep,
+        inputs: InputSource,
+        learning_rate: Callable[[int], float],
+        console: Console,
+        progress: Progress,
+        measurements: Measurements,
+        checkpoints: Checkpoints | None,
+        evaluator: Evaluator | None,
+        global_step: int = 0,
+    ) -> None:
+        self._plan = plan
+        self._config = config
+        self._step = step
+        self._inputs = inputs
+        self._learning_rate = learning_rate
+        self._console = console
+        self._progress = progress
+        self._measurements = measurements
+        self._checkpoints = checkpoints
+        self._evaluator = evaluator
+        self.global_step = global_step
+        self._speed = RunningSpeed(plan.global_batch, config.ewma)
+        self._away_seconds = 0.0
+        self._last_save = time.monotonic()
+        self._stopped_early = False
+
+    def run(self, steps: int) -> None:
+        """Warms up, runs `steps` timed steps, prints, saves and evaluates.
+
+        Raises:
+          NonFiniteLossError: unless allowed.
+          DataError: an input record that cannot be used.
+        """
+        loop = StepLoop(self._launch, _read, self._config.lag)
+        self._console.phase(Phase.WARM_UP)
+        self._progress.start("warm-up", self._plan.warmup)
+        loop.run(self._plan.warmup, self._warmup_done)
+        self._progress.finish()
+        self._console.phase(Phase.WARM_UP_DONE)
+        self._console.table_header(self._config.loss_name, self._config.with_accuracy)
+        self._progress.start("training", steps, self._plan.global_batch)
+        waited = self._inputs.wait_seconds
+        start = time.perf_counter()
+        try:
+            loop.run(steps, self._step_done, self._pause_due, self._pause)
+            tf.test.experimental.sync_devices()
+        finally:
+            elapsed = time.perf_counter() - start - self._away_seconds
+            self._measurements.loop_seconds = elapsed
+            self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
+            self._progress.finish()
+        self._finish(elapsed)
+
+    def _launch(self) -> StepResult:
+        self._step.set_learning_rate(self._learning_rate(self.global_step))
+        result = self._step()
+        self.global_step += 1
+        return result
+
+    def _warmup_done(self, step: int, seconds: float, values: Values) -> None:
+        if step == 1:
+            self._measurements.first_step_seconds = seconds
+        self._measurements.add_warmup_step(seconds, values[0])
+        # Numbered -W to -1, so that the first timed step is step 1.
+        self._check_loss(step - 1 - self._plan.warmup, values[0])
+        self._progress.update(step)
+
+    def _step_done(self, step: int, seconds: float, values: Values) -> None:
+        if self._measurements.first_step_seconds is None:
+            self._measurements.first_step_seconds = seconds
+        loss, accuracies = values
+        self._measurements.add_step(seconds, loss)
+        self._speed.add(seconds)
+        self._check_loss(step, loss)
+        if step == 1 or step % self._config.display_every == 0:
+            self._console.row(step, self._speed.current(), loss, accuracies)
+        self._progress.update(step)
+
+    def _check_loss(self, step: int, loss: float) -> None:
+        if not math.isfinite(loss) and not self._config.allow_nonfinite:
+            raise NonFiniteLossError(step, loss)
+
+    def _pause_due(self, step: int) -> bool:
+        return step in self._plan.eval_steps or self._save_due(step)
+
+    def _save_due(self, step: int) -> bool:
+        if self._checkpoints is None or self._config.save_directory is None:
+            return False
+        if self._config.save_steps:
+            return step % self._config.save_steps == 0
+        if self._config.save_seconds:
+            return time.monotonic() - self._last_save >= self._config.save_seconds
+        return False
+
+    def _pause(self, step: int) -> bool:
+        if self._save_due(step):
+            self._save()
+        if step not in self._plan.eval_steps:
+            return False
+        start = time.perf_counter()
+        try:
+            self._console.running_evaluation(self.global_step)
+            top_1 = self._evaluate()
+            target = self._config.stop_at_top_1
+            if target is not None and top_1 >= target:
+                self._console.stopping(target)
+                self._stopped_early = True
+                return True
+            self._console.phase(Phase.RESUMING)
+            return False
+        finally:
+            self._away_seconds += time.perf_counter() - start
+
+    def _evaluate(self) -> float:
+        assert self._evaluator is not None
+        result = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
+        self._measurements.add_evaluation(result)
+        return result.top_1
+
+    def _save(self) -> None:
+        assert self._checkpoints is not None
+        assert self._config.save_directory is not None
+        self._checkpoints.save(self._config.save_directory, self.global_step)
+        self._last_save = time.monotonic()
+
+    def _finish(self, elapsed: float) -> None:
+        steps = self._measurements.steps
+        if self._evaluator is None:
+            total = total_images_per_sec(steps * self._plan.global_batch, elapsed)
+        else:
+            self._console.phase(Phase.DONE)
+            if not self._stopped_early:
+                self._console.running_final_evaluation(self.global_step)
+                self._evaluate()
+        # Saved before the footer: its last line says that the run has succeeded.
+        if self._checkpoints is not None and self._config.save_directory is not None:
+            self._save()
+        if self._evaluator is None:
+            self._console.footer(total)
+
+
+def _read(result: StepResult) -> Values:
+    """Waits for the step to be over."""
+    loss = float(result.loss.numpy())
+    if result.top_1 is None or result.top_5 is None:
+        return loss, None
+    return loss, (float(result.top_1.numpy()), float(result.top_5.numpy()))

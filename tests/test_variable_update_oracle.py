@@ -1,0 +1,186 @@
+"""Training against arithmetic done by hand in NumPy, in every mode.
+
+The network has two scalars A and B and tower t the loss
+c_t A B + wd (A^2 + B^2) / 2, so dA = c_t B + wd A and dB = c_t A + wd B.
+Nothing of cnnbench computes the expected values, but the images come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+
+PLUGIN = str(Path(__file__).parent / "plugins" / "oracle_plugin.py")
+STEPS = 5
+RATE = 0.0625
+
+
+def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
+    """c_t of each tower, from the synthetic images themselves."""
+    from cnnbench.data.synthetic import synthetic_rows
+
+    images, _ = synthetic_rows(np.arange(devices * batch, dtype=np.int32), seed, 1, 3, 1001)
+    means = images.numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)
+    return 4.0 * means + 1.0
+
+
+def sgd() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda w, g: w - RATE * g
+
+
+def momentum() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    velocity = np.zeros(2)
+
+    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
+        velocity[:] = 0.9 * velocity + g
+        return w - RATE * (g + 0.9 * velocity)
+
+    return update
+
+
+def rmsprop() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    square, velocity = np.ones(2), np.zeros(2)
+
+    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
+        square[:] = 0.9 * square + 0.1 * g * g
+        velocity[:] = 0.9 * velocity + RATE * g / np.sqrt(square + 1.0)
+        return w - velocity
+
+    return update
+
+
+def adam() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    first, second, count = np.zeros(2), np.zeros(2), [0]
+
+    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
+        count[0] += 1
+        first[:] = 0.9 * first + 0.1 * g
+        second[:] = 0.999 * second + 0.001 * g * g
+        rate = RATE * np.sqrt(1 - 0.999 ** count[0]) / (1 - 0.9 ** count[0])
+        return w - rate * first / (np.sqrt(second) + 1e-8)
+
+    return update
+
+
+RULES = {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}
+
+
+def expected_losses(
+    c: np.ndarray, mode: str, optimizer: str, decay: float, reduction: str
+) -> list[float]:
+    towers = len(c)
+    copies = towers if mode == "independent" else 1
+    weights = np.array([[1.0, 2.0]] * copies)
+    rules = [RULES[optimizer]() for _ in range(copies)]
+    losses = []
+    for _ in range(STEPS):
+        per_tower = [weights[t % copies] for t in range(towers)]
+        total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
+        losses.append(float(np.mean(total)))
+        grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
+        if mode != "independent":
+            grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
+        weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
+    return losses
+
+
+def run(**flags: object) -> tuple[float, ...]:
+    params = Params(
+        model="oracle",
+        model_plugin=PLUGIN,
+        device="cpu",
+        num_batches=STEPS,
+        num_warmup_batches=0,
+        init_learning_rate=RATE,
+        allow_nonfinite=True,
+        **flags,
+    )
+    return BenchmarkCNN(params).run().losses
+
+
+MODES = [
+    pytest.param({"variable_update": "parameter_server"}, id="ps"),
+    pytest.param({"variable_update": "replicated"}, id="replicated"),
+    pytest.param({"variable_update": "independent"}, id="independent"),
+]
+ON_CPU = [
+    pytest.param({"variable_update": m, "local_parameter_device": "cpu"}, id=f"{m}-cpu")
+    for m in ("parameter_server", "replicated")
+]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("optimizer", sorted(RULES))
+@pytest.mark.parametrize("decay", [0.0, 0.0625])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_equal_the_oracle(
+    devices: int, mode: dict[str, str], optimizer: str, decay: float, reduction: str
+) -> None:
+    losses = run(
+        num_gpus=devices,
+        optimizer=optimizer,
+        weight_decay=decay,
+        gradient_reduction=reduction,
+        **mode,
+    )
+    expected = expected_losses(
+        slopes(devices), mode["variable_update"], optimizer, decay, reduction
+    )
+    scale = max(1.0, *map(abs, expected))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("mode", ON_CPU)
+def test_variables_or_reduction_on_the_host_change_nothing(
+    devices: int, mode: dict[str, str]
+) -> None:
+    losses = run(num_gpus=devices, optimizer="momentum", weight_decay=0.0625, **mode)
+    expected = expected_losses(slopes(devices), mode["variable_update"], "momentum", 0.0625, "mean")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_sixteen_bit_losses_follow_the_oracle(
+    precision: str, devices: int, mode: dict[str, str]
+) -> None:
+    losses = run(
+        num_gpus=devices, optimizer="momentum", weight_decay=0.0625, precision=precision, **mode
+    )
+    expected = expected_losses(slopes(devices), mode["variable_update"], "momentum", 0.0625, "mean")
+    np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
+    # A run that silently computed in float32 would agree far better than 16 bits can.
+    assert not np.allclose(losses, expected, rtol=1e-5)
+
+
+def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:
+    losses = run(num_gpus=2, weight_decay=0.0625, loss_type_to_report="base_loss")
+    total = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean")
+    assert losses[0] == pytest.approx(total[0] - 0.0625 * 5 / 2, rel=1e-5)
+    assert losses[-1] < total[-1]
+
+
+def test_gradients_are_clipped_after_reduction_and_decay() -> None:
+    c = slopes(2).mean()
+    weights, expected = np.array([1.0, 2.0]), []
+    for _ in range(STEPS):
+        expected.append(c * weights.prod() + 0.5 * (weights @ weights) / 2)
+        gradient = np.clip(c * weights[::-1] + 0.5 * weights, -0.75, 0.75)
+        weights = weights - RATE * gradient
+    losses = run(num_gpus=2, weight_decay=0.5, gradient_clip=0.75, variable_update="replicated")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_fp16_loss_scale_does_not_change_the_update() -> None:
+    # Powers of two are exact, so only overflow or a forgotten division would show.
+    first = run(num_gpus=2, precision="fp16", fp16_loss_scale=1.0)
+    second = run(num_gpus=2, precision="fp16", fp16_loss_scale=256.0)
+    np.testing.assert_allclose(first, second, rtol=1e-3)
