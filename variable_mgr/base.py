@@ -211,13 +211,17 @@ class VariableMgr(abc.ABC):
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs
         to no variable.
+
+        Raises:
+          KeyError: if the optimizer has a slot for copy 0 of a variable but not for
+            every copy.
         """
         by_key = optimizer.slot_variables()
         slots = {}
         for slot in dict.fromkeys(slot for slot, _ in by_key):
             for name, facade in self._facades.items():
-                copies = [by_key.get((slot, copy.ref())) for copy in facade.copies]
-                if copies[0] is not None:
+                if (slot, facade.primary.ref()) in by_key:
+                    copies = [by_key[slot, copy.ref()] for copy in facade.copies]
                     slots[f"{name}/{slot}"] = TowerVariable(f"{name}/{slot}", copies)
         for name, scalars in optimizer.shared_variables().items():
             slots[f"optimizer/{name}"] = TowerVariable(f"optimizer/{name}", scalars)

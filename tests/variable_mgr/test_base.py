@@ -1,0 +1,203 @@
+"""What managers have in common: names, copies, checkpoints, broadcasts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.optimizers import Adam, GradientDescent, Momentum
+from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.tower_variable import tower_context
+
+MODES = ("parameter_server", "replicated", "independent")
+
+
+def test_an_incomplete_manager_cannot_be_made():
+    class Incomplete(VariableMgr):
+        def each_tower_has_variables(self):
+            return True
+
+    spec = VariableMgrSpec(variable_update="x", devices=("/CPU:0",), cpu_device="/CPU:0")
+    with pytest.raises(TypeError, match="abstract"):
+        Incomplete(spec, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "own_copies", "in_sync"),
+    [
+        ("parameter_server", False, True),
+        ("replicated", True, True),
+        ("independent", True, False),
+    ],
+)
+def test_what_a_manager_says_of_itself(mode, own_copies, in_sync, make_manager, cpu_devices):
+    manager = make_manager(mode, 3)
+    assert manager.each_tower_has_variables() is own_copies
+    assert manager.replicas_in_sync is in_sync
+    assert manager.supports_staged_vars() is False
+    assert manager.get_devices() == cpu_devices[:3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_single_tower_is_in_sync_with_itself(mode, make_manager):
+    assert make_manager(mode, 1).replicas_in_sync
+
+
+@pytest.mark.parametrize(("mode", "copies"), [(MODES[0], 1), (MODES[1], 3), (MODES[2], 3)])
+def test_number_of_variables(mode, copies, make_manager, declared):
+    savable = make_manager(mode, 3).savable_variables()
+    assert list(savable) == [v.name for v in declared]
+    for variable in declared:
+        facade = savable[variable.name]
+        assert len(facade.copies) == copies
+        assert facade.shape == variable.shape
+        assert all(c.trainable is variable.trainable for c in facade.copies)
+        assert all(c.dtype == tf.float32 for c in facade.copies)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_trainables_of_a_tower_are_those_it_reads(mode, make_manager, trainable):
+    manager = make_manager(mode, 2)
+    for tower in range(2):
+        owned = manager.trainable_variables_on_device(tower)
+        assert [
+            v is manager.variable(tower, t.name) for v, t in zip(owned, trainable, strict=True)
+        ] == [True] * len(trainable)
+
+
+@pytest.mark.parametrize("mode", ["replicated", "independent"])
+def test_names_of_towers_1_and_10_do_not_collide(mode, make_manager, trainable):
+    manager = make_manager(mode, 11)
+    names = [[v.name for v in manager.trainable_variables_on_device(t)] for t in range(11)]
+    assert names[1] == [f"v1/{v.name}:0" for v in trainable]
+    assert names[10] == [f"v10/{v.name}:0" for v in trainable]
+    assert len({name for tower in names for name in tower}) == 11 * len(trainable)
+
+
+def test_shared_variables_are_called_v(make_manager, trainable):
+    owned = make_manager("parameter_server", 2).trainable_variables_on_device(1)
+    assert [v.name for v in owned] == [f"v/{v.name}:0" for v in trainable]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_variables_are_created_once_and_eagerly(mode, make_manager, declared, cpu_devices):
+    with pytest.raises(RuntimeError, match="exist already"):
+        make_manager(mode, 2).create_variables()
+    spec = VariableMgrSpec(variable_update=mode, devices=cpu_devices[:2], cpu_device=cpu_devices[0])
+    manager = create(spec, declared)
+    with pytest.raises(RuntimeError, match="before the step is traced"):
+        tf.function(manager.create_variables, autograph=False)()
+    with pytest.raises(KeyError, match="conv0/kernel"):
+        manager.variable(0, "conv0/kernel")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_wrong_names_and_towers(mode, make_manager):
+    manager = make_manager(mode, 2)
+    with pytest.raises(KeyError, match="no variable 'conv9/kernel'"):
+        manager.variable(0, "conv9/kernel")
+    for tower in (-1, 2):
+        with pytest.raises(IndexError, match=f"tower {tower} of 2"):
+            manager.variable(tower, "conv0/kernel")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+def test_reads_have_the_dtype_asked_for(mode, dtype, make_manager, declared):
+    manager = make_manager(mode, 2)
+
+    @tf.function(autograph=False)
+    def step():
+        return [manager.read(t, declared[0].name, dtype) for t in range(2)]
+
+    for tower, value in enumerate(step()):
+        assert value.dtype == dtype
+        wanted = tf.cast(manager.variable(tower, declared[0].name), dtype)
+        np.testing.assert_array_equal(value, wanted)
+        np.testing.assert_array_equal(manager.read(tower, declared[0].name, dtype), wanted)
+
+
+def scramble(manager, slots):
+    """Gives every copy of everything a value of its own."""
+    towers = len(manager.get_devices())
+    for facade in (*manager.savable_variables().values(), *slots.values()):
+        for tower in range(towers):
+            with tower_context(tower):
+                facade.assign(tf.fill(facade.shape, float(tower + 1)))
+
+
+def first_elements(facades):
+    return [[float(c.numpy().ravel()[0]) for c in f.copies] for f in facades.values()]
+
+
+def momentum_for(manager):
+    optimizer = Momentum(0.9)
+    for tower in range(3 if manager.each_tower_has_variables() else 1):
+        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    return optimizer
+
+
+@pytest.mark.parametrize("with_slots", [True, False])
+def test_replicas_are_equal_after_initialization(with_slots, make_manager):
+    manager = make_manager("replicated", 3)
+    slots = manager.savable_slots(momentum_for(manager))
+    scramble(manager, slots)
+    assert first_elements(manager.savable_variables()) == [[1.0, 2.0, 3.0]] * 5
+    manager.after_initialization(slots.values() if with_slots else ())
+    assert first_elements(manager.savable_variables()) == [[1.0, 1.0, 1.0]] * 5
+    assert first_elements(slots) == [[1.0, 1.0, 1.0] if with_slots else [1.0, 2.0, 3.0]] * 4
+
+
+def test_independent_towers_stay_different(make_manager):
+    manager = make_manager("independent", 3)
+    slots = manager.savable_slots(momentum_for(manager))
+    scramble(manager, slots)
+    manager.after_initialization(slots.values())
+    assert first_elements(manager.savable_variables()) == [[1.0, 2.0, 3.0]] * 5
+    assert first_elements(slots) == [[1.0, 2.0, 3.0]] * 4
+
+
+def test_shared_variables_keep_their_value(make_manager):
+    manager = make_manager("parameter_server", 3)
+    slots = manager.savable_slots(momentum_for(manager))
+    scramble(manager, slots)
+    manager.after_initialization(slots.values())
+    assert first_elements({**manager.savable_variables(), **slots}) == [[3.0]] * 9
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("towers", [1, 3])
+def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_manager, trainable):
+    manager = make_manager(mode, towers)
+    optimizer = Adam(0.9, 0.999, 1e-8)
+    groups = towers if manager.each_tower_has_variables() else 1
+    for tower in range(groups):
+        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    slots = manager.savable_slots(optimizer)
+    assert set(slots) == {
+        *(f"{v.name}/{slot}" for v in trainable for slot in ("m", "v")),
+        "optimizer/beta1_power",
+        "optimizer/beta2_power",
+    }
+    for name, facade in slots.items():
+        assert facade.name == name
+        assert len(facade.copies) == groups
+    kernel = manager.savable_variables()["conv0/kernel"]
+    for variable, slot in zip(kernel.copies, slots["conv0/kernel/m"].copies, strict=True):
+        assert slot is optimizer.slot_variables()["m", variable.ref()]
+        assert slot.device == variable.device
+
+
+def test_no_slots_no_names(make_manager):
+    manager = make_manager("replicated", 2)
+    assert manager.savable_slots(GradientDescent()) == {}
+
+
+def test_a_tower_without_slots_is_an_error(make_manager):
+    manager = make_manager("replicated", 2)
+    optimizer = Momentum(0.9)
+    optimizer.create_slots(manager.trainable_variables_on_device(0))
+    with pytest.raises(KeyError):
+        manager.savable_slots(optimizer)

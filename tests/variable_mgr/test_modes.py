@@ -1,0 +1,402 @@
+"""All modes against an oracle in NumPy, for every tower count, reduction and placement.
+
+The loss of tower t is the sum over variables of a_t/2 |w - c_t|², so its gradient is
+a_t (w - c_t) and depends on the weights of the step before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.models.spec import Initializer, VariableSpec
+from cnnbench.optimizers import Adam, GradientDescent, Momentum, RMSProp
+from cnnbench.variable_mgr import names
+
+TOWERS = (1, 2, 3, 4, 8)
+MODES = ("parameter_server", "replicated", "independent")
+RATE = 0.1
+STEPS = 3
+
+
+def curvature(tower):
+    return 0.25 * (tower + 1)
+
+
+def centre(tower, index):
+    return 3.0 * tower - index + 0.5
+
+
+def oracle(weights, mode, reduction, steps, momentum):
+    """weights[t][i] after some steps of Nesterov momentum, in float64."""
+    towers = len(weights)
+    weights = [[w.astype(np.float64) for w in tower] for tower in weights]
+    velocity = [[np.zeros_like(w) for w in tower] for tower in weights]
+    for _ in range(steps):
+        gradients = [
+            [curvature(t) * (w - centre(t, i)) for i, w in enumerate(tower)]
+            for t, tower in enumerate(weights)
+        ]
+        if mode != "independent":
+            total = [
+                sum(g) / (towers if reduction == "mean" else 1)
+                for g in zip(*gradients, strict=True)
+            ]
+            gradients = [total] * towers
+        for tower, (w, v, g) in enumerate(zip(weights, velocity, gradients, strict=True)):
+            velocity[tower] = [momentum * a + b for a, b in zip(v, g, strict=True)]
+            weights[tower] = [
+                a - RATE * (c + momentum * b) for a, b, c in zip(w, velocity[tower], g, strict=True)
+            ]
+    return weights
+
+
+def tower_gradients(manager, tower, variables, dtype, skip=()):
+    """Gradients of one tower's loss, taken as the train step takes them."""
+    values = {}
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        loss = tf.constant(0.0)
+        for index, variable in enumerate(variables):
+            value = values[variable.name] = manager.read(tower, variable.name, dtype)
+            tape.watch(value)
+            if (tower, index) not in skip:
+                distance = tf.cast(value, tf.float32) - centre(tower, index)
+                loss += 0.5 * curvature(tower) * tf.reduce_sum(distance**2)
+    return loss, tape.gradient(loss, list(values.values()))
+
+
+def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), loss_scale=None):
+    """One training step as the driver makes it; returns each tower's loss."""
+    losses, device_grads = [], []
+    for tower, device in enumerate(manager.get_devices()):
+        with tf.device(device):
+            loss, grads = tower_gradients(manager, tower, variables, dtype, skip)
+        owned = manager.trainable_variables_on_device(tower)
+        device_grads.append(list(zip(grads, owned, strict=True)))
+        losses.append(loss)
+    apply_devices, state = manager.preprocess_device_grads(device_grads)
+    updates = []
+    for index, device in enumerate(apply_devices):
+        with tf.device(device):
+            pairs = manager.get_gradients_to_apply(index, state)
+            updates += manager.append_apply_gradients(
+                optimizer, pairs, loss_scale, device, learning_rate=rate
+            )
+    with tf.control_dependencies(updates):
+        return [tf.identity(loss) for loss in losses]
+
+
+def create_slots(manager, optimizer):
+    groups = len(manager.get_devices()) if manager.each_tower_has_variables() else 1
+    for tower in range(groups):
+        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+
+
+def weights_of(manager, variables):
+    return [
+        [manager.variable(tower, v.name).numpy() for v in variables]
+        for tower in range(len(manager.get_devices()))
+    ]
+
+
+def train(manager, optimizer, variables, steps=STEPS, **how):
+    create_slots(manager, optimizer)
+    step = tf.function(
+        lambda rate: one_step(manager, optimizer, variables, rate, **how), autograph=False
+    )
+    return [step(tf.constant(RATE)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("place", ["cpu", "towers"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("towers", TOWERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_after_three_steps(mode, towers, reduction, place, make_manager, trainable):
+    manager = make_manager(mode, towers, reduction=reduction, parameter_device=place, seed=5)
+    before = weights_of(manager, trainable)
+    train(manager, Momentum(0.75), trainable)
+    after = weights_of(manager, trainable)
+    expected = oracle(before, mode, reduction, STEPS, momentum=0.75)
+    for tower in range(towers):
+        for value, wanted in zip(after[tower], expected[tower], strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+
+
+def aggregate(manager, gradients, variables):
+    """The aggregated gradients by apply device, from gradients[t][i]."""
+
+    @tf.function(autograph=False)
+    def step():
+        pairs = []
+        for tower, device in enumerate(manager.get_devices()):
+            with tf.device(device):
+                tensors = [g if g is None else tf.identity(g) for g in gradients[tower]]
+            owned = [manager.variable(tower, v.name) for v in variables]
+            pairs.append(list(zip(tensors, owned, strict=True)))
+        devices, state = manager.preprocess_device_grads(pairs)
+        return [
+            [gradient for gradient, _ in manager.get_gradients_to_apply(index, state)]
+            for index in range(len(devices))
+        ]
+
+    return step()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("towers", TOWERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_aggregated_gradients(mode, towers, reduction, make_manager, trainable):
+    manager = make_manager(mode, towers, reduction=reduction, parameter_device="towers")
+    rng = np.random.default_rng(towers)
+    gradients = [
+        [rng.normal(size=v.shape).astype(np.float32) for v in trainable] for _ in range(towers)
+    ]
+    result = aggregate(manager, gradients, trainable)
+    assert len(result) == (1 if mode == "parameter_server" else towers)
+    for index, tensors in enumerate(result):
+        for i, tensor in enumerate(tensors):
+            combined = sum(g[i].astype(np.float64) for g in gradients)
+            wanted = combined / towers if reduction == "mean" else combined
+            if mode == "independent":
+                wanted = gradients[index][i]
+            np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_tower_adds_no_ops(mode, make_manager, trainable):
+    manager = make_manager(mode, 1)
+    grads = [tf.ones(v.shape) for v in trainable]
+    owned = manager.trainable_variables_on_device(0)
+    devices, state = manager.preprocess_device_grads([list(zip(grads, owned, strict=True))])
+    pairs = manager.get_gradients_to_apply(0, state)
+    assert len(devices) == 1
+    assert all(pair[0] is grad for pair, grad in zip(pairs, grads, strict=True))
+    assert all(pair[1] is variable for pair, variable in zip(pairs, owned, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", [GradientDescent, Momentum, RMSProp, Adam])
+def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
+    arguments = {Momentum: (0.9,), RMSProp: (0.9, 0.9, 1.0), Adam: (0.9, 0.999, 1e-8)}
+    results = []
+    for mode in ("parameter_server", "replicated"):
+        for place in ("cpu", "towers"):
+            manager = make_manager(mode, 3, parameter_device=place, seed=2)
+            train(manager, optimizer(*arguments.get(optimizer, ())), trainable)
+            results += weights_of(manager, trainable)
+    for result in results[1:]:
+        for value, first in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(value, first)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_are_those_before_the_update(mode, make_manager, trainable):
+    manager = make_manager(mode, 2, seed=1)
+    before = weights_of(manager, trainable)
+    losses = train(manager, GradientDescent(), trainable, steps=1)[0]
+    for tower in range(2):
+        wanted = sum(
+            0.5 * curvature(tower) * ((w - centre(tower, i)) ** 2).sum()
+            for i, w in enumerate(before[tower])
+        )
+        assert float(losses[tower]) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_low_precision_reads_still_update_float32_weights(mode, make_manager, trainable):
+    manager = make_manager(mode, 2, seed=1)
+    before = weights_of(manager, trainable)
+    train(manager, GradientDescent(), trainable, steps=1, dtype=tf.bfloat16)
+    expected = oracle(before, mode, "mean", 1, momentum=0.0)
+    for tower, weights in enumerate(weights_of(manager, trainable)):
+        for value, wanted in zip(weights, expected[tower], strict=True):
+            assert value.dtype == np.float32
+            np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
+    manager = make_manager(mode, 2, seed=1)
+    before = weights_of(manager, trainable)
+    optimizer = Momentum(0.75)
+    create_slots(manager, optimizer)
+
+    @tf.function(autograph=False)
+    def twice(rate):
+        one_step(manager, optimizer, trainable, rate)
+        return one_step(manager, optimizer, trainable, rate)
+
+    twice(tf.constant(RATE))
+    expected = oracle(before, mode, "mean", 2, momentum=0.75)
+    for tower, weights in enumerate(weights_of(manager, trainable)):
+        for value, wanted in zip(weights, expected[tower], strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_without_tracing(mode, make_manager, trainable):
+    manager = make_manager(mode, 2, seed=1)
+    before = weights_of(manager, trainable)
+    optimizer = Momentum(0.75)
+    create_slots(manager, optimizer)
+    for _ in range(2):
+        one_step(manager, optimizer, trainable, tf.constant(RATE))
+    expected = oracle(before, mode, "mean", 2, momentum=0.75)
+    for tower, weights in enumerate(weights_of(manager, trainable)):
+        for value, wanted in zip(weights, expected[tower], strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["cpu", "towers"])
+@pytest.mark.parametrize("mode", MODES)
+def test_updates_run_where_the_variables_are(mode, place, make_manager, trainable, cpu_devices):
+    manager = make_manager(mode, 3, parameter_device=place)
+    optimizer = Momentum(0.9)
+    create_slots(manager, optimizer)
+    step = tf.function(
+        lambda rate: one_step(manager, optimizer, trainable, rate), autograph=False
+    ).get_concrete_function(tf.TensorSpec([], tf.float32))
+    applied = [op for op in step.graph.get_operations() if op.type == "ResourceApplyMomentum"]
+    copies = [c for v in trainable for c in manager.savable_variables()[v.name].copies]
+    assert sorted(op.device for op in applied) == sorted(c.device for c in copies)
+    if manager.each_tower_has_variables():
+        reads = [op for op in step.graph.get_operations() if op.type == "ReadVariableOp"]
+        assert [op.device for op in reads] == [d for d in cpu_devices[:3] for _ in trainable]
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_manager, trainable):
+    manager = make_manager(mode, towers)
+    gradients = [[tf.fill(v.shape, float(t + 1)) for v in trainable] for t in range(towers)]
+    gradients[1][2] = None
+    for tensors in aggregate(manager, gradients, trainable):
+        total = sum(range(1, towers + 1))
+        for index, tensor in enumerate(tensors):
+            wanted = (total - (2 if index == 2 else 0)) / towers
+            np.testing.assert_allclose(tensor, np.full(trainable[index].shape, wanted), rtol=1e-6)
+
+
+def test_an_independent_tower_that_does_not_use_a_variable_keeps_it(make_manager, trainable):
+    manager = make_manager("independent", 2)
+    before = weights_of(manager, trainable)
+    train(manager, Momentum(0.9), trainable, skip={(1, 0)})
+    after = weights_of(manager, trainable)
+    assert (after[0][0] != before[0][0]).all()
+    np.testing.assert_array_equal(after[1][0], before[1][0])
+    assert (after[1][1] != before[1][1]).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, trainable):
+    manager = make_manager(mode, 2)
+    optimizer = RMSProp(0.9, 0.9, 1.0)
+    before = weights_of(manager, trainable)
+    train(manager, optimizer, trainable, skip={(0, 1), (1, 1)})
+    after = weights_of(manager, trainable)
+    slots = manager.savable_slots(optimizer)
+    for tower in range(2):
+        np.testing.assert_array_equal(after[tower][1], before[tower][1])
+        assert (after[tower][0] != before[tower][0]).all()
+        slot = slots[f"{trainable[1].name}/mean_square"].copy(tower)
+        assert (slot.numpy() == 1.0).all(), "not even decay reaches the slots"
+
+
+@pytest.mark.parametrize(
+    ("mode", "poisoned"),
+    [
+        ("parameter_server", [True, True]),
+        ("replicated", [True, True]),
+        ("independent", [False, True]),
+    ],
+)
+def test_nan_in_tower_1(mode, poisoned, make_manager, trainable):
+    manager = make_manager(mode, 2)
+    optimizer = GradientDescent()
+    gradients = [[tf.ones(v.shape) for v in trainable] for _ in range(2)]
+    gradients[1][1] *= np.nan
+    pairs = [
+        list(zip(gradients[t], manager.trainable_variables_on_device(t), strict=True))
+        for t in range(2)
+    ]
+    devices, state = manager.preprocess_device_grads(pairs)
+    for index, device in enumerate(devices):
+        manager.append_apply_gradients(
+            optimizer,
+            manager.get_gradients_to_apply(index, state),
+            None,
+            device,
+            learning_rate=tf.constant(0.1),
+        )
+    weights = weights_of(manager, trainable)
+    assert [bool(np.isnan(weights[t][1]).all()) for t in range(2)] == poisoned
+    assert all(np.isfinite(weights[t][i]).all() for t in range(2) for i in (0, 2, 3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_embedding_gradients_become_dense(mode, make_manager):
+    table = VariableSpec("embedding/table", (5, 2), Initializer.constant(0.0))
+    manager = make_manager(mode, 2, variables=[table], reduction="sum")
+    rows = ([3, 0, 3], [1, 3])
+
+    @tf.function(autograph=False)
+    def step():
+        device_grads = []
+        for tower, device in enumerate(manager.get_devices()):
+            with tf.device(device), tf.GradientTape() as tape:
+                value = manager.read(tower, table.name, tf.float32)
+                tape.watch(value)
+                loss = tf.reduce_sum(tf.gather(value, rows[tower]))
+            gradient = tape.gradient(loss, value)
+            assert isinstance(gradient, tf.IndexedSlices)
+            device_grads.append([(gradient, manager.variable(tower, table.name))])
+        devices, state = manager.preprocess_device_grads(device_grads)
+        return [manager.get_gradients_to_apply(i, state)[0][0] for i in range(len(devices))]
+
+    counts = [np.bincount(r, minlength=5) for r in rows]
+    wanted = counts if mode == "independent" else [counts[0] + counts[1]] * 2
+    for gradient, count in zip(step(), wanted, strict=False):
+        np.testing.assert_array_equal(gradient, np.stack([count, count], axis=1))
+
+
+class Conditional:
+    """A loss scale that updates only if told so, inside the graph."""
+
+    def __init__(self, good):
+        self.good = good
+
+    def run(self, update):
+        def branch():
+            with tf.control_dependencies(update()):
+                return tf.constant(1)
+
+        return [tf.cond(self.good, branch, lambda: tf.constant(0)).op]
+
+
+@pytest.mark.parametrize("good", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainable):
+    manager = make_manager(mode, 2, seed=1)
+    optimizer = Adam(0.9, 0.999, 1e-8)
+    create_slots(manager, optimizer)
+    state = [c for f in manager.savable_slots(optimizer).values() for c in f.copies]
+    state += [c for v in trainable for c in manager.savable_variables()[v.name].copies]
+    before = [v.numpy() for v in state]
+
+    @tf.function(autograph=False)
+    def step(rate, good):
+        return one_step(manager, optimizer, trainable, rate, loss_scale=Conditional(good))
+
+    step(tf.constant(RATE), tf.constant(good))
+    unchanged = [bool((v.numpy() == old).all()) for v, old in zip(state, before, strict=True)]
+    assert not any(unchanged) if good else all(unchanged)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
+    with pytest.raises(ValueError, match="1 towers for 2 devices"):
+        make_manager(mode, 2).preprocess_device_grads([[]])
+
+
+def test_every_registered_mode_is_tested_here():
+    assert set(names()) == set(MODES)

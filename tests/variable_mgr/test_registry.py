@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.variable_mgr import VariableMgrSpec, create, names, register
+from cnnbench.variable_mgr.independent import IndependentVariableMgr
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
+
+
+def spec(mode, **fields):
+    return VariableMgrSpec(variable_update=mode, devices=("/CPU:0",), cpu_device="/CPU:0", **fields)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cls"),
+    [
+        ("parameter_server", ParameterServerVariableMgr),
+        ("replicated", ReplicatedVariableMgr),
+        ("independent", IndependentVariableMgr),
+    ],
+)
+def test_one_spec_one_manager(mode, cls, declared):
+    assert mode in names()
+    assert type(create(spec(mode), declared)) is cls
+
+
+def test_unknown_manager(declared):
+    with pytest.raises(FlagError) as error:
+        create(spec("horovod"), declared)
+    assert str(error.value).startswith("--variable_update=horovod: must be one of ")
+    assert "independent, parameter_server, replicated" in str(error.value)
+
+
+def test_unknown_all_reduce_algorithm(declared):
+    with pytest.raises(FlagError, match=r"--all_reduce_spec=warp: must be one of .*copy"):
+        create(spec("replicated", all_reduce_spec="warp"), declared)
+
+
+def test_a_name_is_taken_once():
+    assert register("replicated")(ReplicatedVariableMgr) is ReplicatedVariableMgr
+    with pytest.raises(UsageError, match="'replicated' is already registered"):
+        register("replicated")(IndependentVariableMgr)
+    assert type(create(spec("replicated"), ())) is ReplicatedVariableMgr
+
+
+def test_variables_with_one_name_are_refused(declared):
+    with pytest.raises(UsageError, match="'conv0/bias' twice"):
+        create(spec("replicated"), (*declared, declared[1]))
+
+
+def test_names_come_before_tensorflow():
+    code = (
+        "import sys\n"
+        "from cnnbench.variable_mgr import VariableMgrSpec, create\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
