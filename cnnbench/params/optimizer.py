@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,6 @@ def _rate(name: str, text: str, piece: str) -> float:
 
 
 def _epoch(name: str, text: str, piece: str) -> int:
-    if not (piece.isascii() and piece.isdigit()):
+    if not re.fullmatch("[0-9]{1,9}", piece):
         raise FlagError(name, text, f"{piece!r} is not an epoch (a whole number of at least 0)")
     return int(piece)

@@ -121,9 +121,11 @@ def _check_fp16_spellings(given: dict[str, Any]) -> None:
             )
 
 
-def _unknown_flag(name: str, known: Iterable[str]) -> str:
-    candidates = [*known, *(f"no{n}" for n in known)]
-    close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
+    if name.removeprefix("no") in known:
+        return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
+    switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
+    close = difflib.get_close_matches(name, [*known, *switches], n=1)
     hint = f"; did you mean --{close[0]}?" if close else "; cnnbench --help lists them all"
     return f"unknown flag --{name}{hint}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,8 @@ def check(params: Params) -> None:
         raise FlagError(
             "data_format",
             "NCHW",
-            "TensorFlow has no NCHW convolutions on the CPU; use NHWC or auto, or --device=gpu",
+            "works on the CPU only where oneDNN stands in for TensorFlow's own kernels; "
+            "use NHWC or auto, or --device=gpu",
         )
     if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
         raise FlagError(
@@ -94,7 +96,7 @@ def check(params: Params) -> None:
 
 def _check_gpu_indices(text: str, num_gpus: int) -> None:
     indices = [piece.strip() for piece in text.split(",")]
-    if not all(index.isascii() and index.isdigit() for index in indices):
+    if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
         raise FlagError("gpu_indices", text, "must be whole numbers with commas, as in 0,1,3,2")
     if len({int(index) for index in indices}) != len(indices):
         raise FlagError("gpu_indices", text, "must name every GPU once")

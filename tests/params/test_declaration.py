@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.errors import FlagError
@@ -138,12 +138,14 @@ def test_normalise_leaves_wrong_types_alone():
     assert SPECS["count"].normalise(1.0) == 1.0
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=9))
 def test_integers_survive_text(value):
     spec = SPECS["count"]
     assert spec.parse(spec.text(value)) == value
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=0, exclude_min=True, allow_infinity=False), max_size=4))
 def test_numbers_survive_text(values):
     spec = SPECS["epochs"]

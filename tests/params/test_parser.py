@@ -1,4 +1,8 @@
+import contextlib
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.params import FLAGS, Params, parse_args
@@ -68,6 +72,10 @@ def test_flagfile(tmp_path):
         (["--model=lenet", "--", "x"], "stray argument 'x': flags are written --flag=value"),
         (["--batchsize=3"], "unknown flag --batchsize; did you mean --batch_size?"),
         (["--nowinograd"], "unknown flag --nowinograd; did you mean --nowinograd_nonfused?"),
+        (
+            ["--nonum_gpus"],
+            "--nonum_gpus: only a boolean has a --no form, write --num_gpus=value",
+        ),
         (["--zzzzzz"], "unknown flag --zzzzzz; cnnbench --help lists them all"),
         (["--batch_size"], "--batch_size needs a value: write --batch_size=value"),
         (["--xla=maybe"], "--xla=maybe: must be true or false"),
@@ -93,6 +101,26 @@ def test_wrong_use_is_one_line(argv, message):
     with pytest.raises(UsageError) as caught:
         parse_args(argv)
     assert str(caught.value) == message
+
+
+_NAMES = st.sampled_from([spec.name for spec in (*FLAGS, *OBSOLETE)])
+_VALUES = st.sampled_from(["", "0", "-1", "true", "nan", "1e999", "9" * 5000, "1;2;3", "0,1", "--"])
+_ARGUMENT = st.one_of(
+    st.builds("--{}={}".format, _NAMES, _VALUES),
+    st.builds("-{}={}".format, _NAMES, st.text(max_size=5)),
+    st.builds("--no{}".format, _NAMES),
+    st.builds("--{}".format, _NAMES),
+    _VALUES,
+    st.text(max_size=5).filter(lambda text: "flagfile" not in text),
+)
+
+
+@settings(deadline=None)  # it is about what is said, not how fast
+@given(st.lists(_ARGUMENT, max_size=4))
+def test_whatever_is_typed_is_used_or_refused(argv):
+    with contextlib.suppress(UsageError):
+        parsed = parse_args(argv)
+        assert Params(**parsed.params.as_dict()) == parsed.params
 
 
 def test_missing_flagfile_is_wrong_use(tmp_path):
