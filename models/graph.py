@@ -145,6 +145,8 @@ class GraphNetwork(Network[Tensor]):
         self._seed = seed
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
+        outer = tf.get_current_name_scope()
+        self._outer_scope = [outer] if outer else []
         self._input: tuple[Tensor, Tensor] | None = None  # images as laid out, images in NHWC
 
     def receive(self, images: Tensor) -> Tensor:
@@ -187,7 +189,10 @@ class GraphNetwork(Network[Tensor]):
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        scope: contextlib.AbstractContextManager[Any] = tf.name_scope(name)
+        # The whole path with a final slash: entering a scope again continues it, where a plain
+        # name would become stage1_1.
+        path = "/".join([*self._outer_scope, *self._scopes, ""])
+        scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope
 
     def _read(self, spec: VariableSpec) -> Tensor:

@@ -201,7 +201,7 @@ def test_an_edit_that_fails_takes_the_old_models_with_it(tmp_path):
     path = plugin(tmp_path, PLUGIN.format(batch=2))
     load_plugin(path)
     plugin(tmp_path, "raise RuntimeError\n")
-    with pytest.raises(FlagError, match="fails: RuntimeError$"):
+    with pytest.raises(FlagError, match=r"fails: RuntimeError$"):
         load_plugin(path)
     assert "probe" not in model_names("imagenet")
 

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import UsageError
+from cnnbench.models import Initializer, LearningRateSpec, Model, declare, get_model
+from cnnbench.models.graph import GraphNetwork, forward
+
+SMALL = [("resnet20", "cifar10"), ("resnet20_v2", "cifar10"), ("alexnet", "cifar10")]
+
+
+def images_for(model, count=2, dtype=tf.float32, seed=0):
+    shape = (count, model.image_size, model.image_size, model.channels)
+    return tf.cast(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def logits_and_gradients(model, num_classes, weights, images, **options):
+    labels = tf.range(len(images), dtype=tf.int32)
+
+    @tf.function(autograph=False)
+    def step(images, values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            result = forward(
+                model,
+                num_classes,
+                images,
+                lambda spec, dtype: tf.cast(values[spec.name], dtype),
+                **options,
+            )
+            loss = tf.reduce_mean(model.loss(result.logits, labels))
+        gradients = tape.gradient(loss, values)
+        learned = [gradients[n] for n in sorted(values) if "/moving_" not in n]
+        return [result.logits, *learned]
+
+    return step(images, weights.values)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("name", "dataset"), SMALL)
+def test_forward_reads_the_declared_variables_and_no_others(name, dataset, training, make_weights):
+    model = get_model(name, dataset)
+    spec = declare(model, 11)
+    weights = make_weights(spec.variables)
+    forward(model, 11, images_for(model), weights.read, training=training)
+    # In training the batch's own moments take the place of the moving averages.
+    expected = {v.name: v.shape for v in spec.variables if not (training and v.statistic)}
+    assert weights.read_shapes == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_batch_norm_reads_float32_and_all_else_the_compute_dtype(dtype, make_weights):
+    model = get_model("resnet20_v2", "cifar10")
+    weights = make_weights(declare(model, 11).variables)
+    for training in (True, False):
+        result = forward(
+            model, 11, images_for(model), weights.read, training=training, compute_dtype=dtype
+        )
+        assert result.logits.dtype == tf.float32
+        assert tuple(result.logits.shape) == (2, 11)
+    for name, read in weights.read_dtypes.items():
+        assert read == (tf.float32 if "batchnorm" in name else dtype), name
+
+
+def test_moments_come_in_the_order_of_the_layers_and_only_in_training(make_weights):
+    model = get_model("resnet20", "cifar10")
+    spec = declare(model, 11)
+    weights = make_weights(spec.variables)
+    result = forward(model, 11, images_for(model), weights.read, training=True)
+    means = [v for v in spec.variables if v.name.endswith("moving_mean")]
+    variances = [v for v in spec.variables if v.name.endswith("moving_variance")]
+    assert [m.mean_spec for m in result.moments] == means
+    assert [m.variance_spec for m in result.moments] == variances
+    assert all(tuple(m.batch_mean.shape) == m.mean_spec.shape for m in result.moments)
+    assert forward(model, 11, images_for(model), weights.read, training=False).moments == ()
+
+
+def nchw_runs():
+    """Stock CPU kernels are NHWC; oneDNN's take NCHW too."""
+    try:
+        tf.nn.conv2d(tf.zeros([1, 1, 4, 4]), tf.zeros([1, 1, 1, 1]), 1, "SAME", data_format="NCHW")
+        tf.nn.max_pool2d(tf.zeros([1, 1, 4, 4]), 2, 2, "SAME", data_format="NCHW")
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("name", "dataset"), [*SMALL, ("lenet", "imagenet"), ("trivial", "imagenet")]
+)
+def test_nchw_equals_nhwc(name, dataset, training, make_weights, monkeypatch):
+    if not nchw_runs():
+        pytest.skip("this TensorFlow build has no NCHW convolution for CPUs")
+    # Without kinks: where rounding flips a single ReLU, gradients differ by a hundredth.
+    monkeypatch.setattr(GraphNetwork, "_relu", lambda self, x: tf.nn.softplus(x))
+    model = get_model(name, dataset)
+    weights = make_weights(declare(model, 11).variables)
+    images = images_for(model, count=4)
+    results = [
+        logits_and_gradients(model, 11, weights, images, training=training, data_format=layout)
+        for layout in ("NHWC", "NCHW")
+    ]
+    for one, other in zip(*results, strict=True):
+        assert float(tf.norm(one - other)) < 3e-4 * float(tf.norm(one)) + 1e-6
+
+
+def operations(model, num_classes, **options):
+    """Types of the operations of a forward pass, once per operation."""
+    weights = {
+        v.name: tf.TensorSpec(v.shape, tf.float32) for v in declare(model, num_classes).variables
+    }
+
+    @tf.function(autograph=False)
+    def run(images, values):
+        return forward(
+            model, num_classes, images, lambda s, d: tf.cast(values[s.name], d), **options
+        ).logits
+
+    size = model.image_size
+    traced = run.get_concrete_function(tf.TensorSpec([4, size, size, 3]), weights)
+    return [op.type for op in traced.graph.get_operations()]
+
+
+def test_resnet50_has_no_operation_beyond_its_layers():
+    ops = operations(get_model("resnet50_v1.5", "imagenet"), 1001, training=True)
+    plumbing = {"Placeholder", "Const", "Identity", "NoOp"}
+    counts = {kind: ops.count(kind) for kind in set(ops) - plumbing}
+    assert counts == {
+        "Conv2D": 53,
+        "FusedBatchNormV3": 53,
+        "Relu": 49,
+        "AddV2": 16,
+        "Pad": 4,  # the stem and the three strided 3 x 3 convolutions
+        "MaxPool": 1,
+        "Mean": 1,
+        "MatMul": 1,
+        "BiasAdd": 1,
+    }
+
+
+def test_images_are_cast_and_transposed_once():
+    options = {"training": True, "data_format": "NCHW", "compute_dtype": "bfloat16"}
+    ops = operations(get_model("resnet20", "cifar10"), 11, **options)
+    assert ops.count("Transpose") == 1
+    # The images, each kernel and bias that the test's reader casts, and the logits.
+    kernels = 19 + 2
+    assert ops.count("Cast") == 1 + kernels + 1
+
+
+def test_a_network_that_flattens_its_images_needs_no_transposition():
+    model = get_model("trivial", "imagenet")
+    ops = operations(model, 1001, training=True, data_format="NCHW")
+    assert ops.count("Transpose") <= 1  # made, but nothing hangs on it: pruned
+
+
+def test_operations_carry_the_names_of_their_layers():
+    model = get_model("resnet20", "cifar10")
+    with tf.Graph().as_default() as graph, tf.name_scope("tower_1"):
+        images = tf.zeros([2, 32, 32, 3])
+        forward(model, 11, images, lambda s, d: tf.zeros(s.shape, d), training=True)
+    names = {op.name for op in graph.get_operations()}
+    for spec in declare(model, 11).variables:
+        layer, variable = spec.name.rsplit("/", 1)
+        if variable == "kernel":
+            kind = "MatMul" if layer.startswith("affine") else "Conv2D"
+            assert f"tower_1/{layer}/{kind}" in names
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.float32, tf.bfloat16])
+def test_images_may_come_in_any_dtype(dtype, make_weights):
+    model = get_model("resnet20", "cifar10")
+    weights = make_weights(declare(model, 11).variables)
+    whole = tf.cast(np.random.default_rng(0).integers(0, 4, (2, 32, 32, 3)), dtype)
+    options = {"training": False}
+    given = forward(model, 11, whole, weights.read, **options).logits
+    plain = forward(model, 11, tf.cast(whole, tf.float32), weights.read, **options).logits
+    np.testing.assert_array_equal(given, plain)
+
+
+@pytest.mark.parametrize(("name", "dataset"), SMALL)
+def test_bfloat16_is_near_float32(name, dataset, make_weights):
+    model = get_model(name, dataset)
+    weights = make_weights(declare(model, 11).variables)
+    images = images_for(model, count=4)
+    exact = forward(model, 11, images, weights.read, training=False).logits
+    rough = forward(
+        model, 11, images, weights.read, training=False, compute_dtype="bfloat16"
+    ).logits
+    assert float(tf.norm(rough - exact) / tf.norm(exact)) < 0.03
+
+
+def test_bad_calls_are_refused(make_weights):
+    model = get_model("lenet", "imagenet")
+    weights = make_weights(declare(model, 11).variables)
+    with pytest.raises(UsageError, match="NHWC or NCHW, not 'nchw'"):
+        forward(model, 11, images_for(model), weights.read, training=True, data_format="nchw")
+    with pytest.raises(UsageError, match=r"takes images of shape \(28, 28, 3\), not \(32, 32, 3\)"):
+        forward(model, 11, tf.zeros([2, 32, 32, 3]), weights.read, training=True)
+
+
+class Product(Model):
+    """Loss of an example = mean of its pixels x A x B, as the update oracles use it."""
+
+    name = "product"
+    dataset = "imagenet"
+    image_size = 1
+    batch_size = 2
+    learning_rate = LearningRateSpec(0.1)
+
+    def build(self, net, images):
+        a = net.variable("A", (), Initializer.constant(1.0))
+        b = net.variable("B", (), Initializer.constant(2.0))
+        return net.apply(
+            lambda x, a, b: tf.reduce_mean(x, [1, 2, 3])[:, None] * a * b, images, a, b, shape=(1,)
+        )
+
+    def loss(self, logits, labels):
+        return logits[:, 0]
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_scalar_variables_and_a_loss_of_ones_own(layout, dtype):
+    model = Product()
+    assert [v.shape for v in declare(model, 11).variables] == [(), ()]
+    assert declare(model, 11).parameters == 2
+    values = {"A": tf.constant(1.0), "B": tf.constant(2.0)}
+    images = tf.reshape(tf.constant([-1.0, 0.0, 1.0, 2.0]), [4, 1, 1, 1]) * tf.ones([1, 1, 1, 3])
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        result = forward(
+            model,
+            11,
+            images,
+            lambda spec, wanted: tf.cast(values[spec.name], wanted),
+            training=True,
+            data_format=layout,
+            compute_dtype=dtype,
+        )
+        losses = model.loss(result.logits, tf.zeros([4], tf.int32))
+        mean = tf.reduce_mean(losses)
+    assert losses.numpy().tolist() == [-2.0, 0.0, 2.0, 4.0]
+    gradients = tape.gradient(mean, values)
+    assert (float(gradients["A"]), float(gradients["B"])) == (1.0, 0.5)
+
+
+def test_the_default_loss_is_softmax_cross_entropy():
+    logits = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    labels = np.array([4, 0, 2], np.int32)
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    expected = -np.log(shares[np.arange(3), labels])
+    losses = get_model("lenet", "imagenet").loss(tf.constant(logits), tf.constant(labels))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)

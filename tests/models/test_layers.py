@@ -1,0 +1,311 @@
+"""Every kind of layer against formulas written anew, and its gradient against differences.
+
+The layers run in float64 (the interpreter takes any compute dtype), so central differences are
+good to about 1e-7; batch norm and LRN, whose kernels are float32, are compared with automatic
+differentiation of the plain formula instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import UsageError
+from cnnbench.models import BatchNorm, Initializer
+from cnnbench.models.graph import GraphNetwork
+
+
+def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0):
+    """A network whose variables have the given values, by canonical name."""
+    return GraphNetwork(
+        4,
+        lambda spec, wanted: tf.cast(values[spec.name], wanted),
+        training=training,
+        batch_norm=BatchNorm(),
+        data_format=data_format,
+        compute_dtype=dtype,
+        seed=seed,
+    )
+
+
+def normal(*shape, seed=0):
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape))
+
+
+IMAGES = (2, 6, 6, 3)
+LAYERS = {
+    # name: (layer, {variable: shape})
+    "conv same": (lambda n, x: n.conv(x, 4, 3, activation=None), {"conv0/kernel": (3, 3, 3, 4)}),
+    "conv same stride 2": (
+        lambda n, x: n.conv(x, 4, 3, 2, activation=None),
+        {"conv0/kernel": (3, 3, 3, 4)},
+    ),
+    "conv valid stride 2": (
+        lambda n, x: n.conv(x, 4, 3, 2, "VALID", activation=None),
+        {"conv0/kernel": (3, 3, 3, 4)},
+    ),
+    "conv same_resnet stride 2": (
+        lambda n, x: n.conv(x, 4, 3, 2, "SAME_RESNET", activation=None),
+        {"conv0/kernel": (3, 3, 3, 4)},
+    ),
+    "conv same_resnet even kernel": (
+        lambda n, x: n.conv(x, 4, (4, 1), 2, "SAME_RESNET", activation=None),
+        {"conv0/kernel": (4, 1, 3, 4)},
+    ),
+    "conv oblong, relu": (
+        lambda n, x: n.conv(x, 4, (1, 3), (2, 1)),
+        {"conv0/kernel": (1, 3, 3, 4)},
+    ),
+    "max pool": (lambda n, x: n.max_pool(x, 3, 2), {}),
+    "max pool same": (lambda n, x: n.max_pool(x, 3, 2, "SAME"), {}),
+    "avg pool": (lambda n, x: n.avg_pool(x, 2, 2), {}),
+    "avg pool same": (lambda n, x: n.avg_pool(x, 3, 2, "SAME"), {}),
+    "avg pool 1x1": (lambda n, x: n.avg_pool(x, 1, 2), {}),
+    "global avg pool": (lambda n, x: n.global_avg_pool(x), {}),
+    "flatten, affine": (
+        lambda n, x: n.affine(n.flatten(x), 5, None),
+        {"affine0/kernel": (108, 5), "affine0/bias": (5,)},
+    ),
+    "affine, relu": (
+        lambda n, x: n.affine(n.flatten(x), 5),
+        {"affine0/kernel": (108, 5), "affine0/bias": (5,)},
+    ),
+    "relu": (lambda n, x: n.relu(x), {}),
+    "add": (lambda n, x: n.add(x, n.relu(x)), {}),
+    "concat": (lambda n, x: n.concat([x, n.relu(x)]), {}),
+    "pad channels": (lambda n, x: n.pad_channels(x, 1, 2), {}),
+    "dropout in evaluation": (lambda n, x: n.dropout(x), {}),
+    "scalar variable": (
+        lambda n, x: n.apply(lambda y, a: y * a, x, n.variable("A", (), Initializer.constant(1.0))),
+        {"A": ()},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradient_equals_finite_differences(name):
+    layer, shapes = LAYERS[name]
+    shapes = dict(shapes)
+    if "conv0/kernel" in shapes:
+        shapes["conv0/bias"] = shapes["conv0/kernel"][-1:]
+    training = name != "dropout in evaluation"
+    names = list(shapes)
+    start = [normal(*IMAGES), *(normal(*s, seed=i + 1) for i, s in enumerate(shapes.values()))]
+    direction = [normal(*s.shape, seed=100 + i) for i, s in enumerate(start)]
+
+    def loss(images, *weights):
+        net = network(dict(zip(names, weights, strict=True)), training=training)
+        y = layer(net, images)
+        return tf.reduce_sum(y * normal(*y.shape, seed=50))
+
+    with tf.GradientTape() as tape:
+        tape.watch(start)
+        value = loss(*start)
+    gradients = tape.gradient(value, start)
+    for i, gradient in enumerate(gradients):
+        step = 1e-6
+
+        def moved(h, i=i):
+            return loss(
+                *(
+                    s + h * d if j == i else s
+                    for j, (s, d) in enumerate(zip(start, direction, strict=True))
+                )
+            )
+
+        slope = (moved(step) - moved(-step)) / (2 * step)
+        assert float(tf.reduce_sum(gradient * direction[i])) == pytest.approx(
+            float(slope), rel=1e-6, abs=1e-7
+        )
+
+
+# Values ---------------------------------------------------------------------------------------
+
+
+def plain_conv(images, kernel, stride, before, after):
+    """Convolution by its definition, zeros before and after both sides."""
+    padded = np.pad(images, [(0, 0), (before, after), (before, after), (0, 0)])
+    k, count = kernel.shape[0], (padded.shape[1] - kernel.shape[0]) // stride + 1
+    out = np.zeros((len(images), count, count, kernel.shape[3]))
+    for i in range(count):
+        for j in range(count):
+            patch = padded[:, i * stride : i * stride + k, j * stride : j * stride + k]
+            out[:, i, j] = np.tensordot(patch, kernel, 3)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("padding", "stride", "before", "after"),
+    [
+        ("SAME", 1, 1, 1),
+        ("SAME", 2, 0, 1),  # TensorFlow's SAME puts the odd zero last on an even image
+        ("VALID", 2, 0, 0),
+        ("SAME_RESNET", 1, 1, 1),
+        ("SAME_RESNET", 2, 1, 1),
+    ],
+)
+def test_convolution_by_definition(padding, stride, before, after):
+    images, kernel, bias = normal(*IMAGES), normal(3, 3, 3, 4, seed=1), normal(4, seed=2)
+    net = network({"conv0/kernel": kernel, "conv0/bias": bias})
+    y = net.conv(images, 4, 3, stride, padding)
+    expected = plain_conv(images.numpy(), kernel.numpy(), stride, before, after) + bias.numpy()
+    np.testing.assert_allclose(y, np.maximum(expected, 0.0), atol=1e-12)
+
+
+def norm_values(channels):
+    draw = np.random.default_rng(5)
+    return {
+        f"batchnorm0/{name}": tf.constant(draw.uniform(0.5, 1.5, channels).astype(np.float32))
+        for name in ("gamma", "beta", "moving_mean", "moving_variance")
+    }
+
+
+def test_batch_norm_in_training_equals_its_formula_and_gradient():
+    images = tf.constant(np.random.default_rng(0).standard_normal((8, 5, 5, 3)), tf.float32)
+    weights = tf.constant(np.random.default_rng(1).standard_normal((8, 5, 5, 3)), tf.float32)
+    values = norm_values(3)
+    gamma, beta = values["batchnorm0/gamma"], values["batchnorm0/beta"]
+
+    def formula(x):
+        x = tf.cast(x, tf.float64)
+        mean = tf.reduce_mean(x, [0, 1, 2])
+        variance = tf.reduce_mean((x - mean) ** 2, [0, 1, 2])
+        scaled = (x - mean) / tf.sqrt(variance + 1e-5) * tf.cast(gamma, tf.float64)
+        return scaled + tf.cast(beta, tf.float64)
+
+    sources = [images, gamma, beta]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(sources)
+        net = network(values, dtype=tf.float32)
+        ours = net.batch_norm(images)
+        plain = formula(images)
+        our_loss = tf.reduce_sum(ours * weights)
+        plain_loss = tf.reduce_sum(plain * tf.cast(weights, tf.float64))
+    np.testing.assert_allclose(ours, plain, atol=1e-5)
+    for one, other in zip(
+        tape.gradient(our_loss, sources), tape.gradient(plain_loss, sources), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
+    raw = 3.0 + np.random.default_rng(0).standard_normal((4, 2, 2, 3))
+    images = tf.cast(raw, dtype)
+    net = network(norm_values(3), dtype=tf.as_dtype(dtype))
+    assert net.batch_norm(images).dtype == dtype
+    (moments,) = net.moments
+    assert moments.batch_mean.dtype == moments.batch_variance.dtype == tf.float32
+    seen = tf.cast(images, tf.float64).numpy().reshape(-1, 3)
+    np.testing.assert_allclose(moments.batch_mean, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.batch_variance, seen.var(0, ddof=1), rtol=1e-4)
+    assert (moments.mean_spec.name, moments.variance_spec.name, moments.decay) == (
+        "batchnorm0/moving_mean",
+        "batchnorm0/moving_variance",
+        0.9,
+    )
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_batch_norm_in_evaluation_uses_the_moving_averages(scale):
+    images = tf.constant(np.random.default_rng(0).standard_normal((2, 4, 4, 3)), tf.float32)
+    values = norm_values(3)
+    net = network(values, training=False, dtype=tf.float32)
+    y = net.batch_norm(images, settings=BatchNorm(epsilon=0.01, scale=scale))
+    mean, variance, gamma, beta = (
+        values[f"batchnorm0/{n}"].numpy()
+        for n in ("moving_mean", "moving_variance", "gamma", "beta")
+    )
+    expected = (images - mean) / np.sqrt(variance + 0.01) * (gamma if scale else 1.0) + beta
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    assert net.moments == []
+
+
+def test_lrn_equals_its_formula_and_gradient():
+    images = tf.constant(np.random.default_rng(0).standard_normal((2, 3, 3, 7)), tf.float32)
+
+    def formula(x):
+        squares = tf.pad(x**2, [[0, 0], [0, 0], [0, 0], [2, 2]])
+        total = sum(squares[..., i : i + 7] for i in range(5))
+        return x / (1.5 + 0.3 * total) ** 0.75
+
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(images)
+        ours = network({}, dtype=tf.float32).lrn(images, radius=2, bias=1.5, alpha=0.3, beta=0.75)
+        plain = formula(images)
+        our_loss, plain_loss = (tf.reduce_sum(y * tf.sin(images)) for y in (ours, plain))
+    np.testing.assert_allclose(ours, plain, atol=1e-6)
+    np.testing.assert_allclose(
+        tape.gradient(our_loss, images), tape.gradient(plain_loss, images), atol=1e-5
+    )
+
+
+# Dropout --------------------------------------------------------------------------------------
+
+ONES = tf.ones([40, 10, 10, 10])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("keep", [0.5, 0.8])
+def test_dropout_keeps_the_share_it_is_told_and_scales(dtype, keep):
+    images = tf.cast(ONES, dtype)
+    y = tf.cast(network({}, dtype=tf.as_dtype(dtype), seed=3).dropout(images, keep), tf.float32)
+    kept = y.numpy()[y.numpy() > 0]
+    np.testing.assert_allclose(kept, 1.0 / keep, rtol=5e-3)
+    spread = (keep * (1 - keep) / 40_000) ** 0.5
+    assert abs(len(kept) / 40_000 - keep) < 5 * spread
+
+
+def test_dropout_follows_the_seed_and_differs_between_layers():
+    def draw(seed):
+        net = network({}, dtype=tf.float32, seed=seed)
+        return net.dropout(ONES).numpy(), net.dropout(ONES).numpy()
+
+    first, second = draw(7)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, draw(7)[0])
+    assert np.array_equal(first, draw(tf.constant([7, 0]))[0])
+    assert np.array_equal(first, draw(tf.constant([7, 0], tf.int64))[0])
+    assert not np.array_equal(first, draw(8)[0])
+    assert not np.array_equal(first, draw([7, 1])[0])  # the next step
+
+
+def test_dropout_that_keeps_all_and_dropout_in_evaluation_make_no_operation():
+    assert network({}).dropout(ONES, keep=1.0) is ONES
+    assert network({}, training=False).dropout(ONES) is ONES
+
+
+# Functions of one's own -----------------------------------------------------------------------
+
+
+def test_apply_hands_image_like_tensors_over_in_nhwc_and_leaves_variables_alone():
+    seen = {}
+
+    def function(x, kernel):
+        seen.update(x=tuple(x.shape), kernel=tuple(kernel.shape))
+        return x[:, :2]
+
+    values = {"own": normal(3, 3, 4, 5)}
+    net = network(values, data_format="NCHW")
+    images = net.receive(normal(2, 6, 8, 3))
+    kernel = net.variable("own", (3, 3, 4, 5), Initializer.constant(0.0))
+    y = net.apply(function, net.relu(images), kernel, shape=(2, 8, 3))
+    assert seen == {"x": (2, 6, 8, 3), "kernel": (3, 3, 4, 5)}
+    assert net.shape(y) == (2, 8, 3)
+    assert tuple(y.shape) == (2, 3, 2, 8)
+    assert net.shape(kernel) == (3, 3, 4, 5)
+
+
+def test_apply_to_variables_alone_has_no_batch():
+    net = network({"A": tf.constant(2.0), "B": tf.constant(3.0)})
+    a, b = (net.variable(n, (), Initializer.constant(0.0)) for n in "AB")
+    product = net.apply(lambda x, y: x * y, a, b)
+    assert net.shape(product) == ()
+    assert float(net.apply(lambda x, p: x * p, tf.ones([1, 1], tf.float64), product)[0, 0]) == 6.0
+
+
+def test_apply_whose_function_makes_another_shape_is_refused():
+    net = network({})
+    with pytest.raises(UsageError, match=r"declared the shape \(6, 6, 3\).*made \(6, 6, 2\)"):
+        net.apply(lambda x: x[..., :2], normal(*IMAGES))

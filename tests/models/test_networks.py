@@ -1,0 +1,136 @@
+"""What holds for every built-in network: its size, its defaults, and that it trains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.models import declare, get_model
+from cnnbench.models.graph import forward
+
+CLASSES = {"imagenet": 1001, "cifar10": 11}
+
+# (model, data set): parameters, image size, batch size, base learning rate. The counts are
+# those of the graphs that tf_cnn_benchmarks builds.
+TABLE = {
+    ("trivial", "imagenet"): (4_263_877, 227, 32, 0.005),
+    ("lenet", "imagenet"): (2_173_353, 28, 32, 0.005),
+    ("alexnet", "imagenet"): (61_842_345, 227, 512, 0.005),
+    ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128),
+    ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128),
+    ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128),
+    ("resnet152", "imagenet"): (60_194_857, 224, 32, 0.128),
+    ("resnet152_v1.5", "imagenet"): (60_194_857, 224, 32, 0.128),
+    ("resnet152_v2", "imagenet"): (60_139_369, 224, 32, 0.128),
+    ("resnet20", "cifar10"): (269_787, 32, 128, 0.1),
+    ("resnet20_v2", "cifar10"): (269_467, 32, 128, 0.1),
+    ("resnet32", "cifar10"): (464_219, 32, 128, 0.1),
+    ("resnet110", "cifar10"): (1_728_027, 32, 128, 0.1),
+    ("resnet110_v2", "cifar10"): (1_726_027, 32, 128, 0.1),
+    # By hand: 3072 + 1, 4096 + 4096, 4096 * 11 + 11.
+    ("trivial", "cifar10"): (3_073 + 8_192 + 45_067, 32, 32, 0.005),
+    # By hand: two 5 x 5 convolutions with biases, 8 * 8 * 64 to 384 to 192 to 11.
+    ("alexnet", "cifar10"): (
+        (75 * 64 + 64) + (1_600 * 64 + 64) + (4_096 * 384 + 384) + (384 * 192 + 192) + 193 * 11,
+        32,
+        128,
+        0.1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "dataset"), TABLE)
+def test_size_and_defaults(name, dataset):
+    model = get_model(name, dataset)
+    spec = declare(model, CLASSES[dataset])
+    # All of a built-in network's parameters are trained; moving averages are not parameters.
+    assert spec.parameters == spec.trainable_parameters
+    found = (spec.parameters, model.image_size, model.batch_size, model.learning_rate.base)
+    assert found == TABLE[name, dataset]
+    assert (spec.image_size, spec.channels, spec.num_classes) == (
+        model.image_size,
+        3,
+        CLASSES[dataset],
+    )
+
+
+@pytest.mark.parametrize(("depth", "stages"), [(101, (3, 4, 23, 3)), (152, (3, 8, 36, 3))])
+@pytest.mark.parametrize("version", ["", "_v1.5", "_v2"])
+def test_deep_resnets_have_their_blocks(depth, stages, version):
+    variables = declare(get_model(f"resnet{depth}{version}", "imagenet"), 1001).variables
+    blocks = {tuple(v.name.split("/")[:2]) for v in variables if v.name.startswith("stage")}
+    assert tuple(sum(s == f"stage{i}" for s, _ in blocks) for i in range(4)) == stages
+    kernels = [v for v in variables if len(v.shape) == 4]
+    assert len(kernels) + 1 == depth + 4  # the depth leaves out the four projections
+
+
+def test_cifar_resnets_have_the_depth_they_are_named_after():
+    for depth in (20, 32, 44, 56, 110):
+        for version in ("", "_v2"):
+            variables = declare(get_model(f"resnet{depth}{version}", "cifar10"), 11).variables
+            assert sum(v.name.endswith("kernel") for v in variables) == depth
+
+
+def test_moving_averages_are_two_per_normalised_channel():
+    spec = declare(get_model("resnet50", "imagenet"), 1001)
+    assert spec.statistics == 53_120  # keras.applications.ResNet50: non-trainable parameters
+
+
+def test_cifar_alexnet_follows_its_initial_values_and_schedule():
+    model = get_model("alexnet", "cifar10")
+    first = {v.name: v.initializer for v in declare(model, 11).variables}
+    assert [first[f"conv{i}/kernel"].stddev for i in (0, 1)] == [0.05, 0.05]
+    assert [first[f"conv{i}/bias"].value for i in (0, 1)] == [0.0, 0.1]
+    assert [first[f"affine{i}/kernel"].stddev for i in (0, 1)] == [0.04, 0.04]
+    assert [first[f"affine{i}/bias"].value for i in (0, 1)] == [0.1, 0.1]
+    rate = model.learning_rate
+    assert rate.boundaries_epochs[:3] == (100.0, 200.0, 300.0)
+    assert rate.factors[:3] == pytest.approx((1.0, 0.1, 0.01))
+
+
+# Large images or depth cost minutes, not insight: those networks are cut to a size of theirs.
+SIZES = {"alexnet": 67, "resnet50": 64, "resnet50_v1.5": 64, "resnet50_v2": 64}
+TRAINED = [(n, d) for n, d in TABLE if "152" not in n and "110" not in n]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "dataset"), TRAINED)
+def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_weights):
+    model = get_model(name, dataset)
+    if dataset == "imagenet":
+        model.image_size = SIZES.get(name, model.image_size)
+    variables = declare(model, 11).variables
+    weights = make_weights(variables)
+    size = model.image_size
+    images = tf.constant(np.random.default_rng(0).standard_normal((4, size, size, 3)), tf.float32)
+    labels = tf.constant([0, 3, 6, 9])
+    trained = [v.name for v in variables if v.trainable]
+
+    @tf.function(autograph=False)
+    def loss_and_gradients(values):
+        with tf.GradientTape() as tape:
+            tape.watch([values[n] for n in trained])
+            logits = forward(
+                model,
+                11,
+                images,
+                lambda spec, wanted: tf.cast(values[spec.name], wanted),
+                training=True,
+                compute_dtype=dtype,
+                seed=1,
+            ).logits
+            loss = tf.reduce_mean(model.loss(logits, labels))
+        return loss, tape.gradient(loss, [values[n] for n in trained])
+
+    before, gradients = loss_and_gradients(weights.values)
+    assert all(g is not None and g.dtype == tf.float32 for g in gradients)
+    squared = float(tf.add_n([tf.reduce_sum(g * g) for g in gradients]))
+    assert squared > 0
+    # Short enough for the slope to hold: it foretells a tenth of the loss.
+    rate = 0.1 * float(before) / squared
+    moved = dict(weights.values)
+    for variable, gradient in zip(trained, gradients, strict=True):
+        moved[variable] = moved[variable] - rate * gradient
+    after, _ = loss_and_gradients(moved)
+    assert float(after) < float(before)
