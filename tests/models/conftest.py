@@ -44,8 +44,13 @@ def make_weights() -> Callable[[Iterable[VariableSpec]], Weights]:
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test registers is gone afterwards."""
-    registry.model_names("imagenet")
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
-    monkeypatch.setattr(registry, "_loaded", set(registry._loaded))
+    """Starts with the models of the package alone; what the test registers is gone afterwards."""
+    registry.get_model("trivial", "imagenet")
+    models = {
+        key: make
+        for key, make in registry._factories.items()
+        if type(make()).__module__.startswith("cnnbench.models.")
+    }
+    monkeypatch.setattr(registry, "_factories", models)
+    monkeypatch.setattr(registry, "_plugins", {})
+    monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
