@@ -1,0 +1,55 @@
+"""How facts are read: from a file system, environment variables and loaded modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Fact: TypeAlias = str | int | float | bool | list[str]
+Facts: TypeAlias = Mapping[str, Fact | None]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What facts are read from; tests give a folder instead of the root.
+
+    Attributes:
+      root: of the file system that /proc and /sys are under.
+      environ: environment variables.
+      modules: Python modules loaded so far.
+    """
+
+    root: Path = Path("/")
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
+
+    def text(self, path: str) -> str | None:
+        """Content of a file below the root without outer blanks; None if unreadable."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def number(self, path: str) -> int | None:
+        """The integer that a file holds; None if it holds something else."""
+        text = self.text(path)
+        return int(text) if text is not None and text.lstrip("-").isdigit() else None
+
+
+FactGroup: TypeAlias = Callable[[Host], Facts]
+
+
+def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
+    """Facts of all groups; one that fails, or has nothing to say, adds nothing."""
+    found: dict[str, Fact] = {}
+    for group in groups:
+        try:
+            facts = group(host)
+        except Exception:  # a fact is never worth a run
+            continue
+        found.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
+    return found
