@@ -22,6 +22,9 @@ from dataclasses import dataclass
 # Makes the median absolute deviation of normal data estimate its standard deviation.
 MAD_TO_SIGMA = 1.4826
 
+# Inserting moves half of the array for each value; sorting costs about 100 such moves.
+_WORTH_SORTING = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -93,8 +96,11 @@ class RunningSpeed:
         """
         if not self._count:
             raise ValueError("no step was timed")
-        for speed in self._pending:
-            insort(self._sorted, speed)
+        if len(self._pending) < _WORTH_SORTING:
+            for speed in self._pending:
+                insort(self._sorted, speed)
+        else:
+            self._sorted = array("d", sorted([*self._sorted, *self._pending]))
         del self._pending[:]
         variance = max(self._speed_squares, 0.0) / self._count
         return Speed(

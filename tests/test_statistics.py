@@ -102,6 +102,18 @@ def test_running_values_equal_the_definition_whenever_they_are_read(times, alpha
             )
 
 
+@pytest.mark.parametrize("every", [1, 99, 100, 350])
+def test_steps_may_come_one_by_one_or_in_bulk(every):
+    times = [0.1 + (i * 7919 % 701) / 1000 for i in range(700)]
+    running = RunningSpeed(16)
+    for done, seconds in enumerate(times, start=1):
+        running.add(seconds)
+        if done % every == 0:
+            running.current()
+    now = running.current()
+    assert (now.mean, now.uncertainty, now.jitter) == pytest.approx(by_definition(16, times))
+
+
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
 def test_deviation_found_by_bisection_is_the_median_deviation(values):
     middle = stdlib.median(values)
