@@ -9,7 +9,6 @@ variable manager (variable_mgr/), the step (train_step.py), the timed loop
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
 from cnnbench.params import Params, validate
 from cnnbench.plan import Plan, make_plan
-from cnnbench.progress import Messages, Progress
+from cnnbench.progress import Messages, Progress, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 
@@ -95,11 +94,11 @@ class BenchmarkCNN:
         validate(params)
         self.params = params
         self.plan: Plan = make_plan(params)
-        self._console = console or Console(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
         self._measurements = Measurements(
-            command=command, config=params.as_dict(), explicit_flags=explicit_flags
+            command=command, config=self._resolved(), explicit_flags=explicit_flags
         )
         self._learning_rate = make_schedule(
             params,
@@ -137,9 +136,10 @@ class BenchmarkCNN:
             if failure is None:
                 raise
             raise failure from error
-        self._end("ok")
-        assert self.record is not None
-        return self.record
+        record = self._end("ok")
+        for line in summary_lines(record.summary()):
+            self._messages.notice(line)
+        return record
 
     def build(self) -> BuiltRun:
         """Loads TensorFlow, creates variables and input, and traces the step.
@@ -158,6 +158,7 @@ class BenchmarkCNN:
             self._messages.notice(notice)
         tf.random.set_seed(self.params.tf_random_seed)
         self._describe(devices)
+        memory.reset(devices.kind)
         self._console.header(self._header(devices))
         start = time.perf_counter()
         built = self._build(devices)
@@ -347,6 +348,19 @@ class BenchmarkCNN:
         )
         return make_input(spec, devices.towers)
 
+    def _resolved(self) -> dict[str, Any]:
+        """The parameters with what the plan has worked out in place of "the default"."""
+        plan = self.plan
+        return {
+            **self.params.as_dict(),
+            "data_name": plan.dataset.name,
+            "batch_size": plan.batch_per_device,
+            "eval_batch_size": plan.eval_batch_per_device,
+            "num_batches": plan.num_batches,
+            "num_epochs": plan.num_epochs,
+            "num_warmup_batches": plan.warmup,
+        }
+
     def _describe(self, devices: runtime.Devices) -> None:
         plan, measurements = self.plan, self._measurements
         measurements.model = ModelInfo(
@@ -362,6 +376,9 @@ class BenchmarkCNN:
             num_towers=len(devices.towers),
             num_workers=1,
             variable_update=self.params.variable_update,
+        )
+        measurements.update_config(
+            device=devices.kind, data_format=runtime.data_format(self.params, devices.kind)
         )
         measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
 
@@ -408,13 +425,14 @@ class BenchmarkCNN:
         if self.params.result_csv is not None:
             result_csv.prepare(self.params.result_csv)
 
-    def _end(self, status: str, error: BaseException | None = None) -> None:
+    def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         self._measurements.environment = environment.collect()
-        self.record = self._measurements.record(status, error)
+        record = self.record = self._measurements.record(status, error)
         if self.params.result_json is not None:
-            result_json.write(self.params.result_json, self.record)
+            result_json.write(self.params.result_json, record)
         if self.params.result_csv is not None:
-            result_csv.append(self.params.result_csv, self.record)
+            result_csv.append(self.params.result_csv, record)
+        return record
 
 
 def _as_benchmark_error(error: Exception) -> BenchmarkError | None:

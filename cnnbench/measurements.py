@@ -75,6 +75,14 @@ class Measurements:
         self._times, self._losses = array("d"), array("d")
         self._evaluations: list[Evaluation] = []
 
+    def update_config(self, **values: object) -> None:
+        """Replaces parameters by what they turned out to be.
+
+        Raises:
+          ValueError: a value without a JSON form.
+        """
+        self._config.update({name: encode(value) for name, value in values.items()})
+
     @property
     def steps(self) -> int:
         """Timed steps so far, warm-up excluded."""

@@ -13,7 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-_CHATTER = re.compile(r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog)")
+# Error 303 of cuInit: no driver is installed; cnnbench says so in words of its own.
+_CHATTER = re.compile(
+    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
+)
 
 
 @contextlib.contextmanager

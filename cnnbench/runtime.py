@@ -100,7 +100,15 @@ def configure(params: Params) -> Devices:
 
 
 def data_format(params: Params, kind: str) -> str:
-    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given."""
+    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
+
+    Raises:
+      FlagError: NCHW where --device=auto has found no GPU.
+    """
+    if kind == "cpu" and params.data_format == "NCHW":
+        raise FlagError(
+            "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
+        )
     if params.data_format != "auto":
         return params.data_format
     return "NCHW" if kind == "gpu" else "NHWC"

@@ -89,7 +89,7 @@ def test_every_operation_of_a_tower_is_on_its_device(
 @pytest.mark.parametrize("mode", ["replicated", "parameter_server"])
 def test_convolutions_are_spread_evenly(mode: str, cpu_devices: tuple[str, ...]) -> None:
     built = build(model="resnet20", data_name="cifar10", num_gpus=3, variable_update=mode)
-    count = {device: 0 for device in cpu_devices[:3]}
+    count = dict.fromkeys(cpu_devices[:3], 0)
     for operation in built.step.graph.get_operations():
         if operation.type == "Conv2D":
             count[operation.device] += 1
