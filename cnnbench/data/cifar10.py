@@ -43,7 +43,9 @@ class Cifar10Pipeline(Pipeline):
         spec = self.spec
         indices = self._indices().enumerate()
         batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
-            self._load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            tf.autograph.experimental.do_not_convert(self._load),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
         )
         ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
         return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)

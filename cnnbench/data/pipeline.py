@@ -34,7 +34,7 @@ class Pipeline(abc.ABC):
         after the shard's last example, and its last batch may be smaller.
         """
 
-    def explain(self, error: tf.errors.OpError) -> DataError:
+    def explain(self, error: Exception) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
 

@@ -7,11 +7,12 @@ gets the same crop and colours.
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import tensorflow as tf
 
 
-def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: int) -> tf.Tensor:
+def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
     """Integers in [0, below), one per position.
 
     The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on the position; the bias of the
@@ -21,7 +22,7 @@ def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: int) -> tf
       positions: int64, any shape.
       seed: of the run.
       purpose: names the choice; different purposes are independent.
-      below: exclusive upper bound.
+      below: exclusive upper bound, an int or an integer tensor.
 
     Returns:
       int64 of the shape of ``positions``.
@@ -31,7 +32,7 @@ def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: int) -> tf
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(shift))) * _u64(factor)
     x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(31)))
-    return tf.cast(x % _u64(below), tf.int64)
+    return tf.cast(x % tf.cast(below, tf.uint64), tf.int64)
 
 
 def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:

@@ -69,7 +69,8 @@ class _Steps:
             raise self._error
         try:
             return self._next()
-        except tf.errors.OpError as error:
+        # TensorFlow cannot hand over a message with foreign bytes in it: UnicodeDecodeError.
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
             raise self._error from error
 

@@ -1,0 +1,128 @@
+"""From a JPEG to the square, normalised image a network takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data.colour import distort_colour
+from cnnbench.data.imagenet_records import DECODING
+from cnnbench.data.position import seed_pair, uniform_int
+from cnnbench.data.spec import InputSpec
+
+# Evaluation looks at the central 1/1.145 of an image: 224 of 256 pixels.
+CENTRAL_SCALE = 1.145
+# Mean red, green and blue of ImageNet, on the scale 0..255.
+CHANNEL_MEANS = (123.68, 116.78, 103.94)
+
+_ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
+
+
+def train_image(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+    """A random part of an image, mirrored half the time, its colours distorted when asked.
+
+    Args:
+      jpeg: string scalar.
+      boxes: float32 [1, n, 4] as `imagenet_records.parse` gives them.
+      position: int64 scalar, place in the stream of examples; decides what is random.
+      spec: says how.
+
+    Returns:
+      float32 [image_size, image_size, 3], normalised.
+    """
+    size = spec.image_size
+    if spec.resize_method == "crop":
+        image = decode(jpeg)
+        top, left = _free_room(image, size)
+        top = uniform_int(position, spec.seed, "crop top", top + 1)
+        left = uniform_int(position, spec.seed, "crop left", left + 1)
+        image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
+    else:
+        image = resize(_distorted_crop(jpeg, boxes, position, spec), size, size, position, spec)
+    mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
+    image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
+    if spec.distortions:
+        image = 255.0 * distort_colour(
+            image / 255.0, position, spec.seed, in_yiq=spec.distort_color_in_yiq
+        )
+    return normalise(image, spec)
+
+
+def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+    """The centre of an image, its aspect kept.
+
+    The image is resized until both sides are at least 1.145 times ``image_size``, then cut.
+    With ``resize_method`` crop it is only cut.
+
+    Args:
+      jpeg: string scalar.
+      position: int64 scalar, place in the stream (for round_robin).
+      spec: says how.
+
+    Returns:
+      float32 [image_size, image_size, 3], normalised.
+    """
+    size = spec.image_size
+    image = decode(jpeg)
+    if spec.resize_method != "crop":
+        sides = tf.cast(tf.shape(image)[:2], tf.float32)
+        scale = CENTRAL_SCALE * size / tf.reduce_min(sides)
+        sides = tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), size)
+        image = resize(image, sides[0], sides[1], position, spec)
+    top, left = _free_room(image, size)
+    begin = tf.stack([top // 2, left // 2, 0])
+    image = tf.cast(tf.slice(image, begin, [size, size, 3]), tf.float32)
+    return normalise(image, spec)
+
+
+def decode(jpeg: Any) -> tf.Tensor:
+    """uint8 [height, width, 3] of a JPEG; grey and CMYK become RGB."""
+    return tf.io.decode_jpeg(jpeg, **DECODING)
+
+
+def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
+    """0..255 to -1..1, or with ml_perf less the channel means; sets the static shape."""
+    image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
+    return image - tf.constant(CHANNEL_MEANS) if spec.ml_perf else image / 127.5 - 1.0
+
+
+def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+    """The image at another size, by the method of ``spec``; float32 in 0..255."""
+    image = tf.cast(image, tf.float32)
+
+    def by(method: str) -> tf.Tensor:
+        resized = tf.image.resize(image, tf.stack([height, width]), method)
+        # Bicubic interpolation overshoots at edges.
+        return tf.clip_by_value(resized, 0.0, 255.0)
+
+    if spec.resize_method != "round_robin":
+        return by(spec.resize_method)
+    turn = tf.cast(position % len(_ROUND_ROBIN), tf.int32)
+    return tf.switch_case(turn, [lambda m=method: by(m) for method in _ROUND_ROBIN])
+
+
+def _distorted_crop(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+    """A random part that covers at least a tenth of a box, or of the image if it has none."""
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.image.extract_jpeg_shape(jpeg),
+        boxes[:, :0] if spec.ml_perf else boxes,
+        seed_pair(position, spec.seed, "distorted box"),
+        min_object_covered=0.1,
+        aspect_ratio_range=(0.75, 1.33),
+        area_range=(0.05, 1.0),
+        max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )
+    if not spec.fuse_decode_and_crop:
+        return tf.slice(decode(jpeg), begin, extent)
+    window = tf.concat([begin[:2], extent[:2]], axis=0)
+    return tf.image.decode_and_crop_jpeg(jpeg, window, **DECODING)
+
+
+def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows and columns by which the image is larger than the crop, int32 >= 0."""
+    shape = tf.shape(image)
+    checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
+    with tf.control_dependencies([checked]):
+        return shape[0] - size, shape[1] - size

@@ -1,0 +1,125 @@
+"""Finding labelled images in a folder of class folders. No TensorFlow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cnnbench.errors import UsageError
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+_SPLITS = {"train": ("train",), "validation": ("validation", "val")}
+
+
+@dataclass(frozen=True)
+class ImageClass:
+    """A class: label (from 1), folder name, and what it is in words."""
+
+    label: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file and its class."""
+
+    path: Path
+    image_class: ImageClass
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Labelled images, by subset, each in a random order.
+
+    Attributes:
+      classes: in order of their labels.
+      subsets: "train" and "validation".
+    """
+
+    classes: tuple[ImageClass, ...]
+    subsets: dict[str, list[ImageFile]]
+
+
+def scan(
+    folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
+) -> ImageFolder:
+    """Finds the images of a folder.
+
+    The folder holds one folder per class, or folders ``train`` and ``validation`` (or ``val``)
+    that do. In the first case a share of every class is set aside for validation.
+
+    Args:
+      folder: where to look; files lie directly in the class folders.
+      labels_file: a class folder's name per line, optionally followed by blanks and the class
+        in words; line k is label k. Without it, labels follow the sorted folder names.
+      validation_fraction: in [0, 1); share of every class, rounded.
+      seed: for choosing that share and for the order.
+
+    Raises:
+      UsageError: no such folder, no images, a class folder missing in the labels file.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder")
+    roots = _split_roots(folder)
+    found = {name: _class_folders(root) for name, root in roots.items()}
+    names = sorted({path.name for folders in found.values() for path in folders})
+    classes = _read_labels(labels_file) if labels_file else _number(names)
+    by_name = {c.name: c for c in classes}
+    for name in names:
+        if name not in by_name:
+            raise UsageError(f"--labels={labels_file}: class folder {name!r} is not listed")
+    chosen = random.Random(seed)
+    subsets: dict[str, list[ImageFile]] = {name: [] for name in _SPLITS}
+    for split, folders in found.items():
+        for class_folder in folders:
+            files = [ImageFile(path, by_name[class_folder.name]) for path in _images(class_folder)]
+            chosen.shuffle(files)
+            held_back = 0 if len(roots) > 1 else round(len(files) * validation_fraction)
+            subsets["validation"] += files[:held_back]
+            subsets[split] += files[held_back:]
+    if not any(subsets.values()):
+        raise UsageError(f"{folder}: its sub-folders hold no images ({', '.join(SUFFIXES)})")
+    for files in subsets.values():
+        chosen.shuffle(files)
+    return ImageFolder(tuple(classes), subsets)
+
+
+def _split_roots(folder: Path) -> dict[str, Path]:
+    roots = {
+        split: folder / name
+        for split, names in _SPLITS.items()
+        for name in names
+        if (folder / name).is_dir() and _class_folders(folder / name)
+    }
+    return roots if len(roots) == len(_SPLITS) else {"train": folder}
+
+
+def _class_folders(root: Path) -> list[Path]:
+    folders = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    return sorted(folders)
+
+
+def _images(folder: Path) -> list[Path]:
+    found = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted(path for path in found if path.is_file())
+
+
+def _number(names: Sequence[str]) -> list[ImageClass]:
+    return [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
+
+
+def _read_labels(path: Path) -> list[ImageClass]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--labels={path}: cannot be read: {error}") from error
+    classes: list[ImageClass] = []
+    for line in filter(str.strip, lines):
+        name, *words = line.split(maxsplit=1)
+        if any(c.name == name for c in classes):
+            raise UsageError(f"--labels={path}: {name!r} is listed twice")
+        classes.append(ImageClass(len(classes) + 1, name, words[0].strip() if words else name))
+    return classes

@@ -1,0 +1,63 @@
+"""Which TFRecord files make up a subset, and how many examples they hold. No TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cnnbench.data import tfrecord
+from cnnbench.data.dataset import SUBSETS, Dataset
+from cnnbench.errors import DataError, FlagError
+
+SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
+
+# The number of files the published ImageNet is always cut into.
+_PUBLISHED_FILES = {"train": 1024, "validation": 128}
+
+
+def find_files(data_dir: str, subset: str) -> list[Path]:
+    """The files ``<subset>-*-of-*`` of a directory, in order.
+
+    Raises:
+      FlagError: no such directory, or no such file in it.
+    """
+    root = Path(data_dir)
+    if not root.is_dir():
+        raise FlagError("data_dir", data_dir, "there is no such directory")
+    found = sorted(path for path in root.glob(f"{subset}-*-of-*") if path.is_file())
+    if found:
+        return found
+    others = [name for name in SUBSETS if name != subset and any(root.glob(f"{name}-*-of-*"))]
+    hint = f"; it has {others[0]} files only" if others else ""
+    raise FlagError("data_dir", data_dir, f"holds no files {subset}-*-of-*{hint}")
+
+
+def count_examples(files: list[Path], dataset: Dataset, subset: str) -> int:
+    """Examples in the files of a subset.
+
+    The published ImageNet is known by the number of its files and the size of the first, and
+    not counted: its record headers are spread over 150 GB. Any other set is counted.
+
+    Raises:
+      DataError: a file is truncated or cannot be opened, or there is no record at all.
+    """
+    if len(files) == _PUBLISHED_FILES[subset]:
+        published = dataset.num_examples(subset)
+        if abs(tfrecord.count_records(files[0]) - published / len(files)) <= 1:
+            return published
+    count = sum(tfrecord.count_records(path) for path in files)
+    if count == 0:
+        raise DataError(f"{files[0].parent}: the {subset} files hold no records")
+    return count
+
+
+def missing_shards(files: list[Path]) -> list[str]:
+    """Names of files that the numbering ``-i-of-n`` promises and that are not there."""
+    matches = [match for path in files if (match := SHARD_NAME.fullmatch(path.name))]
+    present = {match[0] for match in matches}
+    promised = {
+        f"{match[1]}-{i:0{len(match[2])}}-of-{match[3]}"
+        for match in matches
+        for i in range(int(match[3]))
+    }
+    return sorted(promised - present)

@@ -1,0 +1,161 @@
+"""One ImageNet record: its keys, reading and writing it, and what can be wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+ENCODED = "image/encoded"
+LABEL = "image/class/label"
+BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+# The cheapest decoding that training tolerates, and the one tf_cnn_benchmarks used.
+DECODING = {"channels": 3, "fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
+
+
+class RecordDefect(ValueError):
+    """Why a record cannot be used, in words that complete "FILE: record N: "."""
+
+
+@dataclass(frozen=True)
+class RecordFacts:
+    """What a sound record holds: label, size in pixels, bytes of the JPEG, boxes."""
+
+    label: int
+    height: int
+    width: int
+    jpeg_bytes: int
+    boxes: int
+
+
+def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The parts of a serialized record that training needs, in a graph.
+
+    Args:
+      record: string scalar.
+
+    Returns:
+      The JPEG (string scalar), the label (int64 scalar), and the boxes: float32 [1, n, 4],
+      as fractions of height and width in the order ymin, xmin, ymax, xmax.
+    """
+    keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
+    keys[ENCODED] = tf.io.FixedLenFeature([], tf.string)
+    keys[LABEL] = tf.io.FixedLenFeature([], tf.int64)
+    found = tf.io.parse_single_example(record, keys)
+    boxes = tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
+    return found[ENCODED], found[LABEL], boxes[tf.newaxis]
+
+
+def examine(record: bytes, num_classes: int, min_size: int = 1) -> RecordFacts:
+    """Looks at everything a run would use of a record.
+
+    Args:
+      record: serialized.
+      num_classes: the label must be in [0, num_classes).
+      min_size: smallest height and width that can be used, in pixels.
+
+    Raises:
+      RecordDefect: something is missing, of the wrong type, out of range or undecodable.
+    """
+    features = _features(record)
+    label = _single(features, LABEL, "int64_list")
+    if not 0 <= label < num_classes:
+        raise RecordDefect(f"label {label} is not in [0, {num_classes})")
+    boxes = _check_boxes(features)
+    jpeg = _single(features, ENCODED, "bytes_list")
+    height, width = decoded_size(jpeg)
+    if min(height, width) < min_size:
+        raise RecordDefect(
+            f"the image is {height}x{width}, but --resize_method=crop needs {min_size}x{min_size}"
+        )
+    return RecordFacts(label, height, width, len(jpeg), boxes)
+
+
+def _features(record: bytes) -> Any:
+    try:
+        return tf.train.Example.FromString(record).features.feature
+    except Exception as error:
+        # The exception's class belongs to whichever protobuf implementation is at work.
+        raise RecordDefect("is not a serialized tf.train.Example") from error
+
+
+def _single(features: Any, key: str, kind: str) -> Any:
+    if key not in features:
+        raise RecordDefect(f"key {key} is missing")
+    values = getattr(features[key], kind).value
+    if len(values) != 1:
+        raise RecordDefect(f"key {key} must hold one value of {kind}, but holds {len(values)}")
+    return values[0]
+
+
+def _check_boxes(features: Any) -> int:
+    sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
+    if len({len(side) for side in sides}) != 1:
+        raise RecordDefect("the sides of image/object/bbox have different lengths")
+    for ymin, xmin, ymax, xmax in zip(*sides, strict=True):
+        if not (0 <= ymin < ymax <= 1 and 0 <= xmin < xmax <= 1):
+            box = f"ymin={ymin:g} xmin={xmin:g} ymax={ymax:g} xmax={xmax:g}"
+            raise RecordDefect(f"box {box} is no part of the image")
+    return len(sides[0])
+
+
+def decoded_size(jpeg: bytes) -> tuple[int, int]:
+    """Height and width of a JPEG after decoding all of it.
+
+    Raises:
+      RecordDefect: it is no JPEG, or damaged.
+    """
+    with tf.device("CPU:0"):
+        if not bool(tf.io.is_jpeg(jpeg)):
+            kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
+            raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
+        try:
+            image = tf.io.decode_jpeg(jpeg, **DECODING)
+        except tf.errors.InvalidArgumentError as error:
+            raise RecordDefect("the JPEG cannot be decoded") from error
+    return int(image.shape[0]), int(image.shape[1])
+
+
+def serialize(
+    jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
+) -> bytes:
+    """A record with the keys of the ImageNet files, and no boxes.
+
+    Args:
+      jpeg: an RGB JPEG.
+      height: in pixels.
+      width: in pixels.
+      label: class number, 0 being the background.
+      name: file name of the image.
+      synset: short name of the class.
+      text: the class in words.
+    """
+    features = {
+        "image/height": _ints([height]),
+        "image/width": _ints([width]),
+        "image/colorspace": _text("RGB"),
+        "image/channels": _ints([3]),
+        LABEL: _ints([label]),
+        "image/class/synset": _text(synset),
+        "image/class/text": _text(text),
+        **{side: tf.train.Feature(float_list=tf.train.FloatList()) for side in BOX_SIDES},
+        "image/object/bbox/label": _ints([]),
+        "image/format": _text("JPEG"),
+        "image/filename": _text(name),
+        ENCODED: tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    # Map order is undefined unless asked for, and equal input shall give equal files.
+    data: bytes = example.SerializeToString(deterministic=True)
+    return data
+
+
+def _ints(values: Sequence[int]) -> Any:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def _text(value: str) -> Any:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))

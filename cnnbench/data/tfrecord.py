@@ -1,0 +1,157 @@
+"""The framing of TFRecord files: where records begin and whether their checksums hold.
+
+A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and
+a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord.
+TensorFlow reads the records of a run; this module counts them and names the one at fault.
+No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cnnbench.errors import DataError
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size
+_OVERHEAD = HEADER_BYTES + _FOOTER.size
+_CASTAGNOLI = 0x82F63B78
+
+
+class FramingError(DataError):
+    """The framing of a file is broken; nothing behind this record can be read.
+
+    Attributes:
+      path: the file.
+      record: number of the record at fault, from 0.
+    """
+
+    def __init__(self, path: Path, record: int, problem: str) -> None:
+        super().__init__(f"{path}: record {record}: {problem}")
+        self.path = path
+        self.record = record
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a record is: its number from 0, its first byte, and the length of its data."""
+
+    record: int
+    offset: int
+    length: int
+
+
+def frames(path: Path) -> Iterator[Frame]:
+    """Walks over the records of a file without reading their data.
+
+    Raises:
+      FramingError: a record is cut off, or the checksum of its length is wrong.
+      DataError: the file cannot be opened.
+    """
+    with _open(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        offset = record = 0
+        while offset < size:
+            file.seek(offset)
+            header = file.read(HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
+                raise FramingError(path, record, "truncated within its header")
+            length, checksum = _HEADER.unpack(header)
+            if masked_crc32c(header[:8]) != checksum:
+                raise FramingError(path, record, "the checksum of its length is wrong")
+            if offset + _OVERHEAD + length > size:
+                missing = offset + _OVERHEAD + length - size
+                raise FramingError(path, record, f"truncated, {missing} bytes are missing")
+            yield Frame(record, offset, length)
+            offset += _OVERHEAD + length
+            record += 1
+
+
+def count_records(path: Path) -> int:
+    """Number of records in a file, without reading their data.
+
+    Raises:
+      DataError: see `frames`.
+    """
+    return sum(1 for _ in frames(path))
+
+
+def read_data(path: Path, frame: Frame) -> bytes:
+    """The data of a record.
+
+    Raises:
+      DataError: its checksum is wrong.
+    """
+    with _open(path) as file:
+        file.seek(frame.offset + HEADER_BYTES)
+        data = file.read(frame.length)
+        (checksum,) = _FOOTER.unpack(file.read(_FOOTER.size))
+    if masked_crc32c(data) != checksum:
+        raise DataError(f"{path}: record {frame.record}: its checksum is wrong")
+    return data
+
+
+def find_record(path: Path, record: int) -> bytes:
+    """The data of record number ``record``.
+
+    Raises:
+      DataError: there is no such record, or it is damaged.
+    """
+    for frame in frames(path):
+        if frame.record == record:
+            return read_data(path, frame)
+    raise DataError(f"{path}: record {record}: there is no such record")
+
+
+def defect_at(path: Path, offset: int) -> DataError | None:
+    """What is wrong with the record whose first byte or whose data is at ``offset``, if anything.
+
+    TensorFlow reports damage with such an offset, but without the file.
+    """
+    try:
+        for frame in frames(path):
+            if offset in (frame.offset, frame.offset + HEADER_BYTES):
+                read_data(path, frame)
+            if frame.offset >= offset:
+                return None
+    except DataError as error:
+        return error
+    return None
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord files: a CRC-32C, rotated and shifted.
+
+    About a hundred nanoseconds per byte: for headers and for single records.
+    """
+    crc = 0xFFFFFFFF
+    table = _table()
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def _table() -> tuple[int, ...]:
+    def entry(value: int) -> int:
+        for _ in range(8):
+            value = (value >> 1) ^ (_CASTAGNOLI if value & 1 else 0)
+        return value
+
+    return tuple(entry(value) for value in range(256))
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        # Unbuffered: a buffer would read 8 KiB around every 12-byte header.
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,135 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.commands import data
+from cnnbench.data.cifar10_files import write_cifar10
+from cnnbench.data.imagenet_records import serialize
+from cnnbench.errors import DataError, FlagError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes with four small images each."""
+    rng = np.random.default_rng(0)
+    for name in ("left", "right"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(4):
+            image = rng.integers(0, 255, (20, 24, 3), np.uint8)
+            encoded = tf.io.encode_jpeg(image) if i else tf.io.encode_png(image)
+            (tmp_path / "images" / name / f"{i}.jpg").write_bytes(encoded.numpy())
+    return tmp_path / "images"
+
+
+def test_make_then_check(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    options = ["--train_shards=2", "--validation_shards", "1", "--validation_fraction=0.25"]
+    assert data.main(["make-imagenet", str(folder), str(out), *options, "--seed=3"]) == 0
+    assert "6 training and 2 validation images of 2 classes, 2 of them" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == [
+        "labels.txt",
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+        "validation-00000-of-00001",
+    ]
+    assert data.main(["check", str(out)]) == 0
+    report = capsys.readouterr().out
+    assert "imagenet" in report
+    assert "train: 6 sound records in 2 files" in report
+    assert "validation: 2 sound records in 1 files" in report
+
+
+def test_a_labels_file_gives_the_order(folder, tmp_path):
+    labels = tmp_path / "labels"
+    labels.write_text("right\nleft\n")
+    data.main(["make-imagenet", str(folder), str(tmp_path / "out"), f"--labels={labels}"])
+    written = (tmp_path / "out" / "labels.txt").read_text()
+    assert written == "background\nright\nleft\n"
+
+
+def test_defects_are_listed_and_raised(tmp_path, capsys):
+    images = np.zeros((4, 32, 32, 3), np.uint8)
+    write_cifar10(tmp_path, images, [0, 1, 10, 3], form="binary", files=2)
+    assert data.main(["check", str(tmp_path)]) == 0
+    with pytest.raises(
+        DataError, match=r"1 defect, the first: .*data_batch_2.bin: record 0: label"
+    ):
+        data.main(["check", str(tmp_path), "--num_classes=10"])
+    assert "defect: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        (["--train_shards=0"], "train_shards"),
+        (["--validation_shards=-1"], "validation_shards"),
+        (["--validation_fraction=1"], "validation_fraction"),
+        (["--validation_fraction=-0.1"], "validation_fraction"),
+    ],
+)
+def test_values_out_of_range(folder, tmp_path, options, flag):
+    with pytest.raises(FlagError) as caught:
+        data.main(["make-imagenet", str(folder), str(tmp_path / "out"), *options])
+    assert caught.value.flag == flag
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "cnnbench data: the following arguments are required: ACTION"),
+        (["chek"], "invalid choice: 'chek'"),
+        (["check"], "cnnbench data check: the following arguments are required: DIR"),
+        (["check", "x", "y"], "unrecognized arguments: y"),
+        (["check", "x", "--data_name=coco"], "--data_name=coco: must be one of imagenet, cifar10"),
+        (["check", "x", "--num_classes=0"], "--num_classes=0: must be at least 1"),
+        (["check", "/nowhere/at/all"], "/nowhere/at/all: there is no such directory"),
+        (["make-imagenet", "/nowhere/at/all", "out"], "/nowhere/at/all: there is no such folder"),
+        (["make-imagenet", "a", "b", "--seed=x"], "argument --seed: invalid int value: 'x'"),
+        (["make-imagenet", "a", "b", "--train=1"], "unrecognized arguments: --train=1"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, message):
+    with pytest.raises(UsageError) as caught:
+        data.main(arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["make-imagenet", "-h"]])
+def test_help_and_wrong_use_do_without_tensorflow(arguments):
+    code = (
+        "import sys; from cnnbench.commands import data\n"
+        f"assert data.main({arguments!r}) == 0\n"
+        "try: data.main(['check', '/nowhere/at/all'])\n"
+        "except ValueError: pass\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: cnnbench data")
+
+
+def test_the_command_line_exits_with_4_and_one_line(tmp_path):
+    """TensorFlow's own words about the damage stay out of it, and a cut header is no end."""
+    broken = serialize(
+        tf.io.encode_jpeg(np.zeros((9, 9, 3), np.uint8)).numpy()[:400], 9, 9, 1, *"abc"
+    )
+    with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
+        writer.write(broken)
+    with open(tmp_path / "train-00000-of-00001", "ab") as file:
+        file.write(b"short")
+    done = subprocess.run(
+        [sys.executable, "-m", "cnnbench", "data", "check", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "record 1: truncated within its header\n" in done.stdout
+    assert done.stderr == (
+        f"cnnbench: error: 2 defects, the first: {tmp_path}/train-00000-of-00001: record 0: "
+        "the JPEG cannot be decoded\n"
+    )

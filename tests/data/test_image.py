@@ -1,0 +1,200 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.data import IMAGENET, RESIZE_METHODS, InputSpec
+from cnnbench.data.image import CHANNEL_MEANS, eval_image, resize, train_image
+
+NO_BOXES = tf.zeros([1, 0, 4])
+ODD_SIZES = [(31, 57), (97, 33), (64, 64), (40, 201)]
+
+
+def spec(size=24, **fields):
+    return InputSpec(
+        dataset=IMAGENET,
+        subset="train",
+        batch_per_device=1,
+        num_devices=1,
+        image_size=size,
+        **fields,
+    )
+
+
+def position(i):
+    return tf.constant(i, tf.int64)
+
+
+def jpeg(image, **options):
+    return tf.io.encode_jpeg(tf.constant(image), quality=100, **options)
+
+
+def flat(height, width, colour):
+    return jpeg(np.broadcast_to(np.array(colour, np.uint8), (height, width, 3)))
+
+
+@pytest.mark.parametrize("method", RESIZE_METHODS)
+@pytest.mark.parametrize("size", ODD_SIZES)
+@pytest.mark.parametrize("prepare", ["train", "eval"])
+def test_a_flat_colour_stays_flat(method, size, prepare):
+    colour = (200, 100, 40)
+    for at in range(4):
+        encoded = flat(*size, colour)
+        if prepare == "train":
+            image = train_image(encoded, NO_BOXES, position(at), spec(resize_method=method))
+        else:
+            image = eval_image(encoded, position(at), spec(resize_method=method))
+        assert image.shape == (24, 24, 3)
+        assert image.dtype == tf.float32
+        # JPEG itself rounds a colour by up to two steps.
+        expected = np.broadcast_to(np.array(colour) / 127.5 - 1, (24, 24, 3))
+        np.testing.assert_allclose(image, expected, atol=2.1 / 127.5)
+
+
+def test_the_same_position_gives_the_same_image_and_another_one_another(photos):
+    encoded = jpeg(photos["china"])
+    first = train_image(encoded, NO_BOXES, position(5), spec(distortions=True))
+    again = train_image(encoded, NO_BOXES, position(5), spec(distortions=True))
+    np.testing.assert_array_equal(first, again)
+    for other in (
+        train_image(encoded, NO_BOXES, position(6), spec(distortions=True)),
+        train_image(encoded, NO_BOXES, position(5), spec(distortions=True, seed=2)),
+    ):
+        assert np.abs(first - other).max() > 0.1
+
+
+def test_fused_decoding_sees_the_same_window(photos):
+    encoded = jpeg(photos["flower"])
+    for at in range(5):
+        fused = train_image(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=True))
+        apart = train_image(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=False))
+        # Chroma at the window's edge may be upsampled from other neighbours.
+        assert float(tf.reduce_mean(tf.abs(fused - apart))) < 0.01
+
+
+def test_windows_cover_part_of_a_box():
+    """Red inside the box, blue outside: with a small box every crop shows some red."""
+    image = np.zeros((100, 100, 3), np.uint8)
+    image[..., 2] = 255
+    image[40:60, 40:60] = (255, 0, 0)
+    encoded = jpeg(image)
+    box = tf.constant([[[0.4, 0.4, 0.6, 0.6]]])
+    asked = spec(resize_method="area")
+
+    def reds(boxes, **fields):
+        return [
+            float(tf.reduce_max(train_image(encoded, boxes, position(i), spec(**fields))[..., 0]))
+            for i in range(40)
+        ]
+
+    assert asked.resize_method == "area"
+    assert min(reds(box, resize_method="area")) > -0.9
+    assert min(reds(NO_BOXES, resize_method="area")) < -0.95
+
+
+def test_mlperf_ignores_boxes_and_subtracts_means():
+    encoded = flat(50, 50, (200, 100, 40))
+    box = tf.constant([[[0.1, 0.1, 0.2, 0.2]]])
+    asked = spec(ml_perf=True)
+    image = train_image(encoded, box, position(0), asked)
+    expected = np.array((200, 100, 40)) - CHANNEL_MEANS
+    np.testing.assert_allclose(image, np.broadcast_to(expected, image.shape), atol=2.1)
+    np.testing.assert_allclose(eval_image(encoded, position(0), asked), image, atol=1e-4)
+    gradient = jpeg(np.tile(np.arange(0, 250, 5, dtype=np.uint8)[:, None, None], (1, 50, 3)))
+    np.testing.assert_array_equal(
+        train_image(gradient, box, position(3), asked),
+        train_image(gradient, NO_BOXES, position(3), asked),
+    )
+
+
+def test_half_of_the_images_are_mirrored():
+    ramp = np.tile(np.arange(0, 200, 2, dtype=np.uint8)[None, :, None], (100, 1, 3))
+    encoded = jpeg(ramp)
+    mirrored = 0
+    for i in range(60):
+        image = train_image(encoded, NO_BOXES, position(i), spec())
+        mirrored += bool(image[12, 0, 0] > image[12, -1, 0])
+    assert 15 < mirrored < 45
+
+
+def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
+    photo = photos["cat"][:40, :50]
+    encoded = jpeg(photo)
+    decoded = tf.io.decode_jpeg(encoded, fancy_upscaling=False, dct_method="INTEGER_FAST").numpy()
+    tops = set()
+    for i in range(12):
+        image = train_image(encoded, NO_BOXES, position(i), spec(36, resize_method="crop"))
+        pixels = np.rint((image.numpy() + 1) * 127.5).astype(np.uint8)
+        found = [
+            top
+            for top in range(5)
+            for left in range(15)
+            for step in (1, -1)
+            if np.array_equal(decoded[top : top + 36, left : left + 36][:, ::step], pixels)
+        ]
+        assert found
+        tops.update(found)
+    assert len(tops) > 2
+
+
+def test_eval_crop_is_the_centre(photos):
+    encoded = jpeg(photos["cat"][:41, :50])
+    decoded = tf.io.decode_jpeg(encoded, fancy_upscaling=False, dct_method="INTEGER_FAST").numpy()
+    image = eval_image(encoded, position(0), spec(36, resize_method="crop"))
+    pixels = np.rint((image.numpy() + 1) * 127.5)
+    np.testing.assert_array_equal(pixels, decoded[2:38, 7:43])
+
+
+def test_a_crop_of_too_small_an_image_is_an_error():
+    encoded = flat(23, 80, (1, 2, 3))
+    asked = spec(24, resize_method="crop")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
+        train_image(encoded, NO_BOXES, position(0), asked)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
+        eval_image(encoded, position(0), asked)
+
+
+@pytest.mark.parametrize(("height", "width"), [(229, 229), (458, 229), (229, 700)])
+def test_eval_keeps_the_aspect_and_takes_the_centre(height, width):
+    """A grid of one colour per quadrant: the corners of the result show all four."""
+    image = np.zeros((height, width, 3), np.uint8)
+    image[: height // 2, : width // 2] = (255, 0, 0)
+    image[: height // 2, width // 2 :] = (0, 255, 0)
+    image[height // 2 :, : width // 2] = (0, 0, 255)
+    result = eval_image(jpeg(image), position(0), spec(200)).numpy()
+    corners = [
+        result[y, x].argmax() if result[y, x].max() > 0 else 3 for y in (5, -5) for x in (5, -5)
+    ]
+    assert corners == [0, 1, 2, 3]
+    # The shorter side shows 1/1.145 of the image, so the seam is in the middle.
+    seam = np.flatnonzero(np.abs(np.diff(result[5, :, 0])) > 0.5)
+    assert np.all(np.abs(seam - 99.5) < 3)
+
+
+def test_eval_of_256_shows_the_central_224_pixels(photos):
+    """256 = 1.143 * 224: nearly no scaling, so the pixels come back."""
+    photo = photos["china"][:256, :256]
+    image = eval_image(jpeg(photo), position(0), spec(224)).numpy()
+    expected = photo[16:240, 16:240] / 127.5 - 1
+    assert np.abs(image - expected).mean() < 0.05
+
+
+@pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "area"])
+def test_round_robin_takes_the_methods_in_turn(photos, method):
+    image = photos["flower"][150:210, 200:260]
+    turn = ["nearest", "bilinear", "bicubic", "area"].index(method)
+    alone = resize(image, 34, 23, position(0), spec(resize_method=method))
+    in_turn = resize(image, 34, 23, position(4 * 7 + turn), spec(resize_method="round_robin"))
+    np.testing.assert_array_equal(alone, in_turn)
+    others = [
+        resize(image, 34, 23, position(turn + i), spec(resize_method="round_robin"))
+        for i in (1, 2, 3)
+    ]
+    assert all(np.abs(alone - other).max() > 1 for other in others)
+
+
+def test_bicubic_overshoot_is_clipped():
+    step = np.zeros((20, 20, 3), np.uint8)
+    step[:, 10:] = 255
+    resized = resize(step, 37, 41, position(0), spec(resize_method="bicubic")).numpy()
+    assert resized.min() == 0
+    assert resized.max() == 255

@@ -1,0 +1,102 @@
+from collections import Counter
+
+import pytest
+
+from cnnbench.data.image_folder import scan
+from cnnbench.errors import UsageError
+
+
+def make(root, counts):
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            (root / name / f"{i}.jpg").touch()
+
+
+def per_class(files):
+    return Counter(file.image_class.name for file in files)
+
+
+def test_classes_are_numbered_from_one_in_order_of_their_names(tmp_path):
+    make(tmp_path, {"zebra": 2, "ant": 2, "bee": 2})
+    found = scan(tmp_path, None, 0, 1)
+    assert [(c.label, c.name, c.text) for c in found.classes] == [
+        (1, "ant", "ant"),
+        (2, "bee", "bee"),
+        (3, "zebra", "zebra"),
+    ]
+    assert len(found.subsets["train"]) == 6
+    assert found.subsets["validation"] == []
+
+
+def test_the_share_for_validation_is_taken_from_every_class(tmp_path):
+    make(tmp_path, {"a": 20, "b": 10, "c": 1})
+    found = scan(tmp_path, None, 0.2, 1)
+    assert per_class(found.subsets["validation"]) == {"a": 4, "b": 2}
+    assert per_class(found.subsets["train"]) == {"a": 16, "b": 8, "c": 1}
+    paths = [f.path for files in found.subsets.values() for f in files]
+    assert len(set(paths)) == 31
+
+
+def test_the_seed_decides_split_and_order(tmp_path):
+    make(tmp_path, {"a": 30, "b": 30})
+    first, again, other = (scan(tmp_path, None, 0.5, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.subsets != other.subsets
+    names = [file.image_class.name for file in first.subsets["train"]]
+    assert names != sorted(names)
+
+
+@pytest.mark.parametrize("validation", ["validation", "val"])
+def test_a_folder_that_is_split_already_stays_split(tmp_path, validation):
+    make(tmp_path / "train", {"a": 5, "b": 4})
+    make(tmp_path / validation, {"b": 3})
+    found = scan(tmp_path, None, 0.5, 1)
+    assert per_class(found.subsets["train"]) == {"a": 5, "b": 4}
+    assert per_class(found.subsets["validation"]) == {"b": 3}
+    assert [c.name for c in found.classes] == ["a", "b"]
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    make(tmp_path, {"train": 2, "bus": 2})
+    assert [c.name for c in scan(tmp_path, None, 0, 1).classes] == ["bus", "train"]
+
+
+def test_labels_follow_the_labels_file(tmp_path):
+    make(tmp_path / "images", {"n01": 1, "n02": 1})
+    labels = tmp_path / "labels"
+    labels.write_text("n09\tnobody\nn02  a cat, a tabby\n\nn01\n")
+    found = scan(tmp_path / "images", labels, 0, 1)
+    assert [(c.label, c.name, c.text) for c in found.classes] == [
+        (1, "n09", "nobody"),
+        (2, "n02", "a cat, a tabby"),
+        (3, "n01", "n01"),
+    ]
+    assert sorted(f.image_class.label for f in found.subsets["train"]) == [2, 3]
+
+
+def test_other_files_and_hidden_folders_are_left_out(tmp_path):
+    make(tmp_path, {"a": 1, ".git": 3})
+    (tmp_path / "readme.txt").touch()
+    (tmp_path / "a" / "notes.txt").touch()
+    (tmp_path / "a" / "B.JPEG").touch()
+    (tmp_path / "a" / "c.PNG").touch()
+    found = scan(tmp_path, None, 0, 1)
+    assert sorted(f.path.name for f in found.subsets["train"]) == ["0.jpg", "B.JPEG", "c.PNG"]
+
+
+def test_what_cannot_be_used_is_said(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: there is no such folder"):
+        scan(tmp_path / "nowhere", None, 0, 1)
+    with pytest.raises(UsageError, match="its sub-folders hold no images"):
+        scan(tmp_path, None, 0, 1)
+    make(tmp_path / "images", {"a": 1, "b": 1})
+    labels = tmp_path / "labels"
+    labels.write_text("a\n")
+    with pytest.raises(UsageError, match=r"--labels=.*: class folder 'b' is not listed"):
+        scan(tmp_path / "images", labels, 0, 1)
+    labels.write_text("a\nb\na again\n")
+    with pytest.raises(UsageError, match="'a' is listed twice"):
+        scan(tmp_path / "images", labels, 0, 1)
+    with pytest.raises(UsageError, match=r"--labels=.*missing: cannot be read"):
+        scan(tmp_path / "images", tmp_path / "missing", 0, 1)

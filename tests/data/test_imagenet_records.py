@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.data.imagenet_records import (
+    BOX_SIDES,
+    ENCODED,
+    LABEL,
+    RecordDefect,
+    examine,
+    parse,
+    serialize,
+)
+
+KEYS = {
+    "image/height",
+    "image/width",
+    "image/colorspace",
+    "image/channels",
+    "image/class/label",
+    "image/class/synset",
+    "image/class/text",
+    "image/object/bbox/xmin",
+    "image/object/bbox/xmax",
+    "image/object/bbox/ymin",
+    "image/object/bbox/ymax",
+    "image/object/bbox/label",
+    "image/format",
+    "image/filename",
+    "image/encoded",
+}
+
+
+@pytest.fixture(scope="module")
+def jpeg(photos):
+    return tf.io.encode_jpeg(photos["china"][:50, :70]).numpy()
+
+
+@pytest.fixture
+def example(jpeg):
+    return tf.train.Example.FromString(serialize(jpeg, 50, 70, 3, "a.jpg", "n01", "a pagoda"))
+
+
+def set_boxes(example, *boxes):
+    for i, side in enumerate(BOX_SIDES):
+        example.features.feature[side].float_list.value[:] = [box[i] for box in boxes]
+
+
+def test_the_keys_of_the_ancestor(example):
+    feature = example.features.feature
+    assert set(feature) == KEYS
+    assert feature["image/class/text"].bytes_list.value[:] == [b"a pagoda"]
+    assert feature["image/class/synset"].bytes_list.value[:] == [b"n01"]
+    assert feature["image/colorspace"].bytes_list.value[:] == [b"RGB"]
+    assert feature["image/format"].bytes_list.value[:] == [b"JPEG"]
+    assert feature["image/height"].int64_list.value[:] == [50]
+    assert feature["image/width"].int64_list.value[:] == [70]
+    assert feature["image/channels"].int64_list.value[:] == [3]
+
+
+def test_equal_input_gives_equal_bytes(jpeg):
+    assert len({serialize(jpeg, 50, 70, 3, "a", "b", "c") for _ in range(5)}) == 1
+
+
+def test_parse_gives_back_what_was_written(jpeg, example):
+    encoded, label, boxes = parse(example.SerializeToString())
+    assert encoded.numpy() == jpeg
+    assert int(label) == 3
+    assert boxes.shape == (1, 0, 4)
+    set_boxes(example, (0.1, 0.2, 0.3, 0.4), (0.5, 0.6, 0.7, 0.8))
+    boxes = parse(example.SerializeToString())[2]
+    np.testing.assert_allclose(boxes, [[[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]])
+
+
+def test_records_without_box_keys_are_sound(example):
+    for side in BOX_SIDES:
+        del example.features.feature[side]
+    assert parse(example.SerializeToString())[2].shape == (1, 0, 4)
+    assert examine(example.SerializeToString(), 5).boxes == 0
+
+
+def test_facts_of_a_sound_record(jpeg, example):
+    set_boxes(example, (0, 0, 1, 1))
+    facts = examine(example.SerializeToString(), 4)
+    assert (facts.label, facts.height, facts.width) == (3, 50, 70)
+    assert (facts.jpeg_bytes, facts.boxes) == (len(jpeg), 1)
+
+
+def defect(example, num_classes=1001, **options):
+    with pytest.raises(RecordDefect) as caught:
+        examine(example.SerializeToString(), num_classes, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", [ENCODED, LABEL])
+def test_a_missing_key_is_named(example, key):
+    del example.features.feature[key]
+    assert defect(example) == f"key {key} is missing"
+
+
+def test_a_key_of_another_type(example):
+    example.features.feature[LABEL].bytes_list.value[:] = [b"3"]
+    assert "must hold one value of int64_list, but holds 0" in defect(example)
+
+
+def test_labels_out_of_range(example):
+    assert defect(example, num_classes=3) == "label 3 is not in [0, 3)"
+    example.features.feature[LABEL].int64_list.value[:] = [-1]
+    assert defect(example) == "label -1 is not in [0, 1001)"
+
+
+def test_images_that_do_not_decode(example, jpeg, photos):
+    encoded = example.features.feature[ENCODED].bytes_list
+    encoded.value[:] = [jpeg[: len(jpeg) // 2]]
+    assert defect(example) == "the JPEG cannot be decoded"
+    encoded.value[:] = [b"garbage"]
+    assert defect(example).startswith("the image is no JPEG")
+    encoded.value[:] = [tf.io.encode_png(photos["china"][:9, :9]).numpy()]
+    assert defect(example).startswith("the image is a PNG")
+
+
+def test_an_image_smaller_than_the_crop(example):
+    assert "is 50x70, but --resize_method=crop needs 51x51" in defect(example, min_size=51)
+
+
+@pytest.mark.parametrize("box", [(0.5, 0, 0.4, 1), (0, 0, 1, 1.5), (-0.1, 0, 1, 1), (0, 1, 1, 1)])
+def test_boxes_outside_the_image(example, box):
+    set_boxes(example, (0, 0, 1, 1), box)
+    assert "is no part of the image" in defect(example)
+
+
+def test_box_sides_of_different_lengths(example):
+    example.features.feature[BOX_SIDES[0]].float_list.value[:] = [0.5]
+    assert defect(example) == "the sides of image/object/bbox have different lengths"
+
+
+def test_bytes_that_are_no_example():
+    with pytest.raises(RecordDefect, match="is not a serialized"):
+        examine(b"\xff\xff\xff", 10)

@@ -1,0 +1,173 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
+from cnnbench.data.imagenet_records import ENCODED, examine
+from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
+from cnnbench.errors import DataError, UsageError
+
+
+def examples(directory, subset):
+    for path in sorted(directory.glob(f"{subset}-*")):
+        for data in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            yield tf.train.Example.FromString(data).features.feature
+
+
+def test_every_image_comes_out_once_with_its_label(image_folder, imagenet_dir):
+    names = {"train": set(), "validation": set()}
+    for subset, seen in names.items():
+        for feature in examples(imagenet_dir, subset):
+            name = feature["image/filename"].bytes_list.value[0].decode()
+            class_name = feature["image/class/synset"].bytes_list.value[0].decode()
+            label = feature["image/class/label"].int64_list.value[0]
+            assert ["background", "cat", "china", "coffee", "flower"][label] == class_name
+            assert name.startswith(class_name)
+            content = (image_folder / class_name / name).read_bytes()
+            assert feature[ENCODED].bytes_list.value[0] == content
+            seen.add(name)
+    assert (len(names["train"]), len(names["validation"])) == (16, 8)
+    assert not names["train"] & names["validation"]
+
+
+def test_files_are_named_and_filled_evenly(imagenet_dir):
+    names = sorted(path.name for path in imagenet_dir.iterdir())
+    assert names == [
+        "labels.txt",
+        *(f"train-0000{i}-of-00003" for i in range(3)),
+        *(f"validation-0000{i}-of-00002" for i in range(2)),
+    ]
+    sizes = [len(list(examples(imagenet_dir, f"train-0000{i}"))) for i in range(3)]
+    assert sorted(sizes) == [5, 5, 6]
+
+
+def test_the_line_number_in_labels_txt_is_the_label(imagenet_dir):
+    lines = (imagenet_dir / "labels.txt").read_text().splitlines()
+    assert lines == ["background", "cat", "china", "coffee", "flower"]
+
+
+def test_equal_input_gives_equal_files(image_folder, imagenet_dir, tmp_path):
+    make_imagenet(scan(image_folder, None, 0.4, 1), tmp_path, {"train": 3, "validation": 2})
+    for path in imagenet_dir.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def write_cmyk(path, image):
+    from PIL import Image
+
+    Image.fromarray(image).convert("CMYK").save(path, format="JPEG", quality=95)
+
+
+WRITERS = {
+    "rgb.jpg": lambda path, image: path.write_bytes(tf.io.encode_jpeg(image).numpy()),
+    "cmyk.jpg": write_cmyk,
+    "rgb.png": lambda path, image: path.write_bytes(tf.io.encode_png(image).numpy()),
+    # ImageNet itself has a PNG that is called a JPEG.
+    "png.jpg": lambda path, image: path.write_bytes(tf.io.encode_png(image).numpy()),
+    "rgba.png": lambda path, image: path.write_bytes(
+        tf.io.encode_png(np.concatenate([image, image[..., :1]], axis=-1)).numpy()
+    ),
+    "deep.png": lambda path, image: path.write_bytes(
+        tf.io.encode_png(image.astype(np.uint16) * 257).numpy()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_colour_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
+    image = photos["china"][100:180, 200:300]
+    path = tmp_path / name
+    WRITERS[name](path, image)
+    made = rgb_jpeg(path)
+    assert (made.height, made.width) == (80, 100)
+    assert made.reencoded == (name != "rgb.jpg")
+    assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [80, 100, 3]
+    back = tf.io.decode_jpeg(made.jpeg).numpy()
+    assert np.abs(back.astype(int) - image).mean() < 6
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_grey_images_become_rgb_jpegs(tmp_path, suffix):
+    import skimage.data
+
+    grey = skimage.data.camera()[100:170, 200:260]
+    encode = {"jpg": tf.io.encode_jpeg, "png": tf.io.encode_png}[suffix]
+    path = tmp_path / f"grey.{suffix}"
+    path.write_bytes(encode(grey[..., None]).numpy())
+    made = rgb_jpeg(path)
+    assert made.reencoded
+    back = tf.io.decode_jpeg(made.jpeg).numpy()
+    assert back.shape == (70, 60, 3)
+    assert np.abs(back.astype(int) - grey[..., None]).mean() < 3
+
+
+def test_bundled_photographs_of_scikit_image(tmp_path):
+    """PNG and JPEG files as other programs wrote them."""
+    from pathlib import Path
+
+    import skimage
+
+    for name in ("astronaut.png", "coins.png", "logo.png", "rocket.jpg", "retina.jpg"):
+        made = rgb_jpeg(Path(skimage.__file__).parent / "data" / name)
+        assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [
+            made.height,
+            made.width,
+            3,
+        ]
+
+
+def folder_of(*paths):
+    only = ImageClass(1, "only", "only")
+    return ImageFolder((only,), {"train": [ImageFile(p, only) for p in paths], "validation": []})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("text.jpg", b"hello", "is neither a JPEG nor a PNG"),
+        ("short.png", b"\x89PNG\r\n\x1a\nrest", "the PNG cannot be decoded"),
+        ("cut.jpg", None, "the JPEG cannot be decoded"),
+    ],
+)
+def test_a_bad_image_is_named_and_nothing_is_left(photos, tmp_path, name, content, message):
+    good = tmp_path / "good.jpg"
+    good.write_bytes(tf.io.encode_jpeg(photos["china"][:40, :40]).numpy())
+    bad = tmp_path / name
+    bad.write_bytes(good.read_bytes()[:300] if content is None else content)
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=f"{name}: {message}"):
+        make_imagenet(folder_of(good, good, bad), out, {"train": 3, "validation": 1})
+    assert list(out.iterdir()) == []
+
+
+def test_a_folder_with_records_is_not_written_to(image_folder, imagenet_dir):
+    before = {path: path.stat().st_mtime_ns for path in imagenet_dir.iterdir()}
+    with pytest.raises(UsageError, match="holds train-00000-of-00003 already"):
+        make_imagenet(scan(image_folder, None, 0, 1), imagenet_dir, {"train": 1, "validation": 1})
+    assert {path: path.stat().st_mtime_ns for path in imagenet_dir.iterdir()} == before
+
+
+def test_never_more_files_than_images(photos, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(tf.io.encode_jpeg(photos["china"][:40, :40]).numpy())
+    make_imagenet(folder_of(path, path), tmp_path / "out", {"train": 8, "validation": 2})
+    assert sorted(p.name for p in (tmp_path / "out").glob("*-of-*")) == [
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+    ]
+
+
+def test_more_classes_than_imagenet_has(tmp_path):
+    classes = tuple(ImageClass(i + 1, str(i), str(i)) for i in range(1001))
+    with pytest.raises(UsageError, match="1001 classes, but at most 1000 fit"):
+        make_imagenet(
+            ImageFolder(classes, {"train": [], "validation": []}),
+            tmp_path,
+            {"train": 1, "validation": 1},
+        )
+
+
+def test_every_record_is_sound(imagenet_dir):
+    for path in imagenet_dir.glob("*-of-*"):
+        for data in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            assert 1 <= examine(data, 5).label <= 4
