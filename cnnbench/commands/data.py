@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from cnnbench.data.dataset import find_dataset
 from cnnbench.data.detect import detect, find_subsets
 from cnnbench.data.image_folder import scan
-from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
-from cnnbench.native_log import without_chatter
+from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 
 _CHECKED = ("imagenet", "cifar10")
 
@@ -109,11 +109,11 @@ def _make_imagenet(options: argparse.Namespace) -> int:
             "validation_fraction", options.validation_fraction, "must be at least 0 and below 1"
         )
     found = scan(options.dir, options.labels, options.validation_fraction, options.seed)
-    _load_tensorflow()
-    from cnnbench.data.make_imagenet import make_imagenet
-
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    made = make_imagenet(found, options.out, shards)
+    with _tensorflow():
+        from cnnbench.data.make_imagenet import make_imagenet
+
+        made = make_imagenet(found, options.out, shards)
     print(
         f"{options.out}: {made.images['train']} training and {made.images['validation']} "
         f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
@@ -128,10 +128,10 @@ def _check(options: argparse.Namespace) -> int:
         raise FlagError("num_classes", options.num_classes, "must be at least 1")
     dataset = find_dataset(options.data_name, None) if options.data_name else detect(options.dir)
     find_subsets(options.dir, dataset)
-    _load_tensorflow()
-    from cnnbench.data.check import check
+    with _tensorflow():
+        from cnnbench.data.check import check
 
-    reports = check(options.dir, dataset, options.num_classes or dataset.num_classes)
+        reports = check(options.dir, dataset, options.num_classes or dataset.num_classes)
     print(f"{options.dir}: {dataset.name}")
     for report in reports:
         print("\n".join(report.lines()))
@@ -144,13 +144,33 @@ def _check(options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _load_tensorflow() -> None:
-    """Imports TensorFlow quietly: what goes wrong is reported here, with file and record.
+@contextlib.contextmanager
+def _tensorflow() -> Iterator[None]:
+    """Where TensorFlow works, on the host only and in silence.
 
-    No device is touched but the host, so that a run on the GPUs is not disturbed.
+    TensorFlow, libjpeg and CUDA write to file descriptor 2, each in its own way. What they say
+    of a defect is said better here, with file and record, so it is shown only if something
+    happens that nobody foresaw, or on TF_CPP_MIN_LOG_LEVEL=0.
     """
     if "tensorflow" not in sys.modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    with without_chatter():
-        import_module("tensorflow")
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        show = True
+        try:
+            yield
+            show = False
+        except (UsageError, BenchmarkError, KeyboardInterrupt):
+            show = False
+            raise
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            if show:
+                held.seek(0)
+                sys.stderr.write(held.read().decode(errors="replace"))

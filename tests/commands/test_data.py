@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -133,3 +134,19 @@ def test_the_command_line_exits_with_4_and_one_line(tmp_path):
         f"cnnbench: error: 2 defects, the first: {tmp_path}/train-00000-of-00001: record 0: "
         "the JPEG cannot be decoded\n"
     )
+
+
+def test_what_nobody_foresaw_shows_what_the_libraries_said(monkeypatch, capfd):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+    def fail():
+        with data._tensorflow():
+            os.write(2, b"a library speaks\n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert "a library speaks" in capfd.readouterr().err
+    with data._tensorflow():
+        os.write(2, b"a library speaks\n")
+    assert capfd.readouterr().err == ""
