@@ -19,6 +19,7 @@ from cnnbench.errors import UsageError
 from cnnbench.models.declare import check_logits
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network
+from cnnbench.models.pointwise import pointwise_conv
 from cnnbench.models.spec import BatchNorm, VariableSpec
 from cnnbench.models.window import Window
 
@@ -145,6 +146,7 @@ class GraphNetwork(Network[Tensor]):
         self._seed = seed
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
+        self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
         self._input: tuple[Tensor, Tensor] | None = None  # images as laid out, images in NHWC
@@ -203,6 +205,8 @@ class GraphNetwork(Network[Tensor]):
     # Layers ------------------------------------------------------------------------------
 
     def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
+        if self._matrix_gradient(window):
+            return pointwise_conv(self._subsample(x, window), kernel)
         if window.explicit:
             x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
         return tf.raw_ops.Conv2D(
@@ -212,6 +216,20 @@ class GraphNetwork(Network[Tensor]):
             padding=window.padding,
             data_format=self._format,
         )
+
+    def _matrix_gradient(self, window: Window) -> bool:
+        # Measured on CPUs, which run NHWC; what runs NCHW is a GPU, best left to cuDNN.
+        return self.training and not self._channels_first and window.size == (1, 1)
+
+    def _subsample(self, x: Tensor, window: Window) -> Tensor:
+        """Every stride-th row and column; shared by the two convolutions that open a block."""
+        if window.stride == (1, 1):
+            return x
+        key = (id(x), window.stride)
+        if key not in self._subsampled:
+            y = tf.nn.max_pool2d(x, 1, window.stride, "VALID")
+            self._subsampled[key] = (x, y)  # x is kept so that its id stays its own
+        return self._subsampled[key][1]
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         layout = self._format if len(x.shape) == 4 else "NHWC"

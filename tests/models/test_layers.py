@@ -57,6 +57,18 @@ LAYERS = {
         lambda n, x: n.conv(x, 4, (1, 3), (2, 1)),
         {"conv0/kernel": (1, 3, 3, 4)},
     ),
+    "conv 1x1": (
+        lambda n, x: n.conv(x, 4, 1, activation=None),
+        {"conv0/kernel": (1, 1, 3, 4)},
+    ),
+    "conv 1x1 stride 2": (
+        lambda n, x: n.conv(x, 4, 1, 2, "SAME_RESNET", activation=None),
+        {"conv0/kernel": (1, 1, 3, 4)},
+    ),
+    "conv 1x1 of two strides": (
+        lambda n, x: n.conv(x, 4, 1, (2, 3), "VALID", activation=None),
+        {"conv0/kernel": (1, 1, 3, 4)},
+    ),
     "max pool": (lambda n, x: n.max_pool(x, 3, 2), {}),
     "max pool same": (lambda n, x: n.max_pool(x, 3, 2, "SAME"), {}),
     "avg pool": (lambda n, x: n.avg_pool(x, 2, 2), {}),
@@ -151,6 +163,47 @@ def test_convolution_by_definition(padding, stride, before, after):
     y = net.conv(images, 4, 3, stride, padding)
     expected = plain_conv(images.numpy(), kernel.numpy(), stride, before, after) + bias.numpy()
     np.testing.assert_allclose(y, np.maximum(expected, 0.0), atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("padding", ["SAME", "VALID", "SAME_RESNET"])
+def test_pointwise_convolution_by_definition(padding, stride, training):
+    images, kernel, bias = normal(2, 5, 5, 3), normal(1, 1, 3, 4, seed=1), normal(4, seed=2)
+    net = network({"conv0/kernel": kernel, "conv0/bias": bias}, training=training)
+    y = net.conv(images, 4, 1, stride, padding, activation=None)
+    expected = plain_conv(images.numpy(), kernel.numpy(), stride, 0, 0) + bias.numpy()
+    np.testing.assert_allclose(y, expected, atol=1e-12)
+
+
+def test_two_strided_pointwise_convolutions_of_one_input_have_their_own_gradients():
+    images = normal(*IMAGES)
+    kernels = {f"conv{i}/kernel": normal(1, 1, 3, 4, seed=i) for i in range(2)}
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([images, kernels])
+        net = network(kernels)
+        ys = [net.conv(images, 4, 1, 2, activation=None, bias=None) for _ in range(2)]
+        plain = [tf.nn.conv2d(images, k, 2, "SAME") for k in kernels.values()]
+        sums = [sum(tf.reduce_sum(tf.sin(y)) for y in pair) for pair in (ys, plain)]
+    for one, other in zip(
+        *(tf.nest.flatten(tape.gradient(s, [images, kernels])) for s in sums), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_convolutions_take_batches_of_unknown_size():
+    values = {"conv0/kernel": normal(1, 1, 3, 4)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 3], tf.float64)], autograph=False)
+    def run(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            net = network(values)
+            y = net.dropout(net.conv(images, 4, 1, 2, activation=None, bias=None))
+        return y, tape.gradient(y, images)
+
+    y, gradient = run(normal(5, 6, 6, 3))
+    assert (tuple(y.shape), tuple(gradient.shape)) == ((5, 3, 3, 4), (5, 6, 6, 3))
 
 
 def norm_values(channels):
