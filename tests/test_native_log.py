@@ -32,7 +32,8 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -
             write("E0000 broken library\n")
             raise ImportError
 
-    pytest.raises(ImportError, load)
+    with pytest.raises(ImportError):
+        load()
     assert capfd.readouterr().err == "E0000 broken library\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,8 @@ def main(argv: Sequence[str]) -> int:
     messages = Messages(sys.stderr, progress)
     for notice in parsed.notices:
         messages.notice(notice)
+    # A job manager's SIGTERM ends a run like Ctrl-C: the record is written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.benchmark_cnn import BenchmarkCNN
 

@@ -1,0 +1,101 @@
+"""`cnnbench` as a process: streams, exit codes, and what an interruption leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SECONDS = 240
+BASE = (sys.executable, "-m", "cnnbench", "--device=cpu", "--model=lenet", "--batch_size=2")
+
+
+def cnnbench(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*BASE, *flags], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+def test_a_run_prints_the_report_and_nothing_else() -> None:
+    done = cnnbench("-num_batches=10", "-num_warmup_batches=1", "-num_gpus", "2")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"TensorFlow:  2\.\d+", lines[0])
+    assert lines[1] == "Model:       lenet"
+    assert "Devices:     ['/cpu:0', '/cpu:1']" in lines
+    row = re.compile(r"\d+\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}")
+    assert row.fullmatch(lines[-4])
+    assert re.fullmatch(r"total images/sec: \d+\.\d\d", lines[-2])
+    assert lines[-1] == "-" * 64
+    # Whatever is said beside it is ours; TensorFlow's chatter is kept away.
+    assert all(line.startswith("cnnbench: ") for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_measured(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    process = subprocess.Popen(
+        [*BASE, "--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        deadline = time.monotonic() + SECONDS
+        while not process.stdout.readline().startswith("20\t"):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "total images/sec" not in out
+    assert err.splitlines()[-1] == "cnnbench: error: interrupted"
+    record = json.loads(path.read_text())
+    assert record["status"] == "interrupted"
+    assert len(record["step_seconds"]) >= 20
+    assert len(record["losses"]) == len(record["step_seconds"])
+
+
+def test_a_diverging_run_exits_with_4_and_one_line() -> None:
+    done = cnnbench("--init_learning_rate=1e9", "--num_batches=30")
+    assert done.returncode == 4
+    assert "total images/sec" not in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert re.match(r"cnnbench: error: loss is (nan|inf|-inf) at step -?\d+; ", line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--device=gpu", "--num_gpus=8"], "--num_gpus=8: TensorFlow sees 0 GPU(s)"),
+        (["--result_csv=/proc/none/r.csv"], "--result_csv=/proc/none/r.csv: "),
+        (["--data_dir=/nowhere/imagenet"], "--data_dir=/nowhere/imagenet: "),
+        (["--model=resnet49"], "--model=resnet49: "),
+        (["--xla", "True"], "--xla=true"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(flags: list[str], expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cnnbench", *flags],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("cnnbench: error: ")
+    assert expected in line
+    assert "total images/sec" not in done.stdout
