@@ -88,7 +88,7 @@ def forward(
         on it.
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
-        for other draws in each step.
+        for other draws in each step. XLA draws other numbers from it than the kernels do.
 
     Returns:
       Logits and batch moments.
