@@ -100,12 +100,6 @@ class BenchmarkCNN:
         self._measurements = Measurements(
             command=command, config=self._resolved(), explicit_flags=explicit_flags
         )
-        self._learning_rate = make_schedule(
-            params,
-            self.plan.model.learning_rate,
-            self.plan.global_batch,
-            self.plan.dataset.num_examples("train"),
-        )
         self.record: RunRecord | None = None
 
     def run(self) -> RunRecord:
@@ -264,7 +258,7 @@ class BenchmarkCNN:
             config,
             built.step,
             built.inputs,
-            self._learning_rate,
+            make_schedule(params, plan.model.learning_rate, plan.global_batch, plan.train_examples),
             self._console,
             self._progress,
             self._measurements,
@@ -345,6 +339,7 @@ class BenchmarkCNN:
             channels=self.plan.model.channels,
             seed=self.params.tf_random_seed,
             dtype=COMPUTE_DTYPES[self.params.precision],
+            datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
         )
         return make_input(spec, devices.towers)
 

@@ -32,6 +32,7 @@ class Plan:
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of
         the evaluation).
       warmup: untimed steps before it.
+      train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
     """
@@ -46,6 +47,7 @@ class Plan:
     num_batches: int
     num_epochs: float
     warmup: int
+    train_examples: int
     num_eval_batches: int
     eval_steps: frozenset[int]
 
@@ -74,7 +76,7 @@ def make_plan(params: Params) -> Plan:
     num_classes = dataset.num_classes
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
-    train_examples = dataset.num_examples("train") if not params.eval else 0
+    train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
     towers = params.num_gpus
     mode = _mode(params)
     eval_batches, eval_epochs = 0, 0.0
@@ -83,7 +85,7 @@ def make_plan(params: Params) -> Plan:
             params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
             params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
             eval_batch * towers,
-            dataset.num_examples("validation"),
+            dataset.num_examples("validation", params.data_dir),
         )
     if mode == "evaluation":
         batches, epochs, batch = eval_batches, eval_epochs, eval_batch
@@ -102,6 +104,7 @@ def make_plan(params: Params) -> Plan:
         num_batches=batches,
         num_epochs=epochs,
         warmup=0 if mode == "evaluation" else _warmup(params),
+        train_examples=train_examples,
         num_eval_batches=eval_batches,
         eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
     )

@@ -177,10 +177,37 @@ def _set_threads(tf: Any, params: Params, kind: str) -> None:
 
 
 def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
-    """Sizes of the intra-op and inter-op pools; 0 leaves the choice to TensorFlow."""
-    del kind, cores
-    intra = 0 if params.num_intra_threads is None else params.num_intra_threads
-    return intra, params.num_inter_threads
+    """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
+
+    On the CPU, where towers and their operations share the cores, pools as large as the
+    cores compete: two operations at once, each split into as many pieces as there are
+    cores, wait for each other. So a single tower runs one operation at a time on all
+    cores, and as many towers as cores run one operation per core each; measured in
+    docs/benchmarks.md. GPUs keep the host's pools at TensorFlow's default.
+    """
+    intra, inter = params.num_intra_threads, params.num_inter_threads
+    if kind != "cpu":
+        # One host thread per kernel launch is enough, as tf_cnn_benchmarks found.
+        return 1 if intra is None else intra, inter
+    if intra is None and inter == 0:
+        return max(1, cores // params.num_gpus), min(params.num_gpus, cores)
+    return 0 if intra is None else intra, inter
+
+
+def input_threads(params: Params, kind: str) -> int:
+    """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
+
+    Its own, unless told otherwise: with an inter-op pool of one thread the pipeline
+    would wait for the step it is to feed. On a GPU host, the cores that kernel launches
+    leave over.
+    """
+    if params.datasets_num_private_threads is not None:
+        return params.datasets_num_private_threads
+    cores = _available_cores()
+    if kind == "cpu":
+        return cores
+    launchers = 0 if params.gpu_thread_mode == "global" else (params.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * params.num_gpus)
 
 
 def _available_cores() -> int:

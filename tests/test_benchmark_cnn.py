@@ -126,9 +126,7 @@ def test_auto_refuses_nchw_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(
-    optimizer: str, tmp_path: Path
-) -> None:
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_path: Path) -> None:
     whole, _ = run(num_batches=14, optimizer=optimizer)
     run(num_batches=4, optimizer=optimizer, train_dir=str(tmp_path))
     assert {p.name for p in tmp_path.glob("*.index")} == {"model.ckpt-6.index"}

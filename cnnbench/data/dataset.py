@@ -28,16 +28,27 @@ class Dataset:
         background; CIFAR-10 keeps the 11 of tf_cnn_benchmarks (10 classes, one spare).
       examples: examples per subset of the published data set, the epoch of synthetic data.
       open: makes the host pipeline that reads the files named by an `InputSpec`.
+      count: examples in the files of a directory, given the directory and the subset.
     """
 
     name: str
     num_classes: int
     examples: Mapping[str, int]
     open: Callable[[InputSpec], Pipeline] = field(repr=False)
+    count: Callable[[str, str], int] = field(repr=False)
 
-    def num_examples(self, subset: str) -> int:
-        """Examples in ``subset`` ("train" or "validation") as published."""
-        return self.examples[subset]
+    def num_examples(self, subset: str, data_dir: str | None = None) -> int:
+        """Examples in ``subset`` ("train" or "validation"): one epoch.
+
+        Args:
+          subset: which.
+          data_dir: counts the files there; None means the data set as published.
+
+        Raises:
+          FlagError: ``data_dir`` holds no files of this subset.
+          DataError: a file that cannot be used.
+        """
+        return self.examples[subset] if data_dir is None else self.count(data_dir, subset)
 
 
 def _open_imagenet(spec: InputSpec) -> Pipeline:
@@ -52,8 +63,30 @@ def _open_cifar10(spec: InputSpec) -> Pipeline:
     return Cifar10Pipeline(spec)
 
 
-IMAGENET = Dataset("imagenet", 1001, {"train": 1_281_167, "validation": 50_000}, _open_imagenet)
-CIFAR10 = Dataset("cifar10", 11, {"train": 50_000, "validation": 10_000}, _open_cifar10)
+def _count_imagenet(data_dir: str, subset: str) -> int:
+    from cnnbench.data import imagenet_files
+
+    files = imagenet_files.find_files(data_dir, subset)
+    return imagenet_files.count_examples(files, IMAGENET, subset)
+
+
+def _count_cifar10(data_dir: str, subset: str) -> int:
+    from cnnbench.data import cifar10_files
+
+    parts = cifar10_files.read_subset(data_dir, subset, CIFAR10.num_classes)
+    return sum(len(part.labels) for part in parts)
+
+
+IMAGENET = Dataset(
+    "imagenet",
+    1001,
+    {"train": 1_281_167, "validation": 50_000},
+    _open_imagenet,
+    _count_imagenet,
+)
+CIFAR10 = Dataset(
+    "cifar10", 11, {"train": 50_000, "validation": 10_000}, _open_cifar10, _count_cifar10
+)
 
 _DATASETS: dict[str, Dataset] = {}
 
