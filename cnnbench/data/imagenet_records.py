@@ -96,7 +96,7 @@ def _check_boxes(features: Any) -> int:
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
     for ymin, xmin, ymax, xmax in zip(*sides, strict=True):
-        if not (0 <= ymin < ymax <= 1 and 0 <= xmin < xmax <= 1):
+        if not (0 <= ymin <= ymax <= 1 and 0 <= xmin <= xmax <= 1):
             box = f"ymin={ymin:g} xmin={xmin:g} ymax={ymax:g} xmax={xmax:g}"
             raise RecordDefect(f"box {box} is no part of the image")
     return len(sides[0])
