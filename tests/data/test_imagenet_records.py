@@ -123,7 +123,9 @@ def test_an_image_smaller_than_the_crop(example):
     assert "is 50x70, but --resize_method=crop needs 51x51" in defect(example, min_size=51)
 
 
-@pytest.mark.parametrize("box", [(0.5, 0, 0.4, 1), (0, 0, 1, 1.5), (-0.1, 0, 1, 1), (0, 0.7, 1, 0.6)])
+@pytest.mark.parametrize(
+    "box", [(0.5, 0, 0.4, 1), (0, 0, 1, 1.5), (-0.1, 0, 1, 1), (0, 0.7, 1, 0.6)]
+)
 def test_boxes_outside_the_image(example, box):
     set_boxes(example, (0, 0, 1, 1), box)
     assert "is no part of the image" in defect(example)
