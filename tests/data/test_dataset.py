@@ -1,9 +1,19 @@
+import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from cnnbench.data import CIFAR10, IMAGENET, InputSpec, find_dataset
+from cnnbench.data import (
+    CIFAR10,
+    IMAGENET,
+    InputSpec,
+    dataset_names,
+    find_dataset,
+    register_dataset,
+)
+from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.errors import FlagError
 
 
@@ -34,6 +44,21 @@ def test_published_sizes():
     assert CIFAR10.num_classes == 11
     assert IMAGENET.num_examples("validation") == 50_000
     assert CIFAR10.num_examples("train") == 50_000
+
+
+def test_files_are_counted(imagenet_dir, tmp_path):
+    assert IMAGENET.num_examples("train", str(imagenet_dir)) == 16
+    write_cifar10(tmp_path, np.zeros((7, 32, 32, 3), np.uint8), range(7), subset="validation")
+    assert CIFAR10.num_examples("validation", str(tmp_path)) == 7
+    with pytest.raises(FlagError, match="holds no CIFAR-10 train files"):
+        CIFAR10.num_examples("train", str(tmp_path))
+
+
+def test_a_name_is_registered_once():
+    register_dataset(CIFAR10)
+    with pytest.raises(ValueError, match="'cifar10' is registered already"):
+        register_dataset(dataclasses.replace(CIFAR10, num_classes=10))
+    assert dataset_names() == ("imagenet", "cifar10")
 
 
 def test_spec_takes_flags_by_name_but_not_other_attributes():
