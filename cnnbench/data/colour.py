@@ -26,8 +26,8 @@ def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.
       image: float32 [height, width, 3] in 0..1.
       position: int64 scalar, place in the stream of examples; decides what is random.
       seed: of the run.
-      in_yiq: change saturation and hue by scaling and turning the chroma plane of YIQ, which
-        is much cheaper than going through HSV.
+      in_yiq: change saturation and hue by scaling and turning the chroma plane of YIQ,
+        otherwise in HSV.
 
     Returns:
       float32 of the same shape.
