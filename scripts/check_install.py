@@ -92,7 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{way}: FAILED: {error}", file=sys.stderr)
                 continue
         print(f"{way}: installed and trained in {time.monotonic() - start:.0f} s", flush=True)
-    return 1 if failed else 0
+    if failed:
+        print(f"check_install: FAILED: {', '.join(failed)}", file=sys.stderr)
+        return 1
+    print("check_install: all ways work")
+    return 0
 
 
 if __name__ == "__main__":
