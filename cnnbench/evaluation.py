@@ -10,7 +10,7 @@ import tensorflow as tf
 from cnnbench.console import Console
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.synthetic import SyntheticInput
-from cnnbench.models import graph
+from cnnbench.models.graph import DataFormat, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.moving_averages import share_moving_averages
@@ -36,7 +36,7 @@ class Evaluator:
         spec: ModelSpec,
         manager: VariableMgr,
         inputs: InputSource,
-        data_format: str,
+        data_format: DataFormat,
         compute_dtype: str,
         display_every: int,
     ) -> None:
@@ -109,7 +109,7 @@ class Evaluator:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             return self._manager.read(tower, spec.name, dtype)
 
-        logits = graph.forward(
+        logits = forward(
             self._model,
             self._spec.num_classes,
             images,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cnnbench.errors import FlagError
 from cnnbench.params import Params
@@ -99,7 +99,7 @@ def configure(params: Params) -> Devices:
     )
 
 
-def data_format(params: Params, kind: str) -> str:
+def data_format(params: Params, kind: str) -> Literal["NHWC", "NCHW"]:
     """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
 
     Raises:
@@ -109,9 +109,9 @@ def data_format(params: Params, kind: str) -> str:
         raise FlagError(
             "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
         )
-    if params.data_format != "auto":
-        return params.data_format
-    return "NCHW" if kind == "gpu" else "NHWC"
+    if params.data_format == "auto":
+        return "NCHW" if kind == "gpu" else "NHWC"
+    return "NCHW" if params.data_format == "NCHW" else "NHWC"
 
 
 def _device_kind(params: Params, visible_gpus: int) -> tuple[str, tuple[str, ...]]:

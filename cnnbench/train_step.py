@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.synthetic import SyntheticInput
-from cnnbench.models import graph
+from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.moving_averages import update_moving_averages
@@ -49,7 +49,7 @@ class StepConfig:
       seed: of dropout.
     """
 
-    data_format: str = "NHWC"
+    data_format: DataFormat = "NHWC"
     compute_dtype: str = "float32"
     weight_decay: float = 0.0
     gradient_clip: float | None = None
@@ -83,7 +83,7 @@ class _Tower(NamedTuple):
 
     gradients: list[tf.Tensor | None]
     loss: tf.Tensor
-    moments: tuple[graph.Moments, ...]
+    moments: tuple[Moments, ...]
     top_1: tf.Tensor | None
     top_5: tf.Tensor | None
 
@@ -200,7 +200,7 @@ class TrainStep:
             name: self._manager.read(tower, name, dtype)
             for name, dtype in self._dtypes_read(images, labels).items()
         }
-        moments: list[graph.Moments] = []
+        moments: list[Moments] = []
 
         @tf.function(autograph=False, jit_compile=True)
         def compiled(
@@ -236,8 +236,8 @@ class TrainStep:
             )
         return dtypes
 
-    def _forward(self, read: graph.Reader, images: tf.Tensor, seed: tf.Tensor) -> graph.Forward:
-        return graph.forward(
+    def _forward(self, read: Reader, images: tf.Tensor, seed: tf.Tensor) -> Forward:
+        return forward(
             self._model,
             self._spec.num_classes,
             images,
@@ -249,14 +249,14 @@ class TrainStep:
         )
 
     def _forward_backward(
-        self, read: graph.Reader, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+        self, read: Reader, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
     ) -> _Tower:
         config = self._config
         if config.forward_only:
-            forward = self._forward(read, images, seed)
+            logits = self._forward(read, images, seed).logits
             # Only the logits are the benchmark; their sum times 0 keeps them alive.
-            loss = tf.reduce_sum(forward.logits) * 0.0
-            return _Tower([], loss, (), *self._accuracies(forward.logits, labels))
+            loss = tf.reduce_sum(logits) * 0.0
+            return _Tower([], loss, (), *self._accuracies(logits, labels))
         values: dict[str, tf.Tensor] = {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
 
@@ -267,8 +267,8 @@ class TrainStep:
                         tape.watch(values[spec.name])
                 return values[spec.name]
 
-            forward = self._forward(read_and_watch, images, seed)
-            loss = tf.reduce_mean(self._model.loss(forward.logits, labels))
+            made = self._forward(read_and_watch, images, seed)
+            loss = tf.reduce_mean(self._model.loss(made.logits, labels))
             target = loss if config.loss_scale == 1.0 else loss * config.loss_scale
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
@@ -276,8 +276,8 @@ class TrainStep:
         return _Tower(
             [self._unscaled(gradient) for gradient in gradients],
             loss,
-            forward.moments,
-            *self._accuracies(forward.logits, labels),
+            made.moments,
+            *self._accuracies(made.logits, labels),
         )
 
     def _unscaled(self, gradient: tf.Tensor | None) -> tf.Tensor | None:

@@ -143,7 +143,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_
 
 def test_a_finished_job_is_refused(tmp_path: Path) -> None:
     run(train_dir=str(tmp_path))
-    with pytest.raises(FlagError, match="num_batches=4: the checkpoint .* is at step 6"):
+    with pytest.raises(FlagError, match=r"num_batches=4: the checkpoint .* is at step 6"):
         run(train_dir=str(tmp_path))
 
 

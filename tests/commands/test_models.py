@@ -1,8 +1,8 @@
 import pytest
-from cnnbench.models import registry
 
 from cnnbench.cli import main
 from cnnbench.commands import models
+from cnnbench.models import registry
 
 PLUGIN = """
 from cnnbench.models import LearningRateSpec, Model, register_model
