@@ -65,6 +65,7 @@ class Evaluator:
           not count.
         """
         share_moving_averages(self._manager)
+        self._inputs.restart()
         totals = [0.0, 0.0, 0.0, 0.0]
         start = window = time.perf_counter()
         for batch in range(1, batches + 1):

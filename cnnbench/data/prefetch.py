@@ -29,20 +29,33 @@ class PipelineInput(InputSource):
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
         super().__init__(spec, devices, pipeline.num_examples)
-        self._steps = _Steps(pipeline, self.devices, self.steps_per_epoch)
+        self._pipeline = pipeline
         self._prefetcher: _Prefetcher | None = None
-        if spec.datasets_use_prefetch:
-            self._prefetcher = _Prefetcher(self._steps.next, spec.datasets_prefetch_buffer_size)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._fresh = True
+        self._steps = _Steps(self._pipeline, self.devices, self.steps_per_epoch)
+        if self.spec.datasets_use_prefetch:
+            depth = self.spec.datasets_prefetch_buffer_size
+            self._prefetcher = _Prefetcher(self._steps.next, depth)
             # Also when nobody calls close(): the thread must end before TensorFlow is torn down.
             weakref.finalize(self, self._prefetcher.stop)
 
     def next(self) -> Step:
         """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
         start = time.perf_counter()
+        self._fresh = False
         try:
             return self._prefetcher.get() if self._prefetcher else self._steps.next()
         finally:
             self.wait_seconds += time.perf_counter() - start
+
+    def restart(self) -> None:
+        """See `InputSource.restart`; free of charge when nothing has been delivered yet."""
+        if not self._fresh:
+            self.close()
+            self._begin()
 
     def close(self) -> None:
         """Ends the background thread and drops what it had ready."""

@@ -77,6 +77,9 @@ class InputSource(abc.ABC):
         """
 
     @abc.abstractmethod
+    def restart(self) -> None:
+        """Begins an exact pass anew, wherever the last one was left."""
+
     def close(self) -> None:
         """Ends reading and frees the buffers; `next` must not be called afterwards."""
 

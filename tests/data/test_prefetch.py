@@ -121,3 +121,13 @@ def test_as_many_devices_as_towers(cpu_devices):
     )
     with pytest.raises(ValueError, match="2 towers, but 1 devices"):
         PipelineInput(spec, cpu_devices[:1], Counting(spec))
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_restarted_pass_begins_at_the_first_example(cpu_devices, prefetch):
+    with source(cpu_devices[:2], datasets_use_prefetch=prefetch) as numbers:
+        for _ in range(2):
+            numbers.restart()
+            labels = [int(x) for _ in range(3) for b in numbers.next() for x in b.labels]
+            assert labels == list(range(12))
+    assert not input_threads()

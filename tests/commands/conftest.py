@@ -1,0 +1,55 @@
+"""Small real data sets for whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+@pytest.fixture(scope="session")
+def photo_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Crops of photographs in four classes, made into records by the command itself."""
+    import skimage.data
+    from sklearn.datasets import load_sample_images
+
+    from cnnbench.cli import main
+
+    china, flower = load_sample_images().images
+    photos = {
+        "cat": skimage.data.chelsea(),
+        "china": china,
+        "coffee": skimage.data.coffee(),
+        "flower": flower,
+    }
+    root = tmp_path_factory.mktemp("photos")
+    for name, photo in photos.items():
+        (root / name).mkdir()
+        for i in range(8):
+            window = photo[9 * i : 9 * i + 120, 13 * i : 13 * i + 140 - 4 * i]
+            kind = ".png" if i % 4 == 3 else ".jpg"
+            encode = tf.io.encode_png if kind == ".png" else tf.io.encode_jpeg
+            (root / name / f"{i}{kind}").write_bytes(encode(window).numpy())
+    out = tmp_path_factory.mktemp("imagenet-photos")
+    arguments = ["--train_shards=3", "--validation_shards=2", "--validation_fraction=0.25"]
+    assert main(["data", "make-imagenet", str(root), str(out), *arguments]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def digit_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real handwritten digits in CIFAR-10's binary form."""
+    from sklearn.datasets import load_digits
+
+    from cnnbench.data.cifar10_files import write_cifar10
+
+    digits = load_digits()
+    grey = (digits.images[:300] * (255 / 16)).astype(np.uint8)
+    images = np.repeat(grey.repeat(4, axis=1).repeat(4, axis=2)[..., None], 3, axis=3)
+    labels = digits.target[:300].astype(np.int64)
+    out = tmp_path_factory.mktemp("cifar10-digits")
+    write_cifar10(out, images[:240], labels[:240], subset="train", form="binary")
+    write_cifar10(out, images[240:], labels[240:], subset="validation", form="binary")
+    return out

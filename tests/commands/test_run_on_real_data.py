@@ -1,0 +1,91 @@
+"""The whole path from files to a report, in every mode, on one and on three devices."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from cnnbench import RunRecord
+from cnnbench.cli import main
+
+MODES = ["parameter_server", "replicated", "independent"]
+
+
+def run(tmp_path: Path, *flags: str) -> RunRecord:
+    path = tmp_path / "record.json"
+    assert main(["--device=cpu", "--num_warmup_batches=1", f"--result_json={path}", *flags]) == 0
+    return RunRecord.from_json(path.read_text())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("devices", [1, 3])
+def test_photographs(mode: str, devices: int, photo_records: Path, tmp_path: Path) -> None:
+    record = run(
+        tmp_path,
+        "--model=lenet",
+        f"--data_dir={photo_records}",
+        "--distortions",
+        "--resize_method=round_robin",
+        f"--variable_update={mode}",
+        f"--num_gpus={devices}",
+        "--batch_size=4",
+        "--num_epochs=2",
+        "--init_learning_rate=0.02",
+    )
+    # 24 photographs for training: two epochs of them.
+    assert len(record.step_seconds) == math.ceil(48 / (4 * devices))
+    assert record.summary().input_wait_fraction > 0
+    assert record.losses[-1] < record.warmup_losses[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("devices", [1, 3])
+def test_digits(mode: str, devices: int, digit_batches: Path, tmp_path: Path) -> None:
+    train_dir = tmp_path / "train"
+    common = ["--model=resnet20", f"--data_dir={digit_batches}", f"--train_dir={train_dir}"]
+    record = run(
+        tmp_path,
+        *common,
+        f"--variable_update={mode}",
+        f"--num_gpus={devices}",
+        "--batch_size=8",
+        "--num_batches=4",
+        "--distortions",
+    )
+    assert all(math.isfinite(loss) for loss in record.losses)
+    # What one mode has written, another evaluates; 60 digits in batches of 3 * 7.
+    other = MODES[(MODES.index(mode) + 1) % 3]
+    evaluated = run(
+        tmp_path,
+        *common,
+        f"--variable_update={other}",
+        "--num_gpus=3",
+        "--batch_size=7",
+        "--eval",
+        "--num_eval_epochs=1",
+    )
+    assert evaluated.evaluations[0].examples == 60
+    assert evaluated.evaluations[0].global_step == 5
+
+
+def test_a_broken_record_ends_the_run_with_its_name(
+    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "imagenet-broken"
+    broken.mkdir()
+    for path in photo_records.glob("*-of-*"):
+        (broken / path.name).write_bytes(path.read_bytes())
+    victim = sorted(broken.glob("train-*"))[1]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(bytes(content))
+    flags = ["--device=cpu", "--model=lenet", f"--data_dir={broken}", "--num_batches=50"]
+    assert main([*flags, "--batch_size=4"]) == 4
+    captured = capsys.readouterr()
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("cnnbench: error: ")
+    assert victim.name in last
+    assert "record" in last
+    assert "total images/sec" not in captured.out
