@@ -76,9 +76,8 @@ class InputSource(abc.ABC):
           DataError: a record that cannot be used; names file and record.
         """
 
-    @abc.abstractmethod
     def restart(self) -> None:
-        """Begins an exact pass anew, wherever the last one was left."""
+        """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""
 
     def close(self) -> None:
         """Ends reading and frees the buffers; `next` must not be called afterwards."""
