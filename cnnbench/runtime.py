@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cnnbench.cores import available_cores
 from cnnbench.errors import FlagError
 from cnnbench.params import Params
 
@@ -152,7 +153,7 @@ def _gpu_order(params: Params, visible: int) -> tuple[int, ...]:
 
 
 def _set_threads(tf: Any, params: Params, kind: str) -> None:
-    intra, inter = thread_counts(params, kind, _available_cores())
+    intra, inter = thread_counts(params, kind, available_cores())
     try:
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
@@ -179,18 +180,18 @@ def _set_threads(tf: Any, params: Params, kind: str) -> None:
 def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
-    On the CPU, where towers and their operations share the cores, pools as large as the
-    cores compete: two operations at once, each split into as many pieces as there are
-    cores, wait for each other. So a single tower runs one operation at a time on all
-    cores, and as many towers as cores run one operation per core each; measured in
-    docs/benchmarks.md. GPUs keep the host's pools at TensorFlow's default.
+    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
+    all towers. That is best for one tower. As many towers as cores do better without
+    splitting operations: each core then runs one operation of one tower, and nothing
+    waits for its pieces (docs/benchmarks.md has the ratio). In between the pools stay
+    whole, because the intra-op pool is one for all towers. GPUs need one host thread per
+    kernel launch, as tf_cnn_benchmarks had it.
     """
     intra, inter = params.num_intra_threads, params.num_inter_threads
-    if kind != "cpu":
-        # One host thread per kernel launch is enough, as tf_cnn_benchmarks found.
+    if kind == "gpu":
         return 1 if intra is None else intra, inter
-    if intra is None and inter == 0:
-        return max(1, cores // params.num_gpus), min(params.num_gpus, cores)
+    if intra is None and inter == 0 and params.num_gpus >= max(cores, 2):
+        return 1, cores
     return 0 if intra is None else intra, inter
 
 
@@ -203,18 +204,11 @@ def input_threads(params: Params, kind: str) -> int:
     """
     if params.datasets_num_private_threads is not None:
         return params.datasets_num_private_threads
-    cores = _available_cores()
+    cores = available_cores()
     if kind == "cpu":
         return cores
     launchers = 0 if params.gpu_thread_mode == "global" else (params.per_gpu_thread_count or 2)
     return max(1, cores - (launchers + 2) * params.num_gpus)
-
-
-def _available_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1
 
 
 def _set_graph_optimizers(tf: Any, params: Params) -> None:

@@ -246,6 +246,7 @@ class TrainStep:
             data_format=self._config.data_format,
             compute_dtype=tf.as_dtype(self._config.compute_dtype),
             seed=seed,
+            on_cpu="device:CPU:" in self._devices[0],
         )
 
     def _forward_backward(

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
+from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
 from cnnbench.models.declare import check_logits
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network
-from cnnbench.models.pointwise import pointwise_conv
 from cnnbench.models.spec import BatchNorm, VariableSpec
 from cnnbench.models.window import Window
 
@@ -73,6 +73,7 @@ def forward(
     data_format: DataFormat = "NHWC",
     compute_dtype: Any = tf.float32,
     seed: Any = 0,
+    on_cpu: bool = True,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
 
@@ -136,6 +137,7 @@ class GraphNetwork(Network[Tensor]):
         data_format: DataFormat,
         compute_dtype: Any,
         seed: Any,
+        on_cpu: bool,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
         self.moments: list[Moments] = []
@@ -144,6 +146,7 @@ class GraphNetwork(Network[Tensor]):
         self._format = data_format
         self._dtype = compute_dtype
         self._seed = seed
+        self._on_cpu = on_cpu
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
         self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
@@ -205,8 +208,12 @@ class GraphNetwork(Network[Tensor]):
     # Layers ------------------------------------------------------------------------------
 
     def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
-        if self._matrix_gradient(window):
-            return pointwise_conv(self._subsample(x, window), kernel)
+        if self._on_cpu and self.training and not self._channels_first:
+            if window.size == (1, 1):
+                return pointwise_conv(self._subsample(x, window), kernel)
+            same = window.stride == (1, 1) and window.padding == "SAME"
+            if same and patches_pay(window.size, x):
+                return patches_conv(x, kernel)
         if window.explicit:
             x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
         return tf.raw_ops.Conv2D(
@@ -216,10 +223,6 @@ class GraphNetwork(Network[Tensor]):
             padding=window.padding,
             data_format=self._format,
         )
-
-    def _matrix_gradient(self, window: Window) -> bool:
-        # Measured on CPUs, which run NHWC; what runs NCHW is a GPU, best left to cuDNN.
-        return self.training and not self._channels_first and window.size == (1, 1)
 
     def _subsample(self, x: Tensor, window: Window) -> Tensor:
         """Every stride-th row and column; shared by the two convolutions that open a block."""

@@ -13,10 +13,12 @@ from cnnbench.runtime import export_environment, input_threads, thread_counts
 @pytest.mark.parametrize(
     ("flags", "kind", "cores", "expected"),
     [
-        ({}, "cpu", 2, (2, 1)),
+        ({}, "cpu", 2, (0, 0)),
+        ({}, "cpu", 1, (0, 0)),
         ({"num_gpus": 2}, "cpu", 2, (1, 2)),
         ({"num_gpus": 4}, "cpu", 2, (1, 2)),
-        ({"num_gpus": 3}, "cpu", 8, (2, 3)),
+        ({"num_gpus": 3}, "cpu", 8, (0, 0)),
+        ({"num_gpus": 8}, "cpu", 8, (1, 8)),
         ({"num_intra_threads": 5}, "cpu", 8, (5, 0)),
         ({"num_inter_threads": 3}, "cpu", 8, (0, 3)),
         ({"num_intra_threads": 0}, "cpu", 8, (0, 0)),
@@ -40,7 +42,7 @@ def test_thread_counts(flags, kind, cores, expected) -> None:
     ],
 )
 def test_input_threads(flags, kind, expected, monkeypatch) -> None:
-    monkeypatch.setattr("cnnbench.runtime._available_cores", lambda: 16)
+    monkeypatch.setattr("cnnbench.runtime.available_cores", lambda: 16)
     assert input_threads(Params(**flags), kind) == expected
 
 

@@ -26,6 +26,7 @@ def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed
         data_format=data_format,
         compute_dtype=dtype,
         seed=seed,
+        on_cpu=True,
     )
 
 
