@@ -112,6 +112,7 @@ def forward(
         data_format=data_format,
         compute_dtype=tf.as_dtype(compute_dtype),
         seed=seed,
+        on_cpu=on_cpu,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
     build = tf.autograph.experimental.do_not_convert(model.build)
