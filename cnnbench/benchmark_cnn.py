@@ -1,20 +1,17 @@
 """The driver: from parameters to a run record.
 
-`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` builds variables, input
-and the traced step, runs the scenario the parameters ask for, and returns the
-record. All policy lives in what it puts together: the plan (plan.py), the
-variable manager (variable_mgr/), the step (train_step.py), the timed loop
-(training.py) and the evaluation (evaluation.py).
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, has its
+TensorFlow parts put together (assembly.py), runs the scenario the parameters ask for
+(training.py or evaluation.py), and returns the record of what was measured.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench import environment, memory, peak_flops, result_csv, result_json, runtime
+from cnnbench import environment, memory, peak_flops, runtime
 from cnnbench.console import Console, HeaderInfo, Phase
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.learning_rate import make_schedule
@@ -22,48 +19,13 @@ from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
 from cnnbench.params import Params, validate
 from cnnbench.plan import Plan, make_plan
+from cnnbench.precision import COMPUTE_DTYPES, loss_scale
 from cnnbench.progress import Messages, Progress, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
-from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.result_files import ResultFiles
 
 if TYPE_CHECKING:
-    from cnnbench.checkpoints import Checkpoints
-    from cnnbench.data.source import InputSource
-    from cnnbench.evaluation import Evaluator
-    from cnnbench.train_step import TrainStep
-    from cnnbench.variable_mgr.base import VariableMgr
-
-COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-DEFAULT_FP16_LOSS_SCALE = 128.0
-
-
-@dataclass(frozen=True)
-class BuiltRun:
-    """Everything of a run that lives in TensorFlow.
-
-    Attributes:
-      devices: where the towers are.
-      manager: holds the variables.
-      step: the traced training (or forward-only) step; None when only evaluating.
-      inputs: training input; None when only evaluating.
-      evaluator: None unless something is to be evaluated.
-      evaluation_inputs: likewise.
-      checkpoints: None without --train_dir.
-    """
-
-    devices: runtime.Devices
-    manager: VariableMgr
-    step: TrainStep | None
-    inputs: InputSource | None
-    evaluator: Evaluator | None
-    evaluation_inputs: InputSource | None
-    checkpoints: Checkpoints | None
-
-    def close(self) -> None:
-        """Ends input threads; a second call does nothing."""
-        for source in (self.inputs, self.evaluation_inputs):
-            if source is not None:
-                source.close()
+    from cnnbench.assembly import BuiltRun
 
 
 class BenchmarkCNN:
@@ -94,13 +56,14 @@ class BenchmarkCNN:
         validate(params)
         self.params = params
         self.plan: Plan = make_plan(params)
+        self.record: RunRecord | None = None
         self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
+        self._files = ResultFiles(params)
         self._measurements = Measurements(
             command=command, config=self._resolved(), explicit_flags=explicit_flags
         )
-        self.record: RunRecord | None = None
 
     def run(self) -> RunRecord:
         """Runs to the end and writes the result files that were asked for.
@@ -113,26 +76,26 @@ class BenchmarkCNN:
           BenchmarkError: the run failed; the record holds what was measured.
           KeyboardInterrupt: likewise.
         """
-        self._prepare_outputs()
+        self._files.prepare()
         try:
-            self._run()
+            total = self._run()
         except UsageError:
             raise
         except KeyboardInterrupt:
             self._end("interrupted")
             raise
-        except BenchmarkError as error:
-            self._end("failed", error)
-            raise
         except Exception as error:
-            self._end("failed", error)
             failure = _as_benchmark_error(error)
-            if failure is None:
+            self._end("failed", failure or error)
+            if failure is None or failure is error:
                 raise
             raise failure from error
         record = self._end("ok")
         for line in summary_lines(record.summary()):
             self._messages.notice(line)
+        # The last line of a run that has succeeded, results written and all.
+        if total is not None:
+            self._console.footer(total)
         return record
 
     def build(self) -> BuiltRun:
@@ -140,114 +103,58 @@ class BenchmarkCNN:
 
         Raises:
           FlagError: devices or data that are not there.
+          BenchmarkError: TensorFlow cannot be loaded.
         """
         start = time.perf_counter()
-        runtime.export_environment(self.params)
+        for warning in runtime.export_environment(self.params):
+            self._messages.warning(warning)
         with without_chatter():
-            import tensorflow as tf
-
+            tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
             devices = runtime.configure(self.params)
+        from cnnbench.assembly import assemble
+
         for notice in devices.notices:
             self._messages.notice(notice)
+        if devices.kind == "cpu" and self.params.precision == "fp16":
+            self._messages.warning(
+                "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
+                "bf16 is about ten times faster there"
+            )
         tf.random.set_seed(self.params.tf_random_seed)
         self._describe(devices)
+        self._console.header(self._header(devices, tf.__version__))
         memory.reset(devices.kind)
-        self._console.header(self._header(devices))
         start = time.perf_counter()
-        built = self._build(devices)
+        built = assemble(self.params, self.plan, devices, self._console)
         self._measurements.build_seconds = time.perf_counter() - start
         return built
 
-    def _build(self, devices: runtime.Devices) -> BuiltRun:
-        from cnnbench.checkpoints import Checkpoints
-        from cnnbench.evaluation import Evaluator
-        from cnnbench.optimizers import make_optimizer
-        from cnnbench.train_step import TrainStep
-        from cnnbench.variable_mgr import registry
-
-        plan, params = self.plan, self.params
-        self._console.phase(
-            Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING
-        )
-        manager = registry.create(self._manager_spec(devices), plan.spec.variables)
-        manager.create_variables()
-        optimizer = None
-        step: TrainStep | None = None
-        inputs: InputSource | None = None
-        if plan.trains:
-            optimizer = make_optimizer(params)
-            # One group of variables per tower, or one that all towers share.
-            groups = len(devices.towers) if manager.each_tower_has_variables() else 1
-            for tower in range(groups):
-                optimizer.create_slots(manager.trainable_variables_on_device(tower))
-        if not params.eval:
-            inputs = self._inputs(devices, "train", plan.batch_per_device)
-            step = TrainStep(
-                plan.model, plan.spec, manager, optimizer, inputs, self._step_config(devices)
-            )
-            step.build()
-        evaluator: Evaluator | None = None
-        evaluation_inputs: InputSource | None = None
-        if plan.num_eval_batches:
-            evaluation_inputs = self._inputs(devices, "validation", plan.eval_batch_per_device)
-            evaluator = Evaluator(
-                plan.model,
-                plan.spec,
-                manager,
-                evaluation_inputs,
-                runtime.data_format(params, devices.kind),
-                COMPUTE_DTYPES[params.precision],
-                params.display_every,
-            )
-        checkpoints = None
-        if params.train_dir is not None:
-            slots = {} if optimizer is None else manager.savable_slots(optimizer)
-            checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep)
-        return BuiltRun(devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints)
-
-    def _run(self) -> None:
+    def _run(self) -> float | None:
+        """Returns the images/sec of the last lines; None for runs that end without them."""
         built = self.build()
         try:
-            if self.params.eval:
-                self._evaluate(built)
-            else:
-                self._train(built)
-            self._measure_limits(built)
+            total = self._evaluate(built) if self.params.eval else self._train(built)
+            if self._files.wanted:
+                self._measure_peak_flops(built)
         finally:
             built.close()
+        return total
 
-    def _train(self, built: BuiltRun) -> None:
-        from cnnbench import checkpoints
+    def _train(self, built: BuiltRun) -> float | None:
         from cnnbench.training import Training, TrainingConfig
 
+        params, plan = self.params, self.plan
         assert built.step is not None
         assert built.inputs is not None
-        params, plan = self.params, self.plan
-        self._console.phase(Phase.INITIALIZING)
-        built.manager.after_initialization()
-        global_step = 0
-        if built.checkpoints is not None and params.train_dir is not None:
-            path = checkpoints.latest(params.train_dir)
-            if path is not None:
-                global_step = built.checkpoints.restore(path)
-                self._messages.notice(f"resuming from {path} at global step {global_step}")
-        # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
-        steps = plan.num_batches - global_step
-        if steps < 1:
-            raise FlagError(
-                "num_batches",
-                plan.num_batches,
-                f"the checkpoint in --train_dir={params.train_dir} is at step {global_step} "
-                "already; ask for more batches or for another directory",
-            )
+        global_step, steps = self._initialize(built)
         config = TrainingConfig(
             display_every=params.display_every,
             ewma=params.display_perf_ewma,
             with_accuracy=params.print_training_accuracy or params.forward_only,
             loss_name=params.loss_type_to_report,
             allow_nonfinite=params.allow_nonfinite,
-            save_directory=params.train_dir,
+            save_directory=params.train_dir if plan.trains else None,
             save_steps=params.save_model_steps,
             save_seconds=params.save_model_secs,
             stop_at_top_1=params.stop_at_top_1_accuracy,
@@ -266,82 +173,66 @@ class BenchmarkCNN:
             built.evaluator,
             global_step,
         )
-        training.run(steps)
+        return training.run(steps)
 
-    def _evaluate(self, built: BuiltRun) -> None:
+    def _initialize(self, built: BuiltRun) -> tuple[int, int]:
+        """Restores a checkpoint if there is one; returns its global step and the steps to run."""
+        from cnnbench import checkpoints
+
+        params, plan = self.params, self.plan
+        self._console.phase(Phase.INITIALIZING)
+        built.manager.after_initialization()
+        path = None if params.train_dir is None else checkpoints.latest(params.train_dir)
+        if path is None or built.checkpoints is None:
+            return 0, plan.num_batches
+        restored = built.checkpoints.restore(path)
+        self._messages.notice(f"resuming from {path} at global step {restored.global_step}")
+        for notice in restored.notices:
+            self._messages.notice(notice)
+        if not plan.trains:
+            return restored.global_step, plan.num_batches
+        # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
+        steps = plan.num_batches - restored.global_step
+        if steps < 1:
+            raise FlagError(
+                "num_batches",
+                plan.num_batches,
+                f"the checkpoint in --train_dir={params.train_dir} is at step "
+                f"{restored.global_step} already; ask for more batches or for another directory",
+            )
+        return restored.global_step, steps
+
+    def _evaluate(self, built: BuiltRun) -> float | None:
         from cnnbench import checkpoints
 
         assert built.evaluator is not None
         assert built.checkpoints is not None
         train_dir = self.params.train_dir
         assert train_dir is not None  # validated
+        pause = self.params.eval_interval_secs
+        done: str | None = None
         while True:
             path = checkpoints.latest(train_dir)
             if path is None:
                 self._console.checkpoint_not_found(train_dir)
-                if not self.params.eval_interval_secs:
+                if not pause:
                     raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
-            else:
-                global_step = built.checkpoints.restore(path)
+            elif path != done:
+                restored = built.checkpoints.restore(path)
                 self._console.checkpoint_loaded(path)
-                result = built.evaluator.run(self.plan.num_eval_batches, global_step, self._console)
+                start = time.perf_counter()
+                result = built.evaluator.run(
+                    self.plan.num_eval_batches, restored.global_step, self._console
+                )
                 self._measurements.add_evaluation(result)
+                self._measurements.loop_seconds = time.perf_counter() - start
+                self._measurements.loop_images = result.examples
+                if not pause:
+                    return result.images_per_sec
+                # Evaluations that go on for ever end each with its own total.
                 self._console.footer(result.images_per_sec)
-            if not self.params.eval_interval_secs:
-                return
-            time.sleep(self.params.eval_interval_secs)
-
-    def _manager_spec(self, devices: runtime.Devices) -> VariableMgrSpec:
-        params = self.params
-        return VariableMgrSpec(
-            variable_update=params.variable_update,
-            devices=devices.towers,
-            parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
-            cpu_device=devices.cpu,
-            reduction=params.gradient_reduction,
-            all_reduce_spec=params.all_reduce_spec,
-            seed=params.tf_random_seed,
-        )
-
-    def _step_config(self, devices: runtime.Devices) -> Any:
-        from cnnbench.train_step import StepConfig
-
-        params = self.params
-        scale = 1.0
-        if params.precision == "fp16":
-            scale = params.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE
-        return StepConfig(
-            data_format=runtime.data_format(params, devices.kind),
-            compute_dtype=COMPUTE_DTYPES[params.precision],
-            weight_decay=params.weight_decay,
-            gradient_clip=params.gradient_clip,
-            gradient_reduction=params.gradient_reduction,
-            bn_stats=params.bn_stats,
-            loss_scale=scale,
-            report_total_loss=params.loss_type_to_report == "total_loss",
-            accuracy=params.print_training_accuracy or params.forward_only,
-            forward_only=params.forward_only,
-            xla_compile=params.xla_compile,
-            seed=params.tf_random_seed,
-        )
-
-    def _inputs(self, devices: runtime.Devices, subset: str, batch: int) -> InputSource:
-        from cnnbench.data import InputSpec, make_input
-
-        spec = InputSpec.from_flags(
-            self.params,
-            dataset=self.plan.dataset,
-            data_dir=self.params.data_dir,
-            subset=subset,
-            batch_per_device=batch,
-            num_devices=len(devices.towers),
-            image_size=self.plan.model.image_size,
-            channels=self.plan.model.channels,
-            seed=self.params.tf_random_seed,
-            dtype=COMPUTE_DTYPES[self.params.precision],
-            datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
-        )
-        return make_input(spec, devices.towers)
+                done = path
+            time.sleep(pause)
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters with what the plan has worked out in place of "the default"."""
@@ -353,7 +244,9 @@ class BenchmarkCNN:
             "eval_batch_size": plan.eval_batch_per_device,
             "num_batches": plan.num_batches,
             "num_epochs": plan.num_epochs,
+            "num_eval_batches": plan.num_eval_batches or None,
             "num_warmup_batches": plan.warmup,
+            "fp16_loss_scale": loss_scale(self.params),
         }
 
     def _describe(self, devices: runtime.Devices) -> None:
@@ -371,18 +264,21 @@ class BenchmarkCNN:
             num_towers=len(devices.towers),
             num_workers=1,
             variable_update=self.params.variable_update,
+            all_reduce=("copy",) if self.params.variable_update == "replicated" else (),
         )
         measurements.update_config(
-            device=devices.kind, data_format=runtime.data_format(self.params, devices.kind)
+            device=devices.kind,
+            data_format=runtime.data_format(self.params, devices.kind),
+            num_intra_threads=devices.intra_threads,
+            num_inter_threads=devices.inter_threads,
+            datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
         )
         measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
 
-    def _header(self, devices: runtime.Devices) -> HeaderInfo:
-        import tensorflow as tf
-
+    def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
         params, plan = self.params, self.plan
         return HeaderInfo(
-            tensorflow_version=tf.__version__,
+            tensorflow_version=tensorflow_version,
             model=plan.model.name,
             dataset=plan.dataset.name,
             synthetic=params.data_dir is None,
@@ -398,40 +294,40 @@ class BenchmarkCNN:
             all_reduce_spec=params.all_reduce_spec,
         )
 
-    def _measure_limits(self, built: BuiltRun) -> None:
-        """What the run is compared with; costs seconds on a CPU, so only for a record."""
-        measurements, params = self._measurements, self.params
-        measurements.peak_memory_bytes = memory.peak_bytes(built.devices.kind)
-        if params.result_json is None and params.result_csv is None:
-            return
+    def _measure_peak_flops(self, built: BuiltRun) -> None:
+        """What the devices could do at most; takes seconds on a CPU."""
         peak = peak_flops.peak(
             built.devices.kind,
             built.devices.towers,
-            COMPUTE_DTYPES[params.precision],
-            params.peak_flops,
+            COMPUTE_DTYPES[self.params.precision],
+            self.params.peak_flops,
         )
         if peak is not None:
-            measurements.peak_flops_per_sec = peak.flops_per_sec
-            measurements.peak_flops_source = peak.source
-
-    def _prepare_outputs(self) -> None:
-        if self.params.result_json is not None:
-            result_json.prepare(self.params.result_json)
-        if self.params.result_csv is not None:
-            result_csv.prepare(self.params.result_csv)
+            self._measurements.peak_flops_per_sec = peak.flops_per_sec
+            self._measurements.peak_flops_source = peak.source
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
-        self._measurements.environment = environment.collect()
-        record = self.record = self._measurements.record(status, error)
-        if self.params.result_json is not None:
-            result_json.write(self.params.result_json, record)
-        if self.params.result_csv is not None:
-            result_csv.append(self.params.result_csv, record)
-        return record
+        measurements = self._measurements
+        if measurements.placement is not None:
+            measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
+        measurements.environment = environment.collect()
+        self.record = measurements.record(status, error)
+        try:
+            self._files.write(self.record)
+        except BenchmarkError as failure:
+            if status == "ok":
+                raise
+            # What ended the run matters more, and is on its way up.
+            self._messages.warning(str(failure))
+        return self.record
 
 
 def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
-    """One line for the failures of TensorFlow itself; None for a defect of ours."""
+    """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
+    if isinstance(error, BenchmarkError):
+        return error
+    if isinstance(error, OSError):
+        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
     import tensorflow as tf
 
     if isinstance(error, tf.errors.ResourceExhaustedError):

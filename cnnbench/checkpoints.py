@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -20,13 +21,25 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 NAME = "model.ckpt"
 
 
+class Restored(NamedTuple):
+    """What came of restoring.
+
+    Attributes:
+      global_step: at which the checkpoint was saved.
+      notices: what the user should know, one line each.
+    """
+
+    global_step: int
+    notices: tuple[str, ...]
+
+
 class Checkpoints:
     """Saves and restores the variables of one manager.
 
     Args:
       manager: whose variables to store.
       slots: the optimizer's slots by canonical name; empty when only evaluating.
-      max_to_keep: older files are deleted.
+      max_to_keep: older files are deleted; 0 keeps all.
     """
 
     def __init__(
@@ -36,31 +49,44 @@ class Checkpoints:
         max_to_keep: int = 5,
     ) -> None:
         self._variables = manager.savable_variables()
+        self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
         self._slots = dict(slots or {})
         self._max_to_keep = max_to_keep
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._managers: dict[str, tf.train.CheckpointManager] = {}
 
     def save(self, directory: str, global_step: int) -> str:
-        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix."""
+        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
+
+        Raises:
+          BenchmarkError: it cannot be written.
+        """
         self._global_step.assign(global_step)
         if directory not in self._managers:
             self._managers[directory] = tf.train.CheckpointManager(
                 self._checkpoint(with_slots=True),
                 directory,
-                max_to_keep=self._max_to_keep,
+                max_to_keep=self._max_to_keep or None,
                 checkpoint_name=NAME,
             )
-        return str(self._managers[directory].save(checkpoint_number=global_step))
+        try:
+            return str(self._managers[directory].save(checkpoint_number=global_step))
+        except (tf.errors.OpError, OSError) as error:
+            raise BenchmarkError(
+                f"no checkpoint could be written to {directory}: {_first(error)}"
+            ) from error
 
-    def restore(self, path: str) -> int:
+    def restore(self, path: str) -> Restored:
         """Restores all copies of every variable, and the slots where they were saved.
+
+        A checkpoint holds one copy of each variable, tower 0's. Towers that train
+        independently of each other therefore go on from equal weights.
 
         Args:
           path: prefix of a checkpoint, as `latest` returns it.
 
         Returns:
-          The global step it was saved at.
+          The global step it was saved at, and what the user should know.
 
         Raises:
           BenchmarkError: unreadable, or it lacks variables of this model.
@@ -76,12 +102,17 @@ class Checkpoints:
         try:
             self._checkpoint(with_slots=has_slots).read(path).expect_partial()
         except (tf.errors.OpError, ValueError) as error:
-            first = str(error).splitlines()[0]
-            raise BenchmarkError(f"checkpoint {path} cannot be restored: {first}") from error
+            reason = _first(error)
+            raise BenchmarkError(f"checkpoint {path} cannot be restored: {reason}") from error
         facades = [*self._variables.values(), *(self._slots.values() if has_slots else ())]
         for facade in facades:
             facade.broadcast()
-        return int(self._global_step.numpy())
+        notices = []
+        if not has_slots:
+            notices.append(f"{path} has no state of this optimizer, which starts afresh")
+        if not self._in_sync:
+            notices.append(f"{path} holds the weights of one tower; all towers start from them")
+        return Restored(int(self._global_step.numpy()), tuple(notices))
 
     def _checkpoint(self, *, with_slots: bool) -> tf.train.Checkpoint:
         parts = {
@@ -110,9 +141,11 @@ def _stored_keys(path: str) -> frozenset[str]:
     try:
         return frozenset(name for name, _ in tf.train.list_variables(path))
     except (tf.errors.OpError, ValueError) as error:
-        raise BenchmarkError(
-            f"checkpoint {path} cannot be read: {str(error).splitlines()[0]}"
-        ) from error
+        raise BenchmarkError(f"checkpoint {path} cannot be read: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _key(part: str, name: str) -> str:

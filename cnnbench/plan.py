@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from cnnbench.data.dataset import Dataset, find_dataset
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
@@ -95,7 +96,7 @@ def make_plan(params: Params) -> Plan:
         )
     return Plan(
         model=model,
-        spec=declare(model, num_classes),
+        spec=_declare(model, num_classes),
         dataset=dataset,
         mode=mode,
         batch_per_device=batch,
@@ -108,6 +109,18 @@ def make_plan(params: Params) -> Plan:
         num_eval_batches=eval_batches,
         eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
     )
+
+
+def _declare(model: Model, num_classes: int) -> ModelSpec:
+    try:
+        return declare(model, num_classes)
+    except UsageError:
+        raise
+    except Exception as error:
+        # A plug-in's body is somebody's code; its defects are no traceback of ours.
+        raise FlagError(
+            "model", model.name, f"its build() raises {type(error).__name__}: {error}"
+        ) from error
 
 
 def batches_and_epochs(

@@ -7,15 +7,16 @@ one configuration; a second run in the same process may reuse it when it fits.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cnnbench.cores import available_cores
-from cnnbench.errors import FlagError
+from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.params import Params
+from cnnbench.placement import DeploymentConfig
 
-LOCAL_TASK = "/job:localhost/replica:0/task:0"
-CPU_0 = f"{LOCAL_TASK}/device:CPU:0"
+_DECLARED = ((2, 18), (2, 22))
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Devices:
       towers: full TensorFlow name of each tower's device, tower 0 first.
       labels: the same in the ancestor's short form, for the header ("/cpu:0").
       cpu: the host device.
+      intra_threads, inter_threads: sizes asked for of TensorFlow's pools, 0 for its own
+        choice.
       notices: what the user should know about the choice, one line each.
     """
 
@@ -34,14 +37,19 @@ class Devices:
     towers: tuple[str, ...]
     labels: tuple[str, ...]
     cpu: str
+    intra_threads: int
+    inter_threads: int
     notices: tuple[str, ...] = ()
 
 
-def export_environment(params: Params) -> None:
+def export_environment(params: Params) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads.
 
-    Must run before TensorFlow is imported. A variable that the user has set
-    stays as it is.
+    Must run before TensorFlow is imported. A variable that the user has set stays as
+    it is.
+
+    Returns:
+      Warnings about variables that say something else than the flags.
     """
     settings = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if params.gpu_thread_mode != "global":
@@ -55,10 +63,45 @@ def export_environment(params: Params) -> None:
     settings["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
         "1" if params.batchnorm_persistent else "0"
     )
+    if params.xla:
+        # Without it, auto-clustering leaves operations on the CPU alone.
+        settings["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
     if params.device == "cpu":
         settings["CUDA_VISIBLE_DEVICES"] = ""
+    warnings = []
     for name, value in settings.items():
-        os.environ.setdefault(name, value)
+        found = os.environ.setdefault(name, value)
+        if found != value and name not in _FOR_THE_USER:
+            warnings.append(f"the environment has {name}={found}, which wins over {value!r}")
+    return tuple(warnings)
+
+
+# What these say is the user's business and changes no figure that a flag promises.
+_FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
+
+
+def load_tensorflow() -> Any:
+    """Imports TensorFlow.
+
+    Returns:
+      The module.
+
+    Raises:
+      BenchmarkError: it is missing, broken or of a version cnnbench does not know.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        raise BenchmarkError(f"TensorFlow cannot be imported: {first_line}") from error
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if not _DECLARED[0] <= version < _DECLARED[1]:
+        oldest, newest = (".".join(map(str, v)) for v in _DECLARED)
+        raise BenchmarkError(
+            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest} and "
+            f"less than {newest}"
+        )
+    return tf
 
 
 def configure(params: Params) -> Devices:
@@ -78,24 +121,25 @@ def configure(params: Params) -> Devices:
 
     gpus = tf.config.list_physical_devices("GPU")
     kind, notices = _device_kind(params, len(gpus))
-    _set_threads(tf, params, kind)
+    intra, inter = thread_counts(params, kind, available_cores())
+    _set_threads(tf, params, intra, inter)
     _set_graph_optimizers(tf, params)
     tf.config.set_soft_device_placement(False)
+    order = tuple(range(params.num_gpus))
     if kind == "gpu":
-        indices = _gpu_order(params, len(gpus))
+        order = _gpu_order(params, len(gpus))
         if params.allow_growth:
-            for gpu in gpus:
-                tf.config.experimental.set_memory_growth(gpu, True)
+            _grow_memory(tf, gpus)
     else:
-        indices = tuple(range(params.num_gpus))
         _make_logical_cpus(tf, params.num_gpus)
-        if gpus:
-            tf.config.set_visible_devices([], "GPU")
+    deployment = DeploymentConfig(num_towers=max(order) + 1, device=kind)
     return Devices(
         kind=kind,
-        towers=tuple(f"{LOCAL_TASK}/device:{kind.upper()}:{i}" for i in indices),
-        labels=tuple(f"/{kind}:{i}" for i in indices),
-        cpu=CPU_0,
+        towers=tuple(deployment.tower_device(i) for i in order),
+        labels=tuple(f"/{kind}:{i}" for i in order),
+        cpu=deployment.cpu_device(),
+        intra_threads=intra,
+        inter_threads=inter,
         notices=notices,
     )
 
@@ -152,29 +196,31 @@ def _gpu_order(params: Params, visible: int) -> tuple[int, ...]:
     return order[: params.num_gpus]
 
 
-def _set_threads(tf: Any, params: Params, kind: str) -> None:
-    intra, inter = thread_counts(params, kind, available_cores())
+def _set_threads(tf: Any, params: Params, intra: int, inter: int) -> None:
+    pools = (
+        ("num_intra_threads", "intra_op", intra, params.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, params.num_inter_threads or None),
+    )
+    for flag, pool, size, given in pools:
+        try:
+            getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
+        except RuntimeError:
+            # Already initialised: fine unless another size was asked for.
+            have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
+            if given not in (None, have):
+                raise FlagError(
+                    flag, given, f"this process already runs TensorFlow with {have}"
+                ) from None
+
+
+def _grow_memory(tf: Any, gpus: Sequence[Any]) -> None:
     try:
-        tf.config.threading.set_intra_op_parallelism_threads(intra)
-        tf.config.threading.set_inter_op_parallelism_threads(inter)
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
-        # Already initialised: fine only if the existing pools are what was asked for.
-        have = (
-            tf.config.threading.get_intra_op_parallelism_threads(),
-            tf.config.threading.get_inter_op_parallelism_threads(),
-        )
-        if params.num_intra_threads not in (None, have[0]):
-            raise FlagError(
-                "num_intra_threads",
-                params.num_intra_threads,
-                f"this process already runs TensorFlow with {have[0]}",
-            ) from None
-        if params.num_inter_threads not in (0, have[1]):
-            raise FlagError(
-                "num_inter_threads",
-                params.num_inter_threads,
-                f"this process already runs TensorFlow with {have[1]}",
-            ) from None
+        raise FlagError(
+            "allow_growth", "true", "this process has already taken the memory of its GPUs"
+        ) from None
 
 
 def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
@@ -212,10 +258,11 @@ def input_threads(params: Params, kind: str) -> int:
 
 
 def _set_graph_optimizers(tf: Any, params: Params) -> None:
-    if params.xla:
-        tf.config.optimizer.set_jit("autoclustering")
-    if not params.enable_optimizations:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # Both are set either way: a process may run one configuration after another.
+    tf.config.optimizer.set_jit("autoclustering" if params.xla else False)
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": not params.enable_optimizations}
+    )
 
 
 def _make_logical_cpus(tf: Any, count: int) -> None:

@@ -100,8 +100,12 @@ class Training:
         self._last_save = time.monotonic()
         self._stopped_early = False
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
+
+        Returns:
+          Images/sec of the timed loop, everything in it included; None when evaluations
+          interrupted it, whose report ends without a total.
 
         Raises:
           NonFiniteLossError: unless allowed.
@@ -125,7 +129,7 @@ class Training:
             self._measurements.loop_seconds = elapsed
             self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
             self._progress.finish()
-        self._finish(elapsed)
+        return self._finish(elapsed)
 
     def _launch(self) -> StepResult:
         self._step.set_learning_rate(self._learning_rate(self.global_step))
@@ -160,7 +164,7 @@ class Training:
         return step in self._plan.eval_steps or self._save_due(step)
 
     def _save_due(self, step: int) -> bool:
-        if self._checkpoints is None or self._config.save_directory is None:
+        if self._config.save_directory is None:
             return False
         if self._config.save_steps:
             return step % self._config.save_steps == 0
@@ -199,20 +203,17 @@ class Training:
         self._checkpoints.save(self._config.save_directory, self.global_step)
         self._last_save = time.monotonic()
 
-    def _finish(self, elapsed: float) -> None:
-        steps = self._measurements.steps
-        if self._evaluator is None:
-            total = total_images_per_sec(steps * self._plan.global_batch, elapsed)
-        else:
+    def _finish(self, elapsed: float) -> float | None:
+        if self._evaluator is not None:
             self._console.phase(Phase.DONE)
             if not self._stopped_early:
                 self._console.running_final_evaluation(self.global_step)
                 self._evaluate()
-        # Saved before the footer: its last line says that the run has succeeded.
-        if self._checkpoints is not None and self._config.save_directory is not None:
+        if self._config.save_directory is not None:
             self._save()
-        if self._evaluator is None:
-            self._console.footer(total)
+        if self._evaluator is not None:
+            return None
+        return total_images_per_sec(self._measurements.steps * self._plan.global_batch, elapsed)
 
 
 def _read(result: StepResult) -> Values:
