@@ -23,6 +23,7 @@ from cnnbench.precision import COMPUTE_DTYPES, loss_scale
 from cnnbench.progress import Messages, Progress, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
+from cnnbench.signals import uninterrupted
 
 if TYPE_CHECKING:
     from cnnbench.assembly import BuiltRun
@@ -122,6 +123,8 @@ class BenchmarkCNN:
                 "bf16 is about ten times faster there"
             )
         tf.random.set_seed(self.params.tf_random_seed)
+        # Before the run: afterwards the load would be our own.
+        self._measurements.environment = environment.collect()
         self._describe(devices)
         self._console.header(self._header(devices, tf.__version__))
         memory.reset(devices.kind)
@@ -135,10 +138,10 @@ class BenchmarkCNN:
         built = self.build()
         try:
             total = self._evaluate(built) if self.params.eval else self._train(built)
-            if self._files.wanted:
-                self._measure_peak_flops(built)
         finally:
             built.close()
+        if self._files.wanted:
+            self._measure_peak_flops(built)
         return total
 
     def _train(self, built: BuiltRun) -> float | None:
@@ -310,10 +313,10 @@ class BenchmarkCNN:
         measurements = self._measurements
         if measurements.placement is not None:
             measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
-        measurements.environment = environment.collect()
         self.record = measurements.record(status, error)
         try:
-            self._files.write(self.record)
+            with uninterrupted():
+                self._files.write(self.record)
         except BenchmarkError as failure:
             if status == "ok":
                 raise
@@ -340,4 +343,7 @@ def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
+    """The first line that says something: errors of a traced step begin with a heading."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line and line != "Graph execution error:"]
+    return telling[0] if telling else type(error).__name__

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.accuracy import top_hits
 from cnnbench.console import Console
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.data.synthetic import SyntheticInput
 from cnnbench.models.graph import DataFormat, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -48,9 +47,9 @@ class Evaluator:
         self._compute_dtype = tf.as_dtype(compute_dtype)
         self._display_every = display_every
         self._devices = manager.get_devices()
-        specs = () if inputs.synthetic else inputs.element_spec
         # Traced here, so that the first rate printed is not mostly tracing.
-        self._function = tf.function(self._step, autograph=False).get_concrete_function(*specs)
+        traced = tf.function(self._step, autograph=False)
+        self._function = traced.get_concrete_function(*inputs.signature)
 
     def run(self, batches: int, global_step: int, console: Console) -> Evaluation:
         """Evaluates `batches` global batches and prints rates and accuracies.
@@ -77,6 +76,8 @@ class Evaluator:
                 console.evaluation_row(batch, images / (now - window))
                 window = now
         elapsed = time.perf_counter() - start
+        # Reading ahead would take time from the training that goes on.
+        self._inputs.close()
         top_1, top_5, loss, count = totals
         console.evaluation_result(top_1 / count, top_5 / count, round(count))
         return Evaluation(
@@ -93,36 +94,28 @@ class Evaluator:
         sums = []
         for tower, device in enumerate(self._devices):
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                sums.append(self._tower(tower, *self._batch(tower, batches)))
+                sums.append(self._tower(tower, self._inputs.of_tower(tower, batches)))
         with tf.device(self._devices[0]):
             return tf.add_n(sums)
 
-    def _batch(self, tower: int, batches: tuple[TowerBatch, ...]) -> tuple[Any, Any, Any]:
-        if not batches:
-            assert isinstance(self._inputs, SyntheticInput)
-            images, labels = self._inputs.tower_tensors(tower)
-            return images, labels, tf.ones(labels.shape, tf.float32)
-        return batches[tower].images, batches[tower].labels, batches[tower].weights
+    def _tower(self, tower: int, batch: TowerBatch) -> tf.Tensor:
+        # Towers that train independently are different networks: tower 0's is the one that
+        # checkpoints hold, and the one that is evaluated.
+        source = tower if self._manager.replicas_in_sync else 0
 
-    def _tower(
-        self, tower: int, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tf.Tensor:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-            return self._manager.read(tower, spec.name, dtype)
+            return self._manager.read(source, spec.name, dtype)
 
         logits = forward(
             self._model,
             self._spec.num_classes,
-            images,
+            batch.images,
             read,
             training=False,
             data_format=self._data_format,
             compute_dtype=self._compute_dtype,
         ).logits
-        top_1 = tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32)
-        top_5 = tf.cast(
-            tf.math.in_top_k(labels, logits, min(5, self._spec.num_classes)), tf.float32
-        )
-        losses = self._model.loss(logits, labels)
+        top_1, top_5 = top_hits(logits, batch.labels)
+        losses = self._model.loss(logits, batch.labels)
         columns = tf.stack([top_1, top_5, losses, tf.ones_like(top_1)])
-        return tf.reduce_sum(columns * weights, axis=1)
+        return tf.reduce_sum(columns if batch.weights is None else columns * batch.weights, axis=1)

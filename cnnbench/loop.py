@@ -1,18 +1,20 @@
 """Running steps and timing them without stalling the device.
 
-On the CPU a traced step has finished when its call returns, so each step is
-timed from before its input is fetched until its loss is read. On a GPU the call
-only enqueues kernels; reading the loss there and then would leave the device
-idle until the next step is enqueued. So the loss of step i is read after step
-i+1 has been launched (`lag=1`), and the time of a step is the distance between
-two such completions. The loss of a step depends on all of its weight updates, so
-a loss that has been read means a step that is over.
+On the CPU a traced step has finished when its call returns, so each step is timed from
+before its input is fetched until its loss is read. On a GPU the call only enqueues
+kernels. There a second thread asks for the loss as soon as the step is launched, before
+the next one is: a copy from the device waits for what was enqueued before it, and only
+for that. The main thread launches the next step meanwhile (`lag=1`), so the device always
+has work, and the time of a step is the distance between two completions as the reading
+thread saw them. The loss of a step depends on all of its weight updates, so a loss that
+has been read means a step that is over.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Handle = TypeVar("Handle")
@@ -32,6 +34,7 @@ class StepLoop(Generic[Handle, Values]):
       read: turns a handle into values; blocks until the step is over.
       lag: 0 where a launched step has finished, 1 on asynchronous devices.
       clock: seconds, monotonic.
+      reader: makes the executor, of one thread, on which results are read when they lag.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class StepLoop(Generic[Handle, Values]):
         read: Callable[[Handle], Values],
         lag: int,
         clock: Callable[[], float] = time.perf_counter,
+        reader: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "cnnbench-reader"),
     ) -> None:
         if lag not in (0, 1):
             raise ValueError(f"lag is {lag}; 0 and 1 are possible")
@@ -47,6 +51,7 @@ class StepLoop(Generic[Handle, Values]):
         self.read = read
         self.lag = lag
         self.clock = clock
+        self._reader = reader
 
     def run(
         self,
@@ -94,23 +99,33 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
-        launch, read, clock = self.launch, self.read, self.clock
-        start = clock()
-        in_flight: Handle | None = None
-        for step in range(1, steps + 1):
-            handle = launch()
-            if in_flight is not None:
-                values = read(in_flight)
-                now = clock()
-                done(step - 1, now - start, values)
-                start = now
-            in_flight = handle
-            due = pause_due(step)
-            if due or step == steps:
-                values = read(in_flight)
-                done(step, clock() - start, values)
-                in_flight = None
-                if due and pause(step):
-                    return step
-                start = clock()
+        with self._reader() as reader:
+            start = self.clock()
+            in_flight: Future[tuple[Values, float]] | None = None
+            for step in range(1, steps + 1):
+                launched = reader.submit(self._read_and_look_at_the_clock, self.launch())
+                if in_flight is not None:
+                    start = self._finish(step - 1, in_flight, start, done)
+                in_flight = launched
+                due = pause_due(step)
+                if due or step == steps:
+                    self._finish(step, in_flight, start, done)
+                    in_flight = None
+                    if due and pause(step):
+                        return step
+                    start = self.clock()
         return steps
+
+    def _read_and_look_at_the_clock(self, handle: Handle) -> tuple[Values, float]:
+        return self.read(handle), self.clock()
+
+    def _finish(
+        self,
+        step: int,
+        result: Future[tuple[Values, float]],
+        start: float,
+        done: Callable[[int, float, Values], None],
+    ) -> float:
+        values, end = result.result()
+        done(step, end - start, values)
+        return end

@@ -33,7 +33,9 @@ def update_moving_averages(
     if not manager.replicas_in_sync:
         return [u for t, moments in enumerate(towers) for u in _update(manager, t, moments)]
     if policy == "mean" and len(towers) > 1:
-        return _update(manager, 0, [_mean(layer) for layer in zip(*towers, strict=True)])
+        with tf.device(manager.get_devices()[0]):
+            means = [_mean(layer) for layer in zip(*towers, strict=True)]
+        return _update(manager, 0, means)
     return _update(manager, 0, towers[0])
 
 

@@ -30,11 +30,12 @@ def without_chatter() -> Iterator[None]:
         yield
         return
     try:
+        held = tempfile.TemporaryFile()  # noqa: SIM115 - entered below, once all is there
         original = os.dup(2)
     except OSError:
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with held:
         os.dup2(held.fileno(), 2)
         try:
             yield

@@ -182,7 +182,7 @@ def gpu_name(device: str) -> str | None:
     import tensorflow as tf
 
     found = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     if found is None or int(found.group(1)) >= len(gpus):
         return None
     details = tf.config.experimental.get_device_details(gpus[int(found.group(1))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 
@@ -41,6 +42,10 @@ class ResultFiles:
         if self._csv is not None:
             result_csv.prepare(self._csv)
         if self._train_dir is not None:
+            if re.search(r"ckpt-\d+$", self._train_dir):
+                raise FlagError(
+                    "train_dir", self._train_dir, "names one checkpoint; only --eval can use one"
+                )
             _prove_directory(self._train_dir)
 
     def write(self, record: RunRecord) -> None:

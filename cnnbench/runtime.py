@@ -125,18 +125,21 @@ def configure(params: Params) -> Devices:
     _set_threads(tf, params, intra, inter)
     _set_graph_optimizers(tf, params)
     tf.config.set_soft_device_placement(False)
-    order = tuple(range(params.num_gpus))
+    order = chosen = tuple(range(params.num_gpus))
     if kind == "gpu":
-        order = _gpu_order(params, len(gpus))
-        if params.allow_growth:
-            _grow_memory(tf, gpus)
+        chosen = _gpu_order(params, len(gpus))
+        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
+        # are numbered anew, in the order of the machine.
+        visible = sorted(chosen)
+        order = tuple(visible.index(i) for i in chosen)
+        _use_gpus(tf, params, [gpus[i] for i in visible])
     else:
         _make_logical_cpus(tf, params.num_gpus)
     deployment = DeploymentConfig(num_towers=max(order) + 1, device=kind)
     return Devices(
         kind=kind,
         towers=tuple(deployment.tower_device(i) for i in order),
-        labels=tuple(f"/{kind}:{i}" for i in order),
+        labels=tuple(f"/{kind}:{i}" for i in chosen),
         cpu=deployment.cpu_device(),
         intra_threads=intra,
         inter_threads=inter,
@@ -213,14 +216,17 @@ def _set_threads(tf: Any, params: Params, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _grow_memory(tf: Any, gpus: Sequence[Any]) -> None:
+def _use_gpus(tf: Any, params: Params, gpus: Sequence[Any]) -> None:
     try:
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+        tf.config.set_visible_devices(gpus, "GPU")
+        if params.allow_growth:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
-        raise FlagError(
-            "allow_growth", "true", "this process has already taken the memory of its GPUs"
-        ) from None
+        if tf.config.get_visible_devices("GPU") != list(gpus):
+            raise FlagError(
+                "num_gpus", params.num_gpus, "this process already runs TensorFlow on other GPUs"
+            ) from None
 
 
 def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from cnnbench.accuracy import top_hits
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.data.synthetic import SyntheticInput
 from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -44,7 +44,7 @@ class StepConfig:
       loss_scale: factor on the loss before gradients are taken.
       report_total_loss: whether the reported loss includes the L2 loss.
       accuracy: whether top-1 and top-5 accuracies are computed too.
-      forward_only: only logits are computed; the loss is reported as 0.
+      forward_only: only logits are computed; in place of the loss stands their mean.
       xla_compile: compile each tower's forward and backward pass with XLA.
       seed: of dropout.
     """
@@ -125,14 +125,13 @@ class TrainStep:
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
         with tf.device(self._devices[0]):
-            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="dropout_counter")
+            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._function: Any = None
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
         traced = tf.function(self._step, autograph=False)
-        specs = () if self._inputs.synthetic else self._inputs.element_spec
-        self._function = traced.get_concrete_function(*specs)
+        self._function = traced.get_concrete_function(*self._inputs.signature)
 
     @property
     def graph(self) -> tf.Graph:
@@ -156,7 +155,7 @@ class TrainStep:
         return StepResult(*self._function(*self._inputs.next()))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor | None, ...]:
-        towers = [self._tower(t, *self._batch(t, batches)) for t in range(len(self._devices))]
+        towers = [self._tower(tower, batches) for tower in range(len(self._devices))]
         weight_losses = self._weight_losses()
         updates: list[Any] = []
         if not self._config.forward_only:
@@ -170,15 +169,9 @@ class TrainStep:
             updates += [tower.loss for tower in towers]
         return self._result(towers, weight_losses, updates)
 
-    def _batch(self, tower: int, batches: Sequence[TowerBatch]) -> tuple[tf.Tensor, tf.Tensor]:
-        if batches:
-            return batches[tower].images, batches[tower].labels
-        assert isinstance(self._inputs, SyntheticInput)
-        with tf.device(self._devices[tower]):
-            return self._inputs.tower_tensors(tower)
-
-    def _tower(self, tower: int, images: tf.Tensor, labels: tf.Tensor) -> _Tower:
+    def _tower(self, tower: int, batches: Sequence[TowerBatch]) -> _Tower:
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
+            images, labels, _ = self._inputs.of_tower(tower, batches)
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
             if self._config.xla_compile:
                 return self._compiled_tower(tower, images, labels, seed)
@@ -255,9 +248,8 @@ class TrainStep:
         config = self._config
         if config.forward_only:
             logits = self._forward(read, images, seed).logits
-            # Only the logits are the benchmark; their sum times 0 keeps them alive.
-            loss = tf.reduce_sum(logits) * 0.0
-            return _Tower([], loss, (), *self._accuracies(logits, labels))
+            # No loss is computed; a value that needs every logit keeps them all alive.
+            return _Tower([], tf.reduce_mean(logits), (), *self._accuracies(logits, labels))
         values: dict[str, tf.Tensor] = {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
 
@@ -285,19 +277,15 @@ class TrainStep:
         scale = self._config.loss_scale
         if gradient is None or scale == 1.0:
             return gradient
-        return tf.cast(gradient, tf.float32) * (1.0 / scale)
+        return tf.cast(tf.convert_to_tensor(gradient), tf.float32) * (1.0 / scale)
 
     def _accuracies(
         self, logits: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
         if not self._config.accuracy:
             return None, None
-        top_1 = tf.math.in_top_k(labels, logits, 1)
-        top_5 = tf.math.in_top_k(labels, logits, min(5, self._spec.num_classes))
-        return (
-            tf.reduce_mean(tf.cast(top_1, tf.float32)),
-            tf.reduce_mean(tf.cast(top_5, tf.float32)),
-        )
+        top_1, top_5 = top_hits(logits, labels)
+        return tf.reduce_mean(top_1), tf.reduce_mean(top_5)
 
     def _apply(self, towers: Sequence[_Tower], weight_losses: _WeightLosses) -> list[Any]:
         assert self._optimizer is not None

@@ -111,7 +111,7 @@ class Training:
           NonFiniteLossError: unless allowed.
           DataError: an input record that cannot be used.
         """
-        loop = StepLoop(self._launch, _read, self._config.lag)
+        loop = StepLoop(self._launch, self._read, self._config.lag)
         self._console.phase(Phase.WARM_UP)
         self._progress.start("warm-up", self._plan.warmup)
         loop.run(self._plan.warmup, self._warmup_done)
@@ -215,10 +215,11 @@ class Training:
             return None
         return total_images_per_sec(self._measurements.steps * self._plan.global_batch, elapsed)
 
-
-def _read(result: StepResult) -> Values:
-    """Waits for the step to be over."""
-    loss = float(result.loss.numpy())
-    if result.top_1 is None or result.top_5 is None:
-        return loss, None
-    return loss, (float(result.top_1.numpy()), float(result.top_5.numpy()))
+    def _read(self, result: StepResult) -> Values:
+        """Waits for the step to be over."""
+        loss = float(result.loss.numpy())
+        if not self._plan.trains and math.isfinite(loss):
+            loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0
+        if result.top_1 is None or result.top_5 is None:
+            return loss, None
+        return loss, (float(result.top_1.numpy()), float(result.top_5.numpy()))

@@ -52,7 +52,7 @@ class Model(abc.ABC):
 
         Args:
           logits: float32 tensor ``[n, num_classes]``.
-          labels: int32 tensor ``[n]``.
+          labels: int64 tensor ``[n]``.
 
         Returns:
           float32 tensor ``[n]``, without weight decay.

@@ -141,6 +141,75 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_
     assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
 
 
+def test_a_lost_optimizer_state_is_mentioned(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    err = io.StringIO()
+    flags = {**TINY, "num_batches": 12, "optimizer": "adam", "train_dir": str(tmp_path)}
+    BenchmarkCNN(Params(**flags), messages=Messages(err)).run()
+    assert "has no state of this optimizer, which starts afresh" in err.getvalue()
+
+
+def test_forward_only_uses_a_checkpoint_and_leaves_it_alone(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    record, _ = run(forward_only=True, train_dir=str(tmp_path), num_batches=3)
+    assert len(record.step_seconds) == 3
+    assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
+    run(num_batches=4, save_model_steps=1, max_ckpts_to_keep=0, train_dir=str(tmp_path))
+    assert len(list(tmp_path.glob("*.index"))) == 4
+
+
+@pytest.mark.parametrize("train_dir", ["/proc/none/ckpt", "/tmp/model.ckpt-12"])
+def test_a_directory_that_cannot_hold_checkpoints_is_refused_at_once(train_dir: str) -> None:
+    with pytest.raises(FlagError, match="--train_dir="):
+        run(train_dir=train_dir)
+
+
+def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cnnbench import result_json
+
+    def full(path: str, record: RunRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(result_json, "write", full)
+    out = io.StringIO()
+    csv_path = tmp_path / "r.csv"
+    flags = {**TINY, "result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
+    with pytest.raises(BenchmarkError, match="r.json: No space left on device"):
+        BenchmarkCNN(Params(**flags), console=Console(out)).run()
+    assert "total images/sec" not in out.getvalue()
+    # The other file is written all the same.
+    assert len(csv_path.read_text().splitlines()) == 2
+
+
+def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(
+        "from cnnbench.models import LearningRateSpec, Model, register_model\n"
+        "class Broken(Model):\n"
+        "    name, dataset, image_size, batch_size = 'broken', 'imagenet', 8, 2\n"
+        "    learning_rate = LearningRateSpec(0.1)\n"
+        "    def build(self, net, images):\n"
+        "        return images.nothing\n"
+        "register_model('broken', 'imagenet', Broken)\n"
+    )
+    with pytest.raises(FlagError, match="--model=broken: its build\\(\\) raises AttributeError"):
+        run(model="broken", model_plugin=str(plugin))
+
+
+def test_fp16_on_the_cpu_is_warned_about() -> None:
+    err = io.StringIO()
+    BenchmarkCNN(
+        Params(**{**TINY, "num_batches": 1, "precision": "fp16"}), messages=Messages(err)
+    ).run()
+    assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
+
+
 def test_a_finished_job_is_refused(tmp_path: Path) -> None:
     run(train_dir=str(tmp_path))
     with pytest.raises(FlagError, match=r"num_batches=4: the checkpoint .* is at step 6"):
@@ -171,6 +240,7 @@ def test_evaluation_prints_rates_accuracy_and_total(tmp_path: Path) -> None:
     record, lines = run(eval=True, train_dir=str(tmp_path), num_eval_batches=4, display_every=2)
     (evaluation,) = record.evaluations
     assert evaluation.examples == 8
+    assert record.summary().total_images_per_sec > 0
     table = lines[lines.index("==========") + 1 :]
     assert table[0] == "Generating evaluation model"
     assert table[1].startswith("Successfully loaded model from ")
@@ -186,6 +256,14 @@ def test_training_with_evaluations(tmp_path: Path) -> None:
         num_batches=6, eval_during_training_every_n_steps=2, num_eval_batches=1, num_gpus=2
     )
     assert [e.global_step for e in record.evaluations] == [4, 6, 8]
+    start = lines.index("==========")
+    assert lines[start + 1 : start + 6] == [
+        "Generating training model",
+        "Generating evaluation model",
+        "Initializing graph",
+        "Running warm up",
+        "Done warm up",
+    ]
     assert "Mode:        training + evaluation" in lines
     assert lines.count("Resuming training") == 2
     assert "Done with training" in lines

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Executor, Future
+
 import pytest
 
 from cnnbench.loop import StepLoop
@@ -30,9 +33,23 @@ class Device:
         return ready_at
 
 
+class Now(Executor):
+    """Reads when the result is asked for: one clock, no threads."""
+
+    class Later(Future):
+        def __init__(self, work) -> None:
+            self.work = work
+
+        def result(self, timeout=None):
+            return self.work()
+
+    def submit(self, function, *arguments):
+        return self.Later(lambda: function(*arguments))
+
+
 def run(device: Device, lag: int, steps: int, **pauses):
     done: list[tuple[int, float]] = []
-    loop = StepLoop(device.launch, device.read, lag, device.clock)
+    loop = StepLoop(device.launch, device.read, lag, device.clock, Now)
     count = loop.run(steps, lambda step, seconds, _: done.append((step, seconds)), **pauses)
     return count, done
 
@@ -93,6 +110,37 @@ def test_values_reach_their_own_step(lag: int) -> None:
     loop = StepLoop(lambda: next(values), lambda handle: handle * 10, lag)
     loop.run(5, lambda step, _, value: seen.append((step, value)))
     assert seen == [(1, 0), (2, 10), (3, 20), (4, 30), (5, 40)]
+
+
+def test_results_are_read_on_a_thread_of_their_own_and_before_the_next_launch() -> None:
+    main = threading.current_thread()
+    launched: list[int] = []
+    read: list[tuple[int, bool]] = []
+    reading = threading.Event()
+
+    def launch() -> int:
+        if launched:
+            # The copy of the last result was asked for before this step goes off.
+            assert reading.wait(30)
+            reading.clear()
+        launched.append(len(launched))
+        return launched[-1]
+
+    def take(handle: int) -> int:
+        reading.set()
+        read.append((handle, threading.current_thread() is main))
+        return handle
+
+    assert StepLoop(launch, take, 1).run(6, lambda *_: None) == 6
+    assert read == [(i, False) for i in range(6)]
+
+
+def test_an_error_while_reading_ends_the_loop() -> None:
+    def fail(handle: int) -> int:
+        raise ArithmeticError(f"step {handle}")
+
+    with pytest.raises(ArithmeticError, match="step 0"):
+        StepLoop(lambda: 0, fail, 1).run(5, lambda *_: None)
 
 
 def test_zero_steps() -> None:

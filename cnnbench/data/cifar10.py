@@ -36,7 +36,8 @@ class Cifar10Pipeline(Pipeline):
         with tf.device("CPU:0"):
             # Eager tensors captured by the pipeline are its arguments, not part of its graph.
             self._images = tf.constant(np.concatenate([part.images for part in parts]))
-            self._labels = tf.constant(np.concatenate([part.labels for part in parts]))
+            labels = np.concatenate([part.labels for part in parts])
+            self._labels = tf.constant(labels, tf.int64)
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""

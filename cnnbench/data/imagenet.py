@@ -116,7 +116,7 @@ class ImageNetPipeline(Pipeline):
         with tf.control_dependencies([in_range, image]):
             done = self._ledger.remove(tf.reshape(key, [1]))
         with tf.control_dependencies([done]):
-            return tf.cast(image, spec.dtype), tf.cast(label, tf.int32)
+            return tf.cast(image, spec.dtype), tf.cast(label, tf.int64)
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""

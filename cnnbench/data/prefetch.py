@@ -30,24 +30,17 @@ class PipelineInput(InputSource):
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
         super().__init__(spec, devices, pipeline.num_examples)
         self._pipeline = pipeline
-        self._prefetcher: _Prefetcher | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._fresh = True
-        self._steps = _Steps(self._pipeline, self.devices, self.steps_per_epoch)
-        if self.spec.datasets_use_prefetch:
-            depth = self.spec.datasets_prefetch_buffer_size
-            self._prefetcher = _Prefetcher(self._steps.next, depth)
-            # Also when nobody calls close(): the thread must end before TensorFlow is torn down.
-            weakref.finalize(self, self._prefetcher.stop)
+        self._produce: Callable[[], Step] | None = None
+        self._fresh = False
+        self._stop: Callable[[], object] | None = None
 
     def next(self) -> Step:
         """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
         start = time.perf_counter()
+        produce = self._produce or self._begin()
         self._fresh = False
         try:
-            return self._prefetcher.get() if self._prefetcher else self._steps.next()
+            return produce()
         finally:
             self.wait_seconds += time.perf_counter() - start
 
@@ -59,8 +52,20 @@ class PipelineInput(InputSource):
 
     def close(self) -> None:
         """Ends the background thread and drops what it had ready."""
-        if self._prefetcher:
-            self._prefetcher.stop()
+        if self._stop is not None:
+            self._stop()
+        self._produce = self._stop = None
+
+    def _begin(self) -> Callable[[], Step]:
+        steps = _Steps(self._pipeline, self.devices, self.steps_per_epoch)
+        self._produce = steps.next
+        if self.spec.datasets_use_prefetch:
+            prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
+            self._produce = prefetcher.get
+            # Also when nobody calls close(): the thread must end before TensorFlow is torn down.
+            self._stop = weakref.finalize(self, prefetcher.stop)
+        self._fresh = True
+        return self._produce
 
 
 class _Steps:
@@ -82,6 +87,8 @@ class _Steps:
             raise self._error
         try:
             return self._next()
+        except tf.errors.ResourceExhaustedError:
+            raise  # no fault of the data
         # TensorFlow cannot hand over a message with foreign bytes in it: UnicodeDecodeError.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
@@ -107,7 +114,7 @@ class _Steps:
             if batch is None:
                 size = spec.image_size
                 images = tf.zeros([0, size, size, spec.channels], spec.dtype)
-                labels = tf.zeros([0], tf.int32)
+                labels = tf.zeros([0], tf.int64)
             else:
                 images, labels = batch
             present = int(labels.shape[0])

@@ -18,7 +18,7 @@ class TowerBatch(NamedTuple):
     Attributes:
       images: [batch, height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1]
         (with ml_perf: 0..255 less the channel means).
-      labels: int32 [batch].
+      labels: int64 [batch]; int32 would have to stay on the host of a GPU.
       weights: float32 [batch], 1 for an example and 0 for padding; None while training.
     """
 
@@ -63,10 +63,24 @@ class InputSource(abc.ABC):
         shape = [batch, spec.image_size, spec.image_size, spec.channels]
         one = TowerBatch(
             tf.TensorSpec(shape, tf.as_dtype(spec.dtype)),
-            tf.TensorSpec([batch], tf.int32),
+            tf.TensorSpec([batch], tf.int64),
             None if spec.training else tf.TensorSpec([batch], tf.float32),
         )
         return (one,) * spec.num_devices
+
+    @property
+    def signature(self) -> tuple[TowerBatch, ...]:
+        """What a step traced for this input takes as arguments."""
+        return self.element_spec
+
+    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """The batch of one tower; call it inside the traced step, under the tower's device.
+
+        Args:
+          tower: from 0.
+          batches: the arguments of the step.
+        """
+        return batches[tower]
 
     @abc.abstractmethod
     def next(self) -> tuple[TowerBatch, ...]:
@@ -80,7 +94,7 @@ class InputSource(abc.ABC):
         """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""
 
     def close(self) -> None:
-        """Ends reading and frees the buffers; `next` must not be called afterwards."""
+        """Ends reading and frees the buffers; `next` or `restart` begins anew."""
 
     def __enter__(self) -> InputSource:
         return self

@@ -47,21 +47,19 @@ class SyntheticInput(InputSource):
                 tf.Variable(labels, trainable=False, name=f"synthetic_labels_{tower}"),
             )
 
-    def tower_tensors(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images [b, h, w, c] and labels [b] of a tower.
-
-        Call it inside the traced step, under the tower's device: it reads the variables there.
-        """
-        images, labels = self._towers[tower]
-        return images.read_value(), labels.read_value()
-
-    def next(self) -> tuple[TowerBatch, ...]:
-        """Nothing: the step reads `tower_tensors`."""
+    @property
+    def signature(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.signature`: the step takes nothing."""
         return ()
 
-    def close(self) -> None:
-        """Lets go of the device variables."""
-        self._towers = []
+    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.of_tower`: reads the tower's variables."""
+        images, labels = self._towers[tower]
+        return TowerBatch(images.read_value(), labels.read_value())
+
+    def next(self) -> tuple[TowerBatch, ...]:
+        """Nothing: the step reads variables."""
+        return ()
 
 
 @tf.function
@@ -78,7 +76,7 @@ def synthetic_rows(
       num_classes: labels are uniform in [0, num_classes).
 
     Returns:
-      images float32 [n, image_size, image_size, channels] and labels int32 [n].
+      images float32 [n, image_size, image_size, channels] and labels int64 [n].
     """
 
     def one(row: tf.Tensor) -> tuple[Any, Any]:
@@ -88,11 +86,12 @@ def synthetic_rows(
         label_seed = tf.stack([seed, 2 * row + _LABEL_STREAM])
         image = tf.random.stateless_truncated_normal(shape, image_seed, stddev=0.5)
         label = tf.random.stateless_uniform([], label_seed, 0, num_classes, tf.int32)
+        label = tf.cast(label, tf.int64)
         return image, label
 
     signature = (
         tf.TensorSpec([image_size, image_size, channels], tf.float32),
-        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([], tf.int64),
     )
     images, labels = tf.map_fn(one, rows, fn_output_signature=signature, parallel_iterations=16)
     return images, labels

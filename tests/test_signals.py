@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from cnnbench.signals import uninterrupted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_delivered_after_the_block(number: int) -> None:
+    done = []
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with uninterrupted():
+                os.kill(os.getpid(), number)
+                done.append("the block")
+    finally:
+        signal.signal(number, before)
+    assert done == ["the block"]
