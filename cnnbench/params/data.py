@@ -24,8 +24,8 @@ class DataParams:
     )
     resize_method: str = flag(
         "bilinear",
-        "How training images are brought to size; round_robin takes the first four in turn, by "
-        "position in the batch, crop cuts a piece out without resizing.",
+        "How ImageNet images are brought to size, in training and in evaluations; round_robin "
+        "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
         choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
     )
     distortions: bool = flag(

@@ -34,7 +34,7 @@ class ModelParams:
     fp16_loss_scale: float | None = flag(
         None,
         "With fp16: factor on the loss before gradients are taken and divided out of them "
-        "afterwards; the model's own (128) if not given.",
+        "afterwards; 128 for every model if not given.",
         above=0,
     )
     fp16_vars: bool = flag(False, "With fp16: store the variables in fp16 too.")

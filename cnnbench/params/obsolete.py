@@ -34,6 +34,9 @@ class ObsoleteParams:
     use_python32_barrier: bool = flag(
         False, "No producer thread is left to wait for; leave it out."
     )
+    compute_lr_on_cpu: bool = flag(
+        False, "The host always computes the learning rate; leave it out."
+    )
     sync_on_finish: bool = flag(False, "Every timed step is waited for in any case; leave it out.")
     use_numa_affinity: bool = flag(False, "Start cnnbench under numactl --cpunodebind instead.")
     force_gpu_compatible: bool = flag(

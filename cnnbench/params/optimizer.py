@@ -129,17 +129,6 @@ def check(params: Params) -> None:
             raise FlagError(name, value, "needs " + " and ".join(f"--{m}" for m in missing))
 
 
-def notices(params: Params) -> tuple[str, ...]:
-    """What the run will do otherwise than the learning-rate flags suggest."""
-    own = params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
-    if params.num_learning_rate_warmup_epochs and own:
-        return (
-            "--num_learning_rate_warmup_epochs has no effect on a model's own schedule; "
-            "add --init_learning_rate or --piecewise_learning_rate_schedule",
-        )
-    return ()
-
-
 def _rate(name: str, text: str, piece: str) -> float:
     try:
         rate = float(piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,5 +73,7 @@ def check(params: Params) -> None:
             params.save_model_steps,
             "cannot go with --save_model_secs; give one of the two",
         )
-    if params.result_json is not None and params.result_json == params.result_csv:
+    if params.result_json is None or params.result_csv is None:
+        return
+    if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
         raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")

@@ -10,10 +10,10 @@ from typing import Any
 from absl import flags
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.params import optimizer
 from cnnbench.params.declaration import FlagSpec
 from cnnbench.params.obsolete import OBSOLETE, obsolete_notices
 from cnnbench.params.params import FLAGS, Params, validate
+from cnnbench.params.unused import unused_notices
 
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "on", "off")
 
@@ -51,7 +51,7 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     return ParsedArgs(
         params=params,
         explicit_flags=tuple(given),
-        notices=(*obsolete_notices(given), *optimizer.notices(params)),
+        notices=(*obsolete_notices(given), *unused_notices(params, given)),
     )
 
 

@@ -11,7 +11,7 @@ from cnnbench.params.declaration import flag
 if TYPE_CHECKING:
     from cnnbench.params.params import Params
 
-_EVAL_DURING_TRAINING = (
+EVAL_DURING_TRAINING = (
     "eval_during_training_every_n_steps",
     "eval_during_training_every_n_epochs",
     "eval_during_training_at_specified_steps",
@@ -26,7 +26,8 @@ class RunParams:
     eval: bool = flag(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(
         0,
-        "With --eval: look for a new checkpoint every so many seconds, for ever; 0 evaluates once.",
+        "With --eval: look for a checkpoint every so many seconds, for ever, and evaluate it if it "
+        "is a new one; 0 evaluates once.",
         minimum=0,
     )
     eval_during_training_every_n_steps: int | None = flag(
@@ -136,7 +137,7 @@ def check(params: Params) -> None:
 
 
 def _check_eval_during_training(params: Params) -> None:
-    given = [name for name in _EVAL_DURING_TRAINING if getattr(params, name)]
+    given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
     if len(given) > 1:
         value = getattr(params, given[1])
         raise FlagError(given[1], value, f"cannot go with --{given[0]}; give one of the two")
@@ -145,7 +146,7 @@ def _check_eval_during_training(params: Params) -> None:
         for excluded in ("eval", "forward_only"):
             if getattr(params, excluded):
                 raise FlagError(given[0], value, f"needs training, so leave out --{excluded}")
-    elif params.stop_at_top_1_accuracy:
+    elif params.stop_at_top_1_accuracy is not None:
         raise FlagError(
             "stop_at_top_1_accuracy",
             params.stop_at_top_1_accuracy,

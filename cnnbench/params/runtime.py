@@ -34,12 +34,16 @@ class RuntimeParams:
     )
     num_intra_threads: int | None = flag(
         None,
-        "Threads within one operation; 0 lets TensorFlow choose; if not given, 1 on GPUs and "
-        "TensorFlow's choice on the CPU.",
+        "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; "
+        "TensorFlow's choice on the CPU, but 1 where several devices are at least as many as "
+        "the cores and --num_inter_threads is not given either.",
         minimum=0,
     )
     num_inter_threads: int = flag(
-        0, "Threads across operations; 0 for a choice by the number of cores.", minimum=0
+        0,
+        "Threads across operations; 0 lets TensorFlow choose, but takes one per core where "
+        "--num_intra_threads becomes 1 on the CPU.",
+        minimum=0,
     )
     gpu_thread_mode: str = flag(
         "gpu_private",
@@ -63,10 +67,10 @@ class RuntimeParams:
         False, "Compile every device's whole forward and backward pass with XLA, or fail."
     )
     enable_optimizations: bool = flag(True, "Let TensorFlow's graph optimizer rewrite the step.")
-    compute_lr_on_cpu: bool = flag(False, "Compute the learning rate on the host.")
     peak_flops: float | None = flag(
         None,
-        "Peak FLOP/s of one device in the precision of the run, for the share reached (MFU).",
+        "Peak FLOP/s in the precision of the run, for the share reached (MFU) in the record: "
+        "of one GPU, or of the whole CPU whatever --num_gpus is.",
         above=0,
     )
 

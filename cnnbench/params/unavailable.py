@@ -1,7 +1,7 @@
 """Flags whose machinery does not exist yet: one table, shortened as it comes.
 
 A flag in the table is accepted at its default, which means "off", and refused
-otherwise. An entry with ``values`` refuses those values only.
+otherwise. An entry with ``values`` refuses those values only, an ``inert`` one none.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ class NotYet:
     Attributes:
       machinery: what is missing, in a few words.
       values: the values refused; empty refuses everything but the default.
+      inert: refuses nothing, because the default already asks for the machinery; the
+        flag changes nothing until that is there.
     """
 
     machinery: str
     values: tuple[str, ...] = ()
+    inert: bool = False
 
 
 _PROCESSES = "runs of several processes"
@@ -67,6 +70,7 @@ NOT_YET: dict[str, NotYet] = {
     "hierarchical_copy": NotYet(_ALL_REDUCE),
     "network_topology": NotYet(_ALL_REDUCE),
     "gradient_repacking": NotYet(_PACKING),
+    "compact_gradient_transfer": NotYet("transfer of gradients as fp16", inert=True),
     "agg_small_grads_max_bytes": NotYet(_PACKING),
     "agg_small_grads_max_group": NotYet(_PACKING),
     "allreduce_merge_scope": NotYet(_PACKING),
@@ -81,6 +85,7 @@ NOT_YET: dict[str, NotYet] = {
     "server_protocol": NotYet(_PROCESSES),
     "cross_replica_sync": NotYet(_PROCESSES),
     # output
+    "eval_dir": NotYet(_SUMMARIES),
     "summary_verbosity": NotYet(_SUMMARIES),
     "save_summaries_steps": NotYet(_SUMMARIES),
     "trace_file": NotYet(_PROFILING),
@@ -99,7 +104,7 @@ def check_available(spec: FlagSpec, value: Any) -> None:
       FlagError: "not available yet", with what can be used meanwhile.
     """
     entry = NOT_YET.get(spec.name)
-    if entry is None or value == spec.default:
+    if entry is None or entry.inert or value == spec.default:
         return
     if entry.values and value not in entry.values:
         return
@@ -111,7 +116,7 @@ def check_available(spec: FlagSpec, value: Any) -> None:
 def available_choices(spec: FlagSpec) -> tuple[str, ...]:
     """The choices of a flag that work today."""
     entry = NOT_YET.get(spec.name)
-    if entry is None:
+    if entry is None or entry.inert:
         return spec.choices
     if not entry.values:
         return tuple(choice for choice in spec.choices if choice == spec.default)

@@ -67,7 +67,8 @@ class VariableUpdateParams:
         minimum=0,
     )
     compact_gradient_transfer: bool = flag(
-        True, "With fp16: send gradients between devices as fp16."
+        True,
+        "With fp16: send gradients between devices as fp16. For now they always travel as fp32.",
     )
     agg_small_grads_max_bytes: int = flag(
         0, "Join gradients of up to so many bytes before reducing them; 0 for none.", minimum=0

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from cnnbench.errors import FlagError
@@ -14,8 +16,15 @@ def test_one_rhythm_of_checkpoints():
 
 def test_results_have_a_file_each():
     validate(Params(result_json="a", result_csv="b"))
-    with pytest.raises(FlagError, match="--result_json"):
-        validate(Params(result_json="a", result_csv="a"))
+    validate(Params(result_json="a"))
+    validate(Params(result_csv="a"))
+
+
+@pytest.mark.parametrize("other", ["a", "./a", "b/../a", os.path.abspath("a")])
+def test_one_file_under_two_names(other):
+    with pytest.raises(FlagError, match="--result_json") as caught:
+        validate(Params(result_json="a", result_csv=other))
+    assert caught.value.flag == "result_csv"
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1])

@@ -21,6 +21,7 @@ DURING = {
         ({"num_batches": 3, "num_epochs": 1.0}, "num_batches", "--num_epochs"),
         ({"num_eval_batches": 3, "num_eval_epochs": 1.0}, "num_eval_batches", "--num_eval_epochs"),
         ({"stop_at_top_1_accuracy": 0.7}, "stop_at_top_1_accuracy", "eval_during_training"),
+        ({"stop_at_top_1_accuracy": 0.0}, "stop_at_top_1_accuracy", "eval_during_training"),
     ],
 )
 def test_impossible_pairs(changes, flag, names):

@@ -1,0 +1,152 @@
+"""Flags that were given but change nothing in this run: one table.
+
+A wrong combination is refused (see the ``check`` of each group). A flag that merely has
+nothing to act on brings a notice, so that nobody believes to have measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from cnnbench.params.data import DataParams
+from cnnbench.params.declaration import specs_of
+from cnnbench.params.params import FLAGS, Params
+from cnnbench.params.run import EVAL_DURING_TRAINING
+
+
+@dataclass(frozen=True)
+class Unused:
+    """One entry.
+
+    Attributes:
+      flags: names.
+      when: whether they are without effect in a run.
+      why: ends the notice, after "--flag has no effect".
+      says: stands in for "has no effect", where that is not the whole truth.
+    """
+
+    flags: tuple[str, ...]
+    when: Callable[[Params], bool]
+    why: str
+    says: str = ""
+
+
+_SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
+_PREPARING = tuple(
+    spec.name
+    for spec in specs_of(DataParams)
+    if spec.name not in ("data_dir", "data_name", "dataset_plugin")
+)
+_GPU_ONLY = (
+    "gpu_indices",
+    "gpu_thread_mode",
+    "per_gpu_thread_count",
+    "allow_growth",
+    "use_unified_memory",
+    "winograd_nonfused",
+    "batchnorm_persistent",
+)
+
+
+def _evaluates(params: Params) -> bool:
+    return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)
+
+
+def _follows_model(params: Params) -> bool:
+    """Whether the learning rate is the model's own schedule."""
+    return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
+
+
+# The first entry that applies speaks for a flag.
+UNUSED: tuple[Unused, ...] = (
+    Unused(_SAVING, lambda p: p.train_dir is None, "without --train_dir"),
+    Unused(
+        _SAVING,
+        lambda p: p.eval or p.forward_only,
+        "with --eval or --forward_only: they save no checkpoints",
+    ),
+    Unused(
+        ("train_dir",),
+        lambda p: p.forward_only,
+        "with --forward_only: it saves no checkpoints",
+        says="is only read from",
+    ),
+    Unused(("eval_interval_secs",), lambda p: not p.eval, "without --eval"),
+    Unused(
+        ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
+        lambda p: not _evaluates(p),
+        "without an evaluation: add --eval or one of the eval_during_training flags",
+    ),
+    Unused(("fp16_loss_scale",), lambda p: p.precision != "fp16", "without --precision=fp16"),
+    Unused(_PREPARING, lambda p: p.data_dir is None, "without --data_dir: images are synthetic"),
+    Unused(("distort_color_in_yiq",), lambda p: not p.distortions, "without --distortions"),
+    Unused(("momentum",), lambda p: p.optimizer != "momentum", "without --optimizer=momentum"),
+    Unused(
+        ("rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
+        lambda p: p.optimizer != "rmsprop",
+        "without --optimizer=rmsprop",
+    ),
+    Unused(
+        ("adam_beta1", "adam_beta2", "adam_epsilon"),
+        lambda p: p.optimizer != "adam",
+        "without --optimizer=adam",
+    ),
+    Unused(
+        ("num_learning_rate_warmup_epochs",),
+        _follows_model,
+        "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
+    ),
+    Unused(
+        ("resnet_base_lr",),
+        lambda p: not _follows_model(p),
+        "with --init_learning_rate or --piecewise_learning_rate_schedule",
+    ),
+    Unused(
+        ("gradient_reduction", "local_parameter_device"),
+        lambda p: p.variable_update == "independent",
+        "with --variable_update=independent: devices exchange nothing",
+    ),
+    Unused(
+        ("compact_gradient_transfer",),
+        lambda p: p.compact_gradient_transfer,
+        "yet: gradients travel as fp32",
+    ),
+    Unused(_GPU_ONLY, lambda p: p.device == "cpu", "with --device=cpu"),
+    Unused(
+        ("peak_flops",),
+        lambda p: p.result_json is None and p.result_csv is None,
+        "without --result_json or --result_csv",
+    ),
+)
+
+
+def unused_notices(params: Params, explicit_flags: Collection[str]) -> tuple[str, ...]:
+    """One line for every reason why flags that were given change nothing.
+
+    A flag given at a default that switches it off asks for nothing and is not mentioned.
+
+    Args:
+      params: validated parameters.
+      explicit_flags: names of the flags that were given.
+    """
+    silent = {spec.name for spec in FLAGS if _is_off(getattr(params, spec.name), spec.default)}
+    left = [name for name in explicit_flags if name not in silent]
+    lines = []
+    for entry in UNUSED:
+        names = [name for name in left if name in entry.flags]
+        if names and entry.when(params):
+            left = [name for name in left if name not in names]
+            lines.append(_line(names, entry))
+    return tuple(lines)
+
+
+def _is_off(value: object, default: object) -> bool:
+    return not value and value == default
+
+
+def _line(names: list[str], entry: Unused) -> str:
+    *others, last = (f"--{name}" for name in names)
+    subject = f"{', '.join(others)} and {last}" if others else last
+    says = entry.says or ("have no effect" if others else "has no effect")
+    return f"{subject} {says} {entry.why}"

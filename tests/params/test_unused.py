@@ -1,0 +1,122 @@
+import pytest
+
+from cnnbench.params import FLAGS, parse_args
+from cnnbench.params.unused import UNUSED
+
+DURING = "--eval_during_training_every_n_steps=5"
+
+# A flag, flags beside which it does nothing, flags beside which it does something.
+CASES = [
+    (f"--{flag}", idle, ["--train_dir=d"])
+    for flag in ("save_model_secs=9", "save_model_steps=9", "max_ckpts_to_keep=2")
+    for idle in ([], ["--train_dir=d", "--eval"])
+]
+CASES += [
+    ("--save_model_steps=9", ["--forward_only"], ["--train_dir=d"]),
+    ("--train_dir=d", ["--forward_only"], []),
+    ("--train_dir=d", ["--forward_only"], ["--eval"]),
+    ("--eval_interval_secs=9", [], ["--eval", "--train_dir=d"]),
+    ("--eval_interval_secs=9", [DURING], ["--eval", "--train_dir=d"]),
+    ("--num_eval_batches=9", [], ["--eval", "--train_dir=d"]),
+    ("--num_eval_epochs=9", ["--forward_only"], [DURING]),
+    ("--eval_batch_size=9", [], ["--eval_during_training_at_specified_epochs=0.5"]),
+    ("--fp16_loss_scale=9", [], ["--use_fp16"]),
+    ("--fp16_loss_scale=9", ["--precision=bf16"], ["--precision=fp16"]),
+    ("--distort_color_in_yiq", [], ["--data_dir=d", "--distortions"]),
+    ("--nodistort_color_in_yiq", ["--data_dir=d"], ["--data_dir=d", "--distortions"]),
+    ("--momentum=0.5", ["--optimizer=rmsprop"], ["--optimizer=momentum"]),
+    ("--rmsprop_decay=0.5", [], ["--optimizer=rmsprop"]),
+    ("--adam_beta1=0.5", [], ["--optimizer=adam"]),
+    ("--num_learning_rate_warmup_epochs=5", [], ["--init_learning_rate=0"]),
+    ("--resnet_base_lr=0.5", ["--init_learning_rate=0"], []),
+    ("--gradient_reduction=mean", ["--variable_update=independent"], []),
+    ("--local_parameter_device=cpu", ["--variable_update=independent"], []),
+    ("--peak_flops=1e12", [], ["--result_json=r"]),
+    ("--peak_flops=1e12", [], ["--result_csv=r"]),
+]
+CASES += [
+    (f"--{flag}", [], ["--data_dir=d"])
+    for flag in (
+        "resize_method=bilinear",
+        "distortions",
+        "nofuse_decode_and_crop",
+        "input_preprocessor=default",
+        "ml_perf",
+        "datasets_use_prefetch",
+        "datasets_prefetch_buffer_size=2",
+        "multi_device_iterator_max_buffer_size=2",
+        "datasets_num_private_threads=0",
+        "datasets_use_caching",
+        "datasets_repeat_cached_sample",
+        "datasets_parallel_interleave_cycle_length=2",
+        "datasets_parallel_interleave_prefetch=2",
+        "datasets_sloppy_parallel_interleave",
+    )
+]
+CASES += [
+    (f"--{flag}", ["--device=cpu"], others)
+    for flag in (
+        "gpu_indices=0",
+        "gpu_thread_mode=gpu_private",
+        "per_gpu_thread_count=2",
+        "noallow_growth",
+        "use_unified_memory",
+        "winograd_nonfused",
+        "nobatchnorm_persistent",
+    )
+    for others in ([], ["--device=gpu"])
+]
+
+
+@pytest.mark.parametrize(("flag", "idle", "busy"), CASES)
+def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
+    name = flag.split("=")[0].removeprefix("--")
+    names = {spec.name for spec in FLAGS}
+    known = name if name in names else name.removeprefix("no")
+    about = [n for n in parse_args([flag, *idle]).notices if f"--{known} " in n]
+    assert len(about) == 1
+    assert "\n" not in about[0]
+    assert all(f"--{known}" not in notice for notice in parse_args([flag, *busy]).notices)
+
+
+def test_every_entry_has_a_case():
+    tried = {case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES}
+    untried = [entry.flags for entry in UNUSED if not tried & set(entry.flags)]
+    assert untried == [("compact_gradient_transfer",)]
+
+
+def test_every_entry_is_about_flags():
+    names = {spec.name for spec in FLAGS}
+    assert [entry.flags for entry in UNUSED if not names.issuperset(entry.flags)] == []
+
+
+def test_flags_with_one_reason_share_a_line():
+    notices = parse_args(["--distortions", "--ml_perf", "--datasets_use_caching"]).notices
+    assert notices == (
+        "--distortions, --ml_perf and --datasets_use_caching have no effect "
+        "without --data_dir: images are synthetic",
+    )
+    assert parse_args(["--fp16_loss_scale=2", "--train_dir=d", "--forward_only"]).notices == (
+        "--train_dir is only read from with --forward_only: it saves no checkpoints",
+        "--fp16_loss_scale has no effect without --precision=fp16",
+    )
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--device=cpu", "--variable_update=independent", "--forward_only"],
+        ["--nodistortions", "--save_model_secs=0", "--eval_interval_secs=0", "--eval_batch_size=0"],
+        ["--device=cpu", "--gpu_indices=", "--per_gpu_thread_count=0"],
+        ["--nocompact_gradient_transfer", "--use_fp16"],
+    ],
+)
+def test_nothing_to_say(argv):
+    assert parse_args(argv).notices == ()
+
+
+@pytest.mark.parametrize("argv", [[], ["--use_fp16", "--num_gpus=2"]])
+def test_gradients_are_not_compacted_yet(argv):
+    (notice,) = parse_args(["--compact_gradient_transfer", *argv]).notices
+    assert notice == "--compact_gradient_transfer has no effect yet: gradients travel as fp32"
