@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -11,12 +12,20 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Holds back Ctrl-C and SIGTERM until the block is over; SIGKILL takes no holding."""
-    if not hasattr(signal, "pthread_sigmask"):  # not on every platform
-        yield
+    """Holds back Ctrl-C and SIGTERM until the block is over; SIGKILL takes no holding.
+
+    By handlers, not by a mask: TensorFlow's threads would take a masked signal and hand it
+    to the main thread all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals interrupt the main thread only
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    held: list[int] = []
+    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in _ENDING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in held[:1]:
+            signal.raise_signal(number)

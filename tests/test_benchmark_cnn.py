@@ -180,7 +180,7 @@ def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
     out = io.StringIO()
     csv_path = tmp_path / "r.csv"
     flags = {**TINY, "result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
-    with pytest.raises(BenchmarkError, match="r.json: No space left on device"):
+    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device"):
         BenchmarkCNN(Params(**flags), console=Console(out)).run()
     assert "total images/sec" not in out.getvalue()
     # The other file is written all the same.

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.benchmark_cnn import BenchmarkCNN, BuiltRun
+from cnnbench.assembly import BuiltRun
+from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
 
 
@@ -206,7 +207,6 @@ def test_forward_only_has_no_gradients_and_no_updates() -> None:
     assert "Conv2D" in types
     assert not [t for t in types if t.startswith(("ResourceApply", "Conv2DBackprop"))]
     result = built.step()
-    assert result.loss.numpy() == 0.0
     assert 0.0 <= result.top_1.numpy() <= result.top_5.numpy() <= 1.0
 
 

@@ -50,7 +50,7 @@ def test_values_labels_and_dtype(data_dir, cpu_devices):
         (batch,) = source.next()
     np.testing.assert_allclose(batch.images, images[:4] / 127.5 - 1, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(batch.labels, [0, 1, 2, 3])
-    assert batch.labels.dtype == tf.int32
+    assert batch.labels.dtype == tf.int64
     with make_input(spec(directory, dtype="bfloat16"), cpu_devices[:1]) as source:
         assert source.next()[0].images.dtype == tf.bfloat16
 

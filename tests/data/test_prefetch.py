@@ -19,10 +19,12 @@ class Counting(Pipeline):
 
     def tower_batches(self):
         def image(i):
-            with tf.control_dependencies([tf.debugging.assert_none_equal(i, self.fails_at)]):
-                return tf.fill([32, 32, 3], tf.cast(i, tf.float32)), tf.cast(i, tf.int32)
+            with tf.control_dependencies(
+                [tf.debugging.assert_none_equal(i, tf.constant(self.fails_at, tf.int64))]
+            ):
+                return tf.fill([32, 32, 3], tf.cast(i, tf.float32)), i
 
-        dataset = tf.data.Dataset.range(2**31 - 1, output_type=tf.int32)
+        dataset = tf.data.Dataset.range(2**31 - 1, output_type=tf.int64)
         return dataset.map(image).batch(self.spec.batch_per_device, drop_remainder=True)
 
 
@@ -82,7 +84,7 @@ def test_an_error_arrives_in_its_step_and_stays(cpu_devices, prefetch):
 def test_only_a_bounded_number_of_steps_is_ready(cpu_devices):
     with source(cpu_devices[:1], datasets_prefetch_buffer_size=2) as numbers:
         numbers.next()
-        assert numbers._prefetcher._ready.maxsize == 2
+        assert numbers._produce.__self__._ready.maxsize == 2
 
 
 def test_waiting_is_counted(cpu_devices):
@@ -94,12 +96,14 @@ def test_waiting_is_counted(cpu_devices):
 
 def test_close_ends_the_thread_and_may_be_called_twice(cpu_devices):
     numbers = source(cpu_devices[:1])
+    assert not input_threads()  # reading begins when somebody asks
+    numbers.next()
     assert len(input_threads()) == 1
     numbers.close()
     assert not input_threads()
     numbers.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        numbers.next()
+    assert [int(x) for x in numbers.next()[0].labels] == [0, 1]
+    numbers.close()
 
 
 def test_an_abandoned_input_ends_its_thread(cpu_devices):

@@ -17,9 +17,9 @@ def spec(towers, batch, **fields):
 
 def global_batch(towers, batch, devices, **fields):
     source = make_input(spec(towers, batch, **fields), devices[:towers])
-    tensors = [source.tower_tensors(t) for t in range(towers)]
-    images = np.concatenate([i.numpy() for i, _ in tensors])
-    return images, np.concatenate([label.numpy() for _, label in tensors])
+    batches = [source.of_tower(t, ()) for t in range(towers)]
+    images = np.concatenate([batch.images.numpy() for batch in batches])
+    return images, np.concatenate([batch.labels.numpy() for batch in batches])
 
 
 def test_the_global_batch_does_not_depend_on_the_number_of_towers(cpu_devices):
@@ -53,7 +53,7 @@ def test_labels_and_images_stay_the_same_from_step_to_step(cpu_devices):
 
     @tf.function
     def step():
-        images, labels = source.tower_tensors(0)
+        images, labels, _ = source.of_tower(0, ())
         return tf.reduce_sum(images), labels
 
     assert source.next() == ()
@@ -66,13 +66,13 @@ def test_variables_live_on_the_towers_devices(cpu_devices):
     source = make_input(spec(3, 2), cpu_devices[:3])
     for tower, device in enumerate(cpu_devices[:3]):
         with tf.device(device):
-            images, labels = source.tower_tensors(tower)
+            images, labels, _ = source.of_tower(tower, ())
         assert images.device == labels.device == device
 
 
 def test_dtype_and_epoch(cpu_devices):
     source = make_input(spec(2, 4, dtype="bfloat16", subset="validation"), cpu_devices[:2])
-    assert source.tower_tensors(1)[0].dtype == tf.bfloat16
+    assert source.of_tower(1, ()).images.dtype == tf.bfloat16
     assert source.synthetic
     assert source.examples_per_epoch == 50_000
     assert source.steps_per_epoch == 6250
