@@ -55,13 +55,14 @@ setup(
     packages=_packages(),
     package_dir={"cnnbench": "cnnbench", **MAPPED},
     package_data={"cnnbench": ["py.typed"]},
-    install_requires=[TENSORFLOW, "absl-py>=2.0", "numpy>=1.26", "pandas>=2.1"],
+    install_requires=[TENSORFLOW, "absl-py>=2.0", "numpy>=1.26"],
     extras_require={
         "and-cuda": [TENSORFLOW.replace("tensorflow", "tensorflow[and-cuda]")],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
             "hypothesis>=6.100",
+            "pandas>=2.1",
             "scikit-learn>=1.4",
             "scikit-image>=0.22",
             "ruff>=0.6",

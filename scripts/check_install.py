@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Sequence
 from pathlib import Path
+
+from peers.process import run
 
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("plain", "editable")
@@ -30,17 +30,46 @@ TRAINING = (
     "--num_warmup_batches=1",
     "--num_batches=3",
 )
+HELP = """Prints one line per way: on standard output if it works, else on standard error, with the
+reason. Needs a package index, and takes some minutes and 3 GB below TMPDIR per way, one way
+at a time; everything is removed again, also on Ctrl-C and SIGTERM. PYTHON=python3.12 names the
+interpreter. Exit status: 0 if every way works, 1 if one does not, 2 for wrong use,
+130 if interrupted. The last stage of .ci/run."""
 
 
-def copy_checkout(target: Path) -> None:
+class Failure(Exception):
+    """Why one way does not work, in one line."""
+
+
+def execute(
+    what: str,
+    command: Sequence[str],
+    timeout: float,
+    folder: Path,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """Runs a command that must succeed; returns its standard output.
+
+    Raises:
+      Failure: It does not succeed, or takes longer than ``timeout`` seconds; all that it
+        has started is killed then.
+    """
+    # Of the environment only what belongs to neither Python nor this checkout gets in.
+    variables = {"PYTHONPATH": "", "PYTHONHOME": "", **(environment or {})}
+    try:
+        done = run(command, timeout=timeout, environment=variables, folder=str(folder))
+    except OSError as error:
+        raise Failure(f"{what}: {command[0]} cannot be started: {error.strerror}") from error
+    if done.status != 0 or done.timed_out:
+        raise Failure(f"{what}: {done.reason}")
+    return "\n".join(line.text for line in done.lines)
+
+
+def copy_checkout(target: Path, timeout: float) -> None:
     """Copies what git knows or would add: what a clone would hold after the next commit."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
+    options = ("-z", "--cached", "--others", "--exclude-standard")
+    listed = execute("git", ["git", "ls-files", *options], timeout, ROOT)
+    for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
@@ -54,49 +83,93 @@ def make_hostile(folder: Path) -> None:
         (folder / name / "__init__.py").write_text(code, encoding="utf-8")
 
 
-def check(way: str, scratch: Path) -> None:
-    """Installs and trains one way; raises CalledProcessError or ValueError when that fails."""
+def check(way: str, scratch: Path, timeout: float) -> None:
+    """Installs and trains one way.
+
+    Raises:
+      Failure: That does not work.
+    """
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
-    copy_checkout(checkout)
+    copy_checkout(checkout, timeout)
     make_hostile(work)
-    venv.create(environment, with_pip=True, symlinks=True)
-    source = ["--editable", str(checkout)] if way == "editable" else [str(checkout)]
+    make = [sys.executable, "-m", "venv", "--symlinks", str(environment)]
+    execute("venv", make, timeout, scratch)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", *source], check=True)
+    source = ["--editable", str(checkout)] if way == "editable" else [str(checkout)]
+    execute("pip", [*pip, "install", "--quiet", "--no-input", *source], timeout, scratch)
     if way == "plain":
         shutil.rmtree(checkout)
     record = work / "record.json"
-    variables = dict(os.environ, PYTHONPATH=str(work), TF_CPP_MIN_LOG_LEVEL="2")
     command = [str(environment / "bin" / "cnnbench"), *TRAINING, f"--result_json={record}"]
-    subprocess.run(command, cwd=work, env=variables, check=True, timeout=600)
-    result = json.loads(record.read_text(encoding="utf-8"))
-    if result["status"] != "ok" or len(result["step_seconds"]) != 3:
-        raise ValueError(f"the {way} install trained, but its record is wrong: {record}")
+    variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    execute("cnnbench", command, timeout, work, variables)
+    check_record(record)
+
+
+def check_record(path: Path) -> None:
+    """Raises Failure unless the file is the record of a run of three steps that went well."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        sound = result["status"] == "ok" and len(result["step_seconds"]) == 3
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Failure(f"cnnbench: its record cannot be used: {error!r}") from error
+    if not sound:
+        raise Failure("cnnbench: its record tells of something else than three good steps")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns 0 when every way that was asked for works, else 1."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None,
+        epilog=HELP,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "--way", choices=WAYS, action="append", help="only this way (default: both)"
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=1800,
+        metavar="SECONDS",
+        help="for each of the commands git, venv, pip and cnnbench [1800]",
+    )
     args = parser.parse_args(argv)
-    failed = []
-    for way in args.way or WAYS:
-        start = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix=f"cnnbench-{way}-") as scratch:
-            try:
-                check(way, Path(scratch).resolve())
-            except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
-                failed.append(way)
-                print(f"{way}: FAILED: {error}", file=sys.stderr)
-                continue
+    signal.signal(signal.SIGTERM, _interrupt)
+    status = 0
+    try:
+        for way in args.way or WAYS:
+            status = max(status, report(way, args.timeout))
+    except KeyboardInterrupt:
+        print("check_install: interrupted", file=sys.stderr)
+        return 130
+    return status
+
+
+def report(way: str, timeout: float) -> int:
+    """Checks one way in a folder that is removed afterwards; prints its line.
+
+    Returns:
+      0 if it works, else 1.
+    """
+    start = time.monotonic()
+    prefix = f"cnnbench-{way}-"
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
+            check(way, Path(scratch).resolve(), timeout)
+    except Failure as failure:
+        problem = str(failure)
+    except OSError as error:
+        problem = f"{error.filename or tempfile.gettempdir()}: {error.strerror}"
+    else:
         print(f"{way}: installed and trained in {time.monotonic() - start:.0f} s", flush=True)
-    if failed:
-        print(f"check_install: FAILED: {', '.join(failed)}", file=sys.stderr)
-        return 1
-    print("check_install: all ways work")
-    return 0
+        return 0
+    print(f"{way}: FAILED: {problem}", file=sys.stderr, flush=True)
+    return 1
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import email
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,7 +85,7 @@ def test_version_is_the_package_version():
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory) -> list[str]:
+def wheel(tmp_path_factory) -> Path:
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools is not installed here, and a build without isolation needs it")
     scratch = tmp_path_factory.mktemp("wheel")
@@ -95,9 +98,37 @@ def wheel_names(tmp_path_factory) -> list[str]:
     command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch), "./source"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = scratch.glob("cnnbench-*.whl")
+    (made,) = scratch.glob("cnnbench-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
+
+
+def _imported_by_the_package() -> set[str]:
+    """Top-level names of everything that is imported anywhere in the sources."""
+    found = set()
+    for folder in ("cnnbench", "models", "variable_mgr"):
+        for source in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    found.add((node.module or "").split(".")[0])
+    return found
+
+
+def test_what_is_required_is_what_is_imported(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in required}
+    others = _imported_by_the_package() - set(sys.stdlib_module_names) - {"cnnbench"}
+    assert {name.removesuffix("-py") for name in names} == others
 
 
 def test_wheel_puts_everything_below_one_name(wheel_names):

@@ -157,9 +157,16 @@ def _tensorflow() -> Iterator[None]:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
         return
-    sys.stderr.flush()
-    original = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with contextlib.ExitStack() as stack:
+        held = None
+        # On a full disk, say, there is no such file. Then they speak; that is not what failed.
+        with contextlib.suppress(OSError):
+            held = stack.enter_context(tempfile.TemporaryFile())
+        if held is None:
+            yield
+            return
+        sys.stderr.flush()
+        original = os.dup(2)
         os.dup2(held.fileno(), 2)
         show = True
         try:

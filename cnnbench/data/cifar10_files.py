@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnnbench.data import safe_pickle
+from cnnbench.data.folder import once_per_content, readable, reason
 from cnnbench.errors import DataError, FlagError
 
 SIZE = 32
@@ -57,15 +58,17 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     Where a folder holds both forms, the pickles are taken.
 
     Raises:
-      FlagError: no such directory, or none of the folders holds a file of this subset.
+      FlagError: no such directory, one that cannot be read, or none of the folders holds a
+        file of this subset.
     """
     root = Path(data_dir)
-    if not root.is_dir():
-        raise FlagError("data_dir", data_dir, "there is no such directory")
-    for folder in _FOLDERS:
-        found = _matches(root / folder, subset)
-        if found:
-            return found
+    with readable(data_dir):
+        if not root.is_dir():
+            raise FlagError("data_dir", data_dir, "there is no such directory")
+        for folder in _FOLDERS:
+            found = _matches(root / folder, subset)
+            if found:
+                return found
     wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
     raise FlagError(
         "data_dir", data_dir, f"holds no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
@@ -92,14 +95,7 @@ def read_file(path: Path, num_classes: int) -> Cifar10Part:
       DataError: the file is truncated, is no data of CIFAR-10, or has a label outside
         [0, num_classes); names file and record.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    parse = _parse_binary if path.suffix == ".bin" else _parse_python
-    flat, labels = parse(path, content)
-    if not len(labels):
-        raise DataError(f"{path}: holds no records")
+    flat, labels = _parse(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
         raise DataError(
@@ -107,6 +103,29 @@ def read_file(path: Path, num_classes: int) -> Cifar10Part:
         )
     images = flat.reshape(-1, CHANNELS, SIZE, SIZE).transpose(0, 2, 3, 1)
     return Cifar10Part(path, np.ascontiguousarray(images), labels)
+
+
+@once_per_content
+def count_records(path: Path) -> int:
+    """Number of images in one file of either form; the labels' values are not looked at.
+
+    Raises:
+      DataError: the file is truncated or is no data of CIFAR-10.
+    """
+    return len(_parse(path)[1])
+
+
+def _parse(path: Path) -> tuple[Images, Labels]:
+    """Images, flat and channels first (uint8 [n, 3072]), and labels (int32 [n])."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {reason(error)}") from error
+    parse = _parse_binary if path.suffix == ".bin" else _parse_python
+    flat, labels = parse(path, content)
+    if not len(labels):
+        raise DataError(f"{path}: holds no records")
+    return flat, labels
 
 
 def _parse_binary(path: Path, content: bytes) -> tuple[Images, Labels]:

@@ -73,8 +73,8 @@ def _count_imagenet(data_dir: str, subset: str) -> int:
 def _count_cifar10(data_dir: str, subset: str) -> int:
     from cnnbench.data import cifar10_files
 
-    parts = cifar10_files.read_subset(data_dir, subset, CIFAR10.num_classes)
-    return sum(len(part.labels) for part in parts)
+    files = cifar10_files.find_files(data_dir, subset)
+    return sum(cifar10_files.count_records(path) for path in files)
 
 
 IMAGENET = Dataset(

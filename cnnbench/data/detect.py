@@ -19,7 +19,8 @@ def detect(data_dir: str) -> Dataset:
     """The data set a directory holds.
 
     Raises:
-      UsageError: no such directory, or no files of a known data set in it.
+      UsageError: no such directory, one that cannot be read, or no files of a known data set
+        in it.
     """
     for dataset in (IMAGENET, CIFAR10):
         if _subsets(data_dir, dataset):
@@ -36,7 +37,7 @@ def find_subsets(data_dir: str, dataset: Dataset) -> dict[str, list[Path]]:
     """The files of every subset that is there, in order.
 
     Raises:
-      UsageError: the directory holds no files of this data set.
+      UsageError: the directory holds no files of this data set, or cannot be read.
     """
     found = _subsets(data_dir, dataset)
     if not found:
@@ -49,6 +50,7 @@ def _subsets(data_dir: str, dataset: Dataset) -> dict[str, list[Path]]:
     for subset in SUBSETS:
         try:
             found[subset] = _FINDERS[dataset.name](data_dir, subset)
-        except FlagError:
-            continue
+        except FlagError as error:
+            if isinstance(error.__cause__, OSError):
+                raise UsageError(f"{data_dir}: {error.reason}") from error
     return found

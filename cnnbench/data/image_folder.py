@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cnnbench.data.folder import reason
 from cnnbench.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -59,8 +60,18 @@ def scan(
       seed: for choosing that share and for the order.
 
     Raises:
-      UsageError: no such folder, no images, a class folder missing in the labels file.
+      UsageError: no such folder, one that cannot be read, no images, a class folder missing in
+        the labels file.
     """
+    try:
+        return _scan(folder, labels_file, validation_fraction, seed)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: {reason(error)}") from error
+
+
+def _scan(
+    folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
+) -> ImageFolder:
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder")
     roots = _split_roots(folder)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import SUBSETS, Dataset
+from cnnbench.data.folder import once_per_content, readable
 from cnnbench.errors import DataError, FlagError
 
 SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
@@ -14,22 +16,31 @@ SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
 # The number of files the published ImageNet is always cut into.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
+_count_records = once_per_content(tfrecord.count_records)
+
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
     """The files ``<subset>-*-of-*`` of a directory, in order.
 
     Raises:
-      FlagError: no such directory, or no such file in it.
+      FlagError: no such directory, one that cannot be read, or no such file in it.
     """
     root = Path(data_dir)
-    if not root.is_dir():
-        raise FlagError("data_dir", data_dir, "there is no such directory")
-    found = sorted(path for path in root.glob(f"{subset}-*-of-*") if path.is_file())
+    with readable(data_dir):
+        if not root.is_dir():
+            raise FlagError("data_dir", data_dir, "there is no such directory")
+        # Not glob, which takes a folder that cannot be read for an empty one.
+        paths = sorted(path for path in root.iterdir() if path.is_file())
+    found = [path for path in paths if _is_of(path, subset)]
     if found:
         return found
-    others = [name for name in SUBSETS if name != subset and any(root.glob(f"{name}-*-of-*"))]
+    others = [name for name in SUBSETS if any(_is_of(path, name) for path in paths)]
     hint = f"; it has {others[0]} files only" if others else ""
     raise FlagError("data_dir", data_dir, f"holds no files {subset}-*-of-*{hint}")
+
+
+def _is_of(path: Path, subset: str) -> bool:
+    return fnmatchcase(path.name, f"{subset}-*-of-*")
 
 
 def count_examples(files: list[Path], dataset: Dataset, subset: str) -> int:
@@ -43,9 +54,9 @@ def count_examples(files: list[Path], dataset: Dataset, subset: str) -> int:
     """
     if len(files) == _PUBLISHED_FILES[subset]:
         published = dataset.num_examples(subset)
-        if abs(tfrecord.count_records(files[0]) - published / len(files)) <= 1:
+        if abs(_count_records(files[0]) - published / len(files)) <= 1:
             return published
-    count = sum(tfrecord.count_records(path) for path in files)
+    count = sum(_count_records(path) for path in files)
     if count == 0:
         raise DataError(f"{files[0].parent}: the {subset} files hold no records")
     return count

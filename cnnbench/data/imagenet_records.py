@@ -158,4 +158,6 @@ def _ints(values: Sequence[int]) -> Any:
 
 
 def _text(value: str) -> Any:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+    # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
+    encoded = value.encode(errors="surrogateescape")
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))

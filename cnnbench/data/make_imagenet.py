@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,8 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data.dataset import IMAGENET, SUBSETS
+from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
 from cnnbench.data.imagenet_records import DECODING, serialize
+from cnnbench.data.pipeline import first_line
 from cnnbench.errors import DataError, UsageError
 
 LABELS_FILE = "labels.txt"
@@ -35,8 +40,8 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     """Writes ``<subset>-*-of-*`` and ``labels.txt``.
 
     RGB JPEGs are stored as they are. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality
-    100. The files take their final names when all are written, so that a run that is cut
-    short leaves nothing that looks like a data set.
+    100. The files are written in a folder of their own inside ``out`` and move out of it when
+    all are there, so that a run that is cut short leaves nothing that looks like a data set.
 
     Args:
       found: the images and their classes.
@@ -44,32 +49,71 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
       shards: files per subset; a subset never gets more files than it has images.
 
     Raises:
-      UsageError: too many classes, or ``out`` holds such files already.
-      DataError: an image that cannot be decoded; names the file.
+      UsageError: too many classes, or ``out`` cannot be written to or holds such files already.
+      DataError: an image that cannot be decoded, or a file that cannot be written any further,
+        such as on a full disk; names the file.
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
-    out.mkdir(parents=True, exist_ok=True)
-    for subset in SUBSETS:
-        existing = min(out.glob(f"{subset}-*-of-*"), default=None)
-        if existing:
-            raise UsageError(f"{out}: holds {existing.name} already; name another folder")
+    unfinished = _prepare(out)
     written: list[Path] = []
     reencoded = 0
     try:
         for subset in SUBSETS:
             for name, files in _shards(subset, found.subsets[subset], shards[subset]):
-                written.append(out / f"{_UNFINISHED}{name}")
+                written.append(unfinished / name)
                 reencoded += _write_shard(written[-1], files)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
-    _write_labels(out / LABELS_FILE, found)
-    for path in written:
-        path.replace(path.with_name(path.name.removeprefix(_UNFINISHED)))
+        _write_labels(unfinished / LABELS_FILE, found)
+        _move(written, unfinished / LABELS_FILE, out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     images = {subset: len(files) for subset, files in found.subsets.items()}
     return Made(images, len(found.classes), reencoded)
+
+
+def _prepare(out: Path) -> Path:
+    """Makes ``out``, and in it the folder that the files are written to."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for subset in SUBSETS:
+            existing = min(out.glob(f"{subset}-*-of-*"), default=None)
+            if existing:
+                raise UsageError(f"{out}: holds {existing.name} already; name another folder")
+        return Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
+    except FileExistsError as error:
+        raise UsageError(f"{out}: is not a folder") from error
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
+
+
+def _move(shards: list[Path], labels: Path, out: Path) -> None:
+    """Moves all files to where they belong, or none."""
+    with _writing(out):
+        moved: list[Path] = []
+        try:
+            for path in shards:
+                moved.append(path.replace(out / path.name))
+            # Last, for it may replace a file that was there before.
+            labels.replace(out / labels.name)
+        except BaseException:
+            for path in moved:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Where only writing can fail with errors of the system or of TensorFlow."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from error
+    except tf.errors.OpError as error:
+        # TensorFlow says "PATH; REASON".
+        raise DataError(
+            f"{path}: cannot be written: {first_line(error).split('; ')[-1]}"
+        ) from error
 
 
 def _shards(
@@ -85,7 +129,11 @@ def _shards(
 def _write_shard(path: Path, files: list[ImageFile]) -> int:
     """Writes one file; returns how many images had to be encoded anew."""
     reencoded = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool, tf.io.TFRecordWriter(str(path)) as writer:
+    with (
+        _writing(path),
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        tf.io.TFRecordWriter(str(path)) as writer,
+    ):
         # In chunks, because the pool would read ahead of the writer without bounds.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
@@ -124,7 +172,7 @@ def rgb_jpeg(path: Path) -> RgbJpeg:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        raise DataError(f"{path}: {reason(error)}") from error
     with tf.device("CPU:0"):
         is_jpeg = bool(tf.io.is_jpeg(content))
         if not is_jpeg and not content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -136,24 +184,30 @@ def rgb_jpeg(path: Path) -> RgbJpeg:
                 else tf.io.decode_png(content, channels=3)
             )
             keep = is_jpeg and int(tf.image.extract_jpeg_shape(content)[2]) == 3
-        except tf.errors.InvalidArgumentError as error:
+            if is_jpeg and not keep:
+                image = tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
+        except tf.errors.OpError as error:
             kind = "JPEG" if is_jpeg else "PNG"
             raise DataError(f"{path}: the {kind} cannot be decoded") from error
         if not keep:
-            if is_jpeg:
-                image = tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
-            content = bytes(
-                tf.io.encode_jpeg(
-                    image, format="rgb", quality=100, chroma_downsampling=False
-                ).numpy()
-            )
+            content = _encoded(path, image)
     return RgbJpeg(content, int(image.shape[0]), int(image.shape[1]), not keep)
+
+
+def _encoded(path: Path, image: Any) -> bytes:
+    try:
+        jpeg = tf.io.encode_jpeg(image, format="rgb", quality=100, chroma_downsampling=False)
+    except tf.errors.OpError as error:  # JPEGs end at 65,500 pixels
+        raise DataError(f"{path}: cannot become a JPEG: {first_line(error)}") from error
+    return bytes(jpeg.numpy())
 
 
 def _write_labels(path: Path, found: ImageFolder) -> None:
     """One class per line; the line number, from 0, is the label."""
     lines = ["background", *(_label_line(c.name, c.text) for c in found.classes)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with _writing(path):
+        text = "\n".join(lines) + "\n"
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def _label_line(name: str, text: str) -> str:

@@ -8,6 +8,7 @@ No TensorFlow here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import struct
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from cnnbench.data.folder import reason
 from cnnbench.errors import DataError
 
 _HEADER = struct.Struct("<QI")
@@ -53,7 +55,7 @@ def frames(path: Path) -> Iterator[Frame]:
 
     Raises:
       FramingError: a record is cut off, or the checksum of its length is wrong.
-      DataError: the file cannot be opened.
+      DataError: the file cannot be opened or read.
     """
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -87,7 +89,7 @@ def read_data(path: Path, frame: Frame) -> bytes:
     """The data of a record.
 
     Raises:
-      DataError: its checksum is wrong.
+      DataError: its checksum is wrong, or it cannot be read.
     """
     with _open(path) as file:
         file.seek(frame.offset + HEADER_BYTES)
@@ -149,9 +151,11 @@ def _table() -> tuple[int, ...]:
     return tuple(entry(value) for value in range(256))
 
 
-def _open(path: Path) -> BinaryIO:
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         # Unbuffered: a buffer would read 8 KiB around every 12-byte header.
-        return open(path, "rb", buffering=0)
+        with open(path, "rb", buffering=0) as file:
+            yield file
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        raise DataError(f"{path}: {reason(error)}") from error

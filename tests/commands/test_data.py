@@ -1,6 +1,8 @@
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -150,3 +152,48 @@ def test_what_nobody_foresaw_shows_what_the_libraries_said(monkeypatch, capfd):
     with data._tensorflow():
         os.write(2, b"a library speaks\n")
     assert capfd.readouterr().err == ""
+
+
+def test_without_room_for_what_the_libraries_say_they_just_speak(monkeypatch, capfd):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+    def refuse():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with data._tensorflow():
+        os.write(2, b"a library speaks\n")
+    assert "a library speaks" in capfd.readouterr().err
+
+
+def _command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "cnnbench", "data", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_a_disk_that_is_full_ends_with_4_and_one_line(folder, tmp_path):
+    """A limit on the size of files stands in for the full disk."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    out = tmp_path / "out"
+    done = _command("make-imagenet", folder, out, "--train_shards=1", preexec_fn=limit)
+    assert done.returncode == 4
+    start = f"cnnbench: error: {out}/unfinished-"
+    assert done.stderr.startswith(start)
+    assert done.stderr.endswith("/train-00000-of-00001: cannot be written: File too large\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(out.iterdir()) == []
+
+
+def test_a_place_that_is_a_file_ends_with_2_and_one_line(folder, tmp_path):
+    (tmp_path / "out").touch()
+    done = _command("make-imagenet", folder, tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr == f"cnnbench: error: {tmp_path}/out: is not a folder\n"

@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +108,16 @@ def test_the_data_set_is_told_from_the_files(imagenet_dir, tmp_path):
     assert list(find_subsets(str(tmp_path), CIFAR10)) == ["validation"]
     with pytest.raises(UsageError, match="holds no imagenet files"):
         find_subsets(str(tmp_path), IMAGENET)
+
+
+def test_a_directory_that_cannot_be_read_is_not_called_empty(tmp_path, monkeypatch):
+    """Root may read everything, so the system's answer is made up."""
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for look in (detect, lambda folder: find_subsets(folder, CIFAR10)):
+        with pytest.raises(UsageError) as caught:
+            look(str(tmp_path))
+        assert str(caught.value) == f"{tmp_path}: cannot be read: Permission denied"

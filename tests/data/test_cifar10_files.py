@@ -1,10 +1,17 @@
 import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cnnbench.data.cifar10_files import find_files, read_file, read_subset, write_cifar10
+from cnnbench.data.cifar10_files import (
+    count_records,
+    find_files,
+    read_file,
+    read_subset,
+    write_cifar10,
+)
 from cnnbench.errors import DataError, FlagError
 
 
@@ -112,3 +119,51 @@ def test_writer_refuses_other_shapes(tmp_path):
         write_cifar10(tmp_path, np.zeros((2, 32, 32, 3)), [0, 1])
     with pytest.raises(ValueError, match="labels are"):
         write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), np.uint8), [0])
+
+
+@pytest.mark.parametrize("form", ["python", "binary"])
+def test_records_are_counted(tmp_path, digits, form):
+    images, labels = digits
+    for path in write_cifar10(tmp_path, images[:10], labels[:10], form=form, files=2):
+        assert count_records(path) == 5
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(DataError, match=f"{path.name}: "):
+            count_records(path)
+
+
+def test_a_folder_that_cannot_be_read_is_a_flag_error(tmp_path, digits, monkeypatch):
+    """Root may read everything, so the system's answer is made up."""
+    images, labels = digits
+    inner = tmp_path / "cifar-10-batches-py"
+    write_cifar10(inner, images[:5], labels[:5])
+    iterdir = Path.iterdir
+
+    def refuse(self):
+        if self == inner:
+            raise PermissionError(13, "Permission denied", str(self))
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(FlagError) as caught:
+        find_files(str(tmp_path), "train")
+    problem = f"cannot be read: {inner}: Permission denied"
+    assert str(caught.value) == f"--data_dir={tmp_path}: {problem}"
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"test_batch: Not a directory$"):
+        read_file(_file(tmp_path / "file") / "test_batch", 11)
+    with pytest.raises(DataError, match=r"data_batch_1: Is a directory$"):
+        read_file(_folder(tmp_path / "data_batch_1"), 11)
+    with pytest.raises(FlagError, match="there is no such directory"):
+        find_files(str(tmp_path / "file" / "inner"), "train")
+
+
+def _file(path):
+    path.touch()
+    return path
+
+
+def _folder(path):
+    path.mkdir()
+    return path

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 import subprocess
 import sys
 
@@ -9,9 +10,11 @@ from cnnbench.data import (
     CIFAR10,
     IMAGENET,
     InputSpec,
+    cifar10_files,
     dataset_names,
     find_dataset,
     register_dataset,
+    tfrecord,
 )
 from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.errors import FlagError
@@ -79,3 +82,47 @@ def test_spec_takes_flags_by_name_but_not_other_attributes():
 def test_importing_the_package_does_not_import_tensorflow():
     code = "import sys, cnnbench.data; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_records_are_counted_once_for_plan_and_pipeline(imagenet_dir, tmp_path, monkeypatch):
+    for path in imagenet_dir.glob("train-*"):
+        shutil.copy(path, tmp_path)
+    looked_at = _watch(monkeypatch, tfrecord, "frames")
+    assert IMAGENET.num_examples("train", str(tmp_path)) == 16
+    assert IMAGENET.open(_spec(IMAGENET, tmp_path, 8)).num_examples == 16
+    assert looked_at == sorted(tmp_path.iterdir())
+
+
+def test_batches_are_counted_once_and_their_images_read_when_needed(tmp_path, monkeypatch):
+    images = np.zeros((7, 32, 32, 3), np.uint8)
+    files = write_cifar10(tmp_path, images, range(7), form="binary", files=2)
+    parsed = _watch(monkeypatch, cifar10_files, "_parse_binary")
+    for _ in range(2):
+        assert CIFAR10.num_examples("train", str(tmp_path)) == 7
+    assert parsed == files
+    assert CIFAR10.open(_spec(CIFAR10, tmp_path, 32)).num_examples == 7
+    assert parsed == files * 2
+
+
+def _spec(dataset, folder, size):
+    return InputSpec(
+        dataset=dataset,
+        data_dir=str(folder),
+        subset="train",
+        batch_per_device=1,
+        num_devices=1,
+        image_size=size,
+    )
+
+
+def _watch(monkeypatch, module, name):
+    """The paths a function is called with from now on."""
+    original = getattr(module, name)
+    paths = []
+
+    def watched(path, *rest):
+        paths.append(path)
+        return original(path, *rest)
+
+    monkeypatch.setattr(module, name, watched)
+    return paths

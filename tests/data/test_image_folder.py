@@ -1,4 +1,5 @@
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,27 @@ def test_what_cannot_be_used_is_said(tmp_path):
         scan(tmp_path / "images", labels, 0, 1)
     with pytest.raises(UsageError, match=r"--labels=.*missing: cannot be read"):
         scan(tmp_path / "images", tmp_path / "missing", 0, 1)
+
+
+@pytest.mark.parametrize("bad", ["folder", "class folder"])
+def test_a_folder_that_cannot_be_read_is_wrong_use(tmp_path, monkeypatch, bad):
+    """Root may read everything, so the system's answer is made up."""
+    make(tmp_path, {"a": 1})
+    refused = tmp_path if bad == "folder" else tmp_path / "a"
+    iterdir = Path.iterdir
+
+    def refuse(self):
+        if self == refused:
+            raise PermissionError(13, "Permission denied", str(self))
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(UsageError) as caught:
+        scan(tmp_path, None, 0, 1)
+    assert str(caught.value) == f"{refused}: Permission denied"
+
+
+def test_a_name_that_no_system_takes_is_wrong_use(tmp_path):
+    # Which of the two is said depends on the version of Python.
+    with pytest.raises(UsageError, match=r"x: (File name too long|there is no such folder)$"):
+        scan(tmp_path / ("x" * 300), None, 0, 1)

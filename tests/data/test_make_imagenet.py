@@ -1,7 +1,12 @@
+import os
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
 from cnnbench.data.imagenet_records import ENCODED, examine
 from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
@@ -103,8 +108,6 @@ def test_grey_images_become_rgb_jpegs(tmp_path, suffix):
 
 def test_bundled_photographs_of_scikit_image(tmp_path):
     """PNG and JPEG files as other programs wrote them."""
-    from pathlib import Path
-
     import skimage
 
     for name in ("astronaut.png", "coins.png", "logo.png", "rocket.jpg", "retina.jpg"):
@@ -171,3 +174,119 @@ def test_every_record_is_sound(imagenet_dir):
     for path in imagenet_dir.glob("*-of-*"):
         for data in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             assert 1 <= examine(data, 5).label <= 4
+
+
+@pytest.fixture
+def photo(photos, tmp_path):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(tf.io.encode_jpeg(photos["cat"][:40, :40]).numpy())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"),
+    [
+        ("file", "is not a folder"),
+        ("file/inner", "cannot be written to: Not a directory"),
+        ("dangling", "is not a folder"),
+        ("x" * 300, "cannot be written to: File name too long"),
+        ("/proc/self", "cannot be written to: No such file or directory"),
+        ("/proc/self/inner", "cannot be written to: No such file or directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_wrong_use(photo, tmp_path, out, problem):
+    if out.startswith("/proc") and not os.path.isdir("/proc/self"):
+        pytest.skip("no /proc on this system")
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError) as caught:
+        make_imagenet(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
+    assert str(caught.value) == f"{tmp_path / out}: {problem}"
+
+
+@pytest.mark.parametrize("full", ["first", "last", "labels", "move", "move labels"])
+def test_a_disk_that_fills_up_leaves_nothing(photo, tmp_path, monkeypatch, full):
+    """However far it has come, OUT holds what it held before: here, a labels.txt."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "labels.txt").write_text("of something else")
+    files = ["train-00000-of-00002", "train-00001-of-00002"]
+    at = {"first": files[0], "last": files[1], "labels": "labels.txt"}
+    if full in at:
+        _fill_up_at(monkeypatch, at[full])
+    else:
+        _refuse_to_move(monkeypatch, files[1] if full == "move" else "labels.txt")
+    with pytest.raises(DataError, match=r"No space left on device$") as caught:
+        make_imagenet(folder_of(photo, photo), out, {"train": 2, "validation": 1})
+    assert str(caught.value).startswith(str(out))
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in out.iterdir()] == ["labels.txt"]
+    assert (out / "labels.txt").read_text() == "of something else"
+
+
+def _fill_up_at(monkeypatch, name):
+    """From the file of this name on, everything goes to a device that is always full."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full on this system")
+    mkdtemp = module.tempfile.mkdtemp
+
+    def with_a_full_device(**options):
+        folder = mkdtemp(**options)
+        (Path(folder) / name).symlink_to("/dev/full")
+        return folder
+
+    monkeypatch.setattr(module.tempfile, "mkdtemp", with_a_full_device)
+
+
+def _refuse_to_move(monkeypatch, name):
+    replace = Path.replace
+
+    def refuse(self, target):
+        if self.name == name:
+            raise OSError(28, "No space left on device", str(self))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+
+
+def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, monkeypatch):
+    """A process that is killed cleans nothing up."""
+    seen = []
+
+    def look(path):
+        seen.append([found for s in ("train", "validation") for found in tmp_path.glob(f"{s}-*")])
+        return rgb_jpeg(path)
+
+    monkeypatch.setattr(module, "rgb_jpeg", look)
+    make_imagenet(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})
+    assert seen == [[], []]
+    assert len(list(tmp_path.glob("train-*"))) == 2
+    assert not list(tmp_path.glob("unfinished-*"))
+
+
+def test_files_are_as_readable_as_others(photo, tmp_path):
+    make_imagenet(folder_of(photo), tmp_path / "out", {"train": 1, "validation": 1})
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert modes == {photo.stat().st_mode}
+
+
+def test_an_image_too_large_for_a_jpeg_is_named(tmp_path):
+    path = tmp_path / "wide.png"
+    path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
+    with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:
+        rgb_jpeg(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_that_are_not_utf8(photo, tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "photos") + b"/caf\xe9"))
+    try:
+        folder.mkdir(parents=True)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    photo.rename(folder / "1.jpg")
+    out = tmp_path / "out"
+    make_imagenet(scan(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1})
+    assert (out / "labels.txt").read_bytes() == b"background\ncaf\xe9\n"
+    (feature,) = examples(out, "train")
+    assert feature["image/class/synset"].bytes_list.value[0] == b"caf\xe9"

@@ -36,7 +36,7 @@ def test_images_are_normalised_and_labels_in_range(cpu_devices):
     assert np.abs(images).max() <= 1
     assert abs(images.mean()) < 0.02
     assert 0.35 < images.std() < 0.55
-    assert labels.dtype == np.int32
+    assert labels.dtype == np.int64
     assert set(labels) == set(range(5))
 
 

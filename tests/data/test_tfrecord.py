@@ -1,3 +1,4 @@
+import io
 import struct
 
 import pytest
@@ -116,3 +117,16 @@ def test_a_sound_file_has_no_defect_anywhere(path):
 def test_a_file_that_cannot_be_opened(tmp_path):
     with pytest.raises(DataError, match="nowhere: No such file"):
         count_records(tmp_path / "nowhere")
+
+
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    """A broken disk lets a file be opened, but not read."""
+
+    class Broken(io.FileIO):
+        def read(self, size=-1):
+            raise OSError(5, "Input/output error")
+
+    (tmp_path / "broken").write_bytes(bytes(100))
+    monkeypatch.setattr("builtins.open", lambda path, mode, buffering: Broken(path, mode))
+    with pytest.raises(DataError, match=r"broken: Input/output error$"):
+        count_records(tmp_path / "broken")

@@ -1,7 +1,8 @@
 """Measures cnnbench's harness against a bare loop over the very step that it runs.
 
 One process: bare loop, the command's own run, bare loop again. The bare loop only
-calls the step and reads its loss, without which a step would not be waited for.
+calls the traced function and reads the loss, without which a step would not be
+waited for; fetching a batch and naming the results are the harness's own work.
 Arguments are flags of ``cnnbench``.
 """
 
@@ -22,22 +23,23 @@ WARMUP = 50
 
 
 def run_between(flags: Sequence[str], bare: Callable[[Callable[[], Any]], None]) -> None:
-    """Runs ``cnnbench FLAGS`` with a call of ``bare(step)`` before and after its own loop.
+    """Runs ``cnnbench FLAGS`` with a call of ``bare(function)`` before and after its own loop.
 
-    The only place that knows the driver: ``build()`` returns what has been built,
-    and its ``step()`` runs one training step, the loss of which is ``.loss``.
+    The only place that knows the driver: ``build()`` returns what has been built, and
+    with synthetic data its ``step.function`` takes nothing, runs one training step,
+    and returns a tuple with the loss in front.
     """
     original = BenchmarkCNN.build
     built: list[Any] = []
 
     def build(self: BenchmarkCNN) -> Any:
         built.append(original(self))
-        bare(built[0].step)
+        bare(built[0].step.function)
         return built[0]
 
     BenchmarkCNN.build = build  # type: ignore[method-assign]
     run.main(flags)
-    bare(built[0].step)
+    bare(built[0].step.function)
 
 
 def main(flags: Sequence[str]) -> None:
@@ -46,12 +48,12 @@ def main(flags: Sequence[str]) -> None:
     count = int(next(f.split("=")[1] for f in flags if f.startswith("--num_batches="))) // 2
     spent: list[float] = []
 
-    def bare(step: Callable[[], Any]) -> None:
+    def bare(function: Callable[[], Any]) -> None:
         for _ in range(WARMUP):
-            float(step().loss)
+            float(function()[0])
         start = time.perf_counter()
         for _ in range(count):
-            float(step().loss)
+            float(function()[0])
         spent.append(time.perf_counter() - start)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,56 @@
+"""Folders and files that a data set is read from: what can go wrong, what need not be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cnnbench.errors import FlagError
+
+# Files; ImageNet has 1152.
+_REMEMBERED = 4096
+
+
+def reason(error: OSError) -> str:
+    """What the system says, without number and path."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def readable(data_dir: str) -> Iterator[None]:
+    """Where a directory is looked into; what cannot be looked into is wrong use.
+
+    Raises:
+      FlagError: instead of an OSError, which is its cause.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename in (None, data_dir) else f"{error.filename}: "
+        problem = f"cannot be read: {where}{reason(error)}"
+        raise FlagError("data_dir", data_dir, problem) from error
+
+
+def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
+    """``count``, remembered in this process until the file is written to or replaced.
+
+    A run counts its examples twice: when it is planned and when its input is opened.
+    """
+
+    @functools.lru_cache(_REMEMBERED)
+    def remembered(path: Path, *version: int) -> int:
+        del version
+        return count(path)
+
+    @functools.wraps(count)
+    def look(path: Path) -> int:
+        try:
+            status = path.stat()
+        except OSError:
+            return count(path)  # which says what is wrong
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return remembered(path, *version)
+
+    return look

@@ -1,0 +1,161 @@
+"""scripts/check_install: what it runs, and what it says of what goes wrong.
+
+The installs themselves take minutes and a package index: the last stage of .ci/run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import check_install
+import pytest
+from peers.process import Finished
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """Where temporary folders go during a test."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+class Machine:
+    """Stands in for the commands that take minutes; git is the real one."""
+
+    def __init__(self, monkeypatch, record):
+        self.commands = []
+        self.failing = {}
+        self.present = []
+        self._record = record
+        self._run = check_install.run
+        monkeypatch.setattr(check_install, "run", self)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def __call__(self, command, *, timeout, environment, folder):
+        name = "pip" if "pip" in command else "venv" if "venv" in command else Path(command[0]).name
+        self.commands.append((name, command, timeout))
+        if name in self.failing:
+            return self.failing[name]
+        if name == "git":
+            return self._run(command, timeout=timeout, environment=environment, folder=folder)
+        if name == "pip":
+            assert (Path(command[-1]) / "setup.py").exists()
+        if name == "cnnbench":
+            assert environment["PYTHONPATH"] == folder
+            assert (Path(folder) / "models" / "__init__.py").exists()
+            self.present.append((Path(folder).parent / "checkout" / "setup.py").exists())
+            path = Path(command[-1].removeprefix("--result_json="))
+            path.write_text(json.dumps(self._record))
+        return Finished(0, 0.1, (), "", False)
+
+
+@pytest.fixture
+def machine(monkeypatch, scratch):
+    return Machine(monkeypatch, {"status": "ok", "step_seconds": [1, 1, 1]})
+
+
+def test_both_ways_are_tried_one_line_each_and_nothing_is_left(machine, scratch, capsys):
+    assert check_install.main([]) == 0
+    assert [name for name, _, _ in machine.commands] == ["git", "venv", "pip", "cnnbench"] * 2
+    plain, editable = (c for name, c, _ in machine.commands if name == "pip")
+    assert "--editable" not in plain
+    assert "--editable" in editable
+    # Nothing can lean on the sources of a plain install.
+    assert machine.present == [False, True]
+    plain_line, editable_line = capsys.readouterr().out.splitlines()
+    assert plain_line.startswith("plain: installed and trained in ")
+    assert editable_line.startswith("editable: installed and trained in ")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_failure_is_one_line_and_the_other_way_is_still_tried(machine, scratch, capsys):
+    failure = "WARNING: trying\nERROR: No matching distribution found\n"
+    machine.failing["pip"] = Finished(1, 3.0, (), failure, False)
+    assert check_install.main(["--timeout=5"]) == 1
+    out, err = capsys.readouterr()
+    reason = "FAILED: pip: exit status 1: ERROR: No matching distribution found"
+    assert err.splitlines() == [f"plain: {reason}", f"editable: {reason}"]
+    assert out == ""
+    assert {timeout for _, _, timeout in machine.commands} == {5}
+    assert list(scratch.iterdir()) == []
+
+
+def test_time_outs_and_missing_programs_are_named(machine, monkeypatch, capsys):
+    machine.failing["venv"] = Finished(-9, 5.2, (), "", True)
+    assert check_install.main(["--way=plain"]) == 1
+    assert capsys.readouterr().err == "plain: FAILED: venv: killed after 5 s\n"
+    monkeypatch.setenv("PATH", "/nowhere/at/all")
+    assert check_install.main(["--way=plain"]) == 1
+    expected = "plain: FAILED: git: git cannot be started: No such file or directory\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"status": "failed", "step_seconds": [1, 1, 1]}, "something else than three good steps"),
+        ({"status": "ok", "step_seconds": [1]}, "something else than three good steps"),
+        ({"status": "ok"}, "cannot be used: KeyError('step_seconds')"),
+        ([], "cannot be used: TypeError"),
+    ],
+)
+def test_a_wrong_record_is_a_failure(monkeypatch, scratch, capsys, record, reason):
+    Machine(monkeypatch, record)
+    assert check_install.main(["--way=editable"]) == 1
+    err = capsys.readouterr().err
+    assert reason in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_copy_is_what_a_clone_would_hold(scratch):
+    check_install.copy_checkout(scratch, 60)
+    for name in ("setup.py", "cnnbench/__init__.py", "models/__init__.py", "scripts/run"):
+        assert (scratch / name).read_bytes() == (ROOT / name).read_bytes()
+    assert not (scratch / ".git").exists()
+    assert not list(scratch.rglob("__pycache__"))
+
+
+def test_sigterm_cleans_up(tmp_path):
+    """A git that hangs stands in for any of the commands."""
+    bin_folder, scratch = tmp_path / "bin", tmp_path / "scratch"
+    bin_folder.mkdir()
+    scratch.mkdir()
+    git = bin_folder / "git"
+    git.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec sleep 600\n")
+    git.chmod(0o755)
+    variables = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts" / "check_install.py"],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        # The pipes are closed, so the hanging program is gone too.
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert (out, err) == ("", "check_install: interrupted\n")
+    assert list(scratch.iterdir()) == []
+
+
+def test_it_is_the_last_stage_of_ci():
+    stages = [s for s in (ROOT / ".ci" / "run").read_text().splitlines() if s.startswith("stage ")]
+    assert stages[-1] == 'stage install "$ROOT/scripts/check_install"'
