@@ -6,7 +6,11 @@ below are loaded on first use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +21,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
+
+
+class _Checkout:
+    """Finds models/ and variable_mgr/ where a checkout has them: beside this folder.
+
+    What setup.py installs has them inside. Python prefers the checkout when its root is
+    the working directory, also to an installation elsewhere.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder.find_spec`."""
+        del path, target
+        parent, _, last = name.rpartition(".")
+        if parent != __name__ or last not in ("models", "variable_mgr"):
+            return None
+        folder = Path(__file__).resolve().parents[1] / last
+        return spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+
+
+if not (Path(__file__).parent / "models").is_dir():
+    sys.meta_path.insert(0, _Checkout)
 
 _HOME = {
     "BenchmarkCNN": "cnnbench.benchmark_cnn",
