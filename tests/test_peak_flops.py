@@ -90,7 +90,7 @@ def test_tensorflow_says_whether_float32_means_tf32(tf32, monkeypatch):
 
 
 def test_gpu_run_looks_up_the_names_of_its_devices(monkeypatch):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
     names = {"a": {"device_name": "NVIDIA H200"}, "b": {"device_name": "NVIDIA L4"}}
     monkeypatch.setattr(tf.config.experimental, "get_device_details", names.__getitem__)
     prefix = "/job:localhost/replica:0/task:0/device:GPU:"
