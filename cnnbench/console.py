@@ -1,7 +1,7 @@
 """What a run prints on standard output, byte for byte as tf_cnn_benchmarks did.
 
 Scripts parse these lines, so nothing else may go to standard output; everything
-new goes to standard error through `cnnbench.messages`. The functions make lines,
+new goes to standard error through `cnnbench.progress`. The functions make lines,
 `Console` writes them. tests/golden/ holds the captured originals.
 """
 

@@ -110,7 +110,7 @@ class Measured:
     """What a run measures besides its steps; None where unknown.
 
     Attributes:
-      loop_seconds: wall time of the timed loop, everything in it included.
+      loop_seconds: wall time of the timed loop, all in it included but evaluations.
       loop_images: images that the whole job processed in it.
       input_wait_seconds: part of loop_seconds spent waiting for input.
       peak_memory_bytes: largest memory use; of one device on GPUs, of the process
