@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench import environment, memory, peak_flops, runtime
 from cnnbench.console import Console, HeaderInfo, Phase
-from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.learning_rate import make_schedule
 from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
@@ -335,15 +335,8 @@ def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
 
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return BenchmarkError(
-            f"out of memory: lower --batch_size (it counts per device); {_first_line(error)}"
+            f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
         )
     if isinstance(error, tf.errors.OpError):
-        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {_first_line(error)}")
+        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {first_line(error)}")
     return None
-
-
-def _first_line(error: Exception) -> str:
-    """The first line that says something: errors of a traced step begin with a heading."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if line and line != "Graph execution error:"]
-    return telling[0] if telling else type(error).__name__

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
@@ -73,7 +73,7 @@ class Checkpoints:
             return str(self._managers[directory].save(checkpoint_number=global_step))
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
-                f"no checkpoint could be written to {directory}: {_first(error)}"
+                f"no checkpoint could be written to {directory}: {first_line(error)}"
             ) from error
 
     def restore(self, path: str) -> Restored:
@@ -102,7 +102,7 @@ class Checkpoints:
         try:
             self._checkpoint(with_slots=has_slots).read(path).expect_partial()
         except (tf.errors.OpError, ValueError) as error:
-            reason = _first(error)
+            reason = first_line(error)
             raise BenchmarkError(f"checkpoint {path} cannot be restored: {reason}") from error
         facades = [*self._variables.values(), *(self._slots.values() if has_slots else ())]
         for facade in facades:
@@ -141,11 +141,7 @@ def _stored_keys(path: str) -> frozenset[str]:
     try:
         return frozenset(name for name, _ in tf.train.list_variables(path))
     except (tf.errors.OpError, ValueError) as error:
-        raise BenchmarkError(f"checkpoint {path} cannot be read: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise BenchmarkError(f"checkpoint {path} cannot be read: {first_line(error)}") from error
 
 
 def _key(part: str, name: str) -> str:

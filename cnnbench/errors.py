@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import enum
+import re
+
+# What TensorFlow's runtime adds to the message of the operation that failed.
+_RUNTIME_NOISE = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*")
 
 
 class ExitCode(enum.IntEnum):
@@ -14,6 +18,12 @@ class ExitCode(enum.IntEnum):
     INCONCLUSIVE = 3
     FAILED = 4
     INTERRUPTED = 130
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error that says something, without what the runtime adds to it."""
+    lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
+    return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
 class UsageError(ValueError):

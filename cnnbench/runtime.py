@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cnnbench.cores import available_cores
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.params import Params
 from cnnbench.placement import DeploymentConfig
 
@@ -92,8 +92,7 @@ def load_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        raise BenchmarkError(f"TensorFlow cannot be imported: {first_line}") from error
+        raise BenchmarkError(f"TensorFlow cannot be imported: {first_line(error)}") from error
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
     if not _DECLARED[0] <= version < _DECLARED[1]:
         oldest, newest = (".".join(map(str, v)) for v in _DECLARED)

@@ -191,7 +191,7 @@ class TrainStep:
         """
         values = {
             name: self._manager.read(tower, name, dtype)
-            for name, dtype in self._dtypes_read(images, labels).items()
+            for name, dtype in self._dtypes_read(images).items()
         }
         moments: list[Moments] = []
 
@@ -213,7 +213,7 @@ class TrainStep:
         )
         return _Tower(list(gradients), loss, outside, top_1, top_5)
 
-    def _dtypes_read(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.DType]:
+    def _dtypes_read(self, images: tf.Tensor) -> dict[str, tf.DType]:
         """Which variable the network reads in which dtype, from a trace that is thrown away."""
         dtypes: dict[str, tf.DType] = {}
 

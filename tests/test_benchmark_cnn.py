@@ -191,15 +191,15 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
     plugin = tmp_path / "broken.py"
     plugin.write_text(
         "from cnnbench.models import LearningRateSpec, Model, register_model\n"
-        "class Broken(Model):\n"
-        "    name, dataset, image_size, batch_size = 'broken', 'imagenet', 8, 2\n"
+        "class Defective(Model):\n"
+        "    name, dataset, image_size, batch_size = 'defective', 'imagenet', 8, 2\n"
         "    learning_rate = LearningRateSpec(0.1)\n"
         "    def build(self, net, images):\n"
         "        return images.nothing\n"
-        "register_model('broken', 'imagenet', Broken)\n"
+        "register_model('defective', 'imagenet', Defective)\n"
     )
-    with pytest.raises(FlagError, match="--model=broken: its build\\(\\) raises AttributeError"):
-        run(model="broken", model_plugin=str(plugin))
+    with pytest.raises(FlagError, match="--model=defective: its build\\(\\) raises AttributeError"):
+        run(model="defective", model_plugin=str(plugin))
 
 
 def test_fp16_on_the_cpu_is_warned_about() -> None:

@@ -9,9 +9,9 @@ import tensorflow as tf
 from cnnbench.data import imagenet_records, tfrecord
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.imagenet_files import count_examples, find_files
-from cnnbench.data.pipeline import Pipeline, first_line, with_threads
+from cnnbench.data.pipeline import Pipeline, with_threads
 from cnnbench.data.spec import InputSpec
-from cnnbench.errors import DataError
+from cnnbench.errors import DataError, first_line
 
 _CYCLE_LENGTH = 10
 _FILE_SHIFT = 2**40  # more records than any file holds

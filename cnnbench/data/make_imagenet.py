@@ -18,8 +18,7 @@ from cnnbench.data.dataset import IMAGENET, SUBSETS
 from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
 from cnnbench.data.imagenet_records import DECODING, serialize
-from cnnbench.data.pipeline import first_line
-from cnnbench.errors import DataError, UsageError
+from cnnbench.errors import DataError, UsageError, first_line
 
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1

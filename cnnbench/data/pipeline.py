@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import abc
-import re
 
 import tensorflow as tf
 
 from cnnbench.data.spec import InputSpec
-from cnnbench.errors import DataError
+from cnnbench.errors import DataError, first_line
 
 # What TensorFlow wraps around the message of the op that failed.
-_RUNTIME_NOISE = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\]( name: ?\w*)?")
 
 
 class Pipeline(abc.ABC):
@@ -37,12 +35,6 @@ class Pipeline(abc.ABC):
     def explain(self, error: Exception) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, without what the runtime adds to it."""
-    lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
-    return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.errors import FlagError, NonFiniteLossError, first_line
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("disk   full\nmore", "disk full"),
+        ("Graph execution error:\n\nDetected at node conv\nmore", "Detected at node conv"),
+        ("{{function_node __wrapped__X}} OOM here [Op:Conv2D] name: ", "OOM here"),
+        ("", "ValueError"),
+    ],
+)
+def test_the_first_line_that_says_something(message: str, expected: str) -> None:
+    assert first_line(ValueError(message)) == expected
+
+
+def test_errors_name_flag_value_and_step() -> None:
+    assert str(FlagError("num_gpus", 0, "must be at least 1")) == "--num_gpus=0: must be at least 1"
+    assert "at step -3" in str(NonFiniteLossError(-3, float("nan")))
