@@ -55,18 +55,27 @@ setup(
     packages=_packages(),
     package_dir={"cnnbench": "cnnbench", **MAPPED},
     package_data={"cnnbench": ["py.typed"]},
-    install_requires=[TENSORFLOW, "absl-py>=2.0", "numpy>=1.26"],
+    install_requires=[
+        TENSORFLOW,
+        "absl-py>=2.0",
+        "numpy>=1.26",
+        # For reports, comparisons and suites; a training run imports none of them.
+        "matplotlib>=3.8",
+        "pandas>=2.1",
+        "pyyaml>=6.0",
+        "scipy>=1.11",
+    ],
     extras_require={
         "and-cuda": [TENSORFLOW.replace("tensorflow", "tensorflow[and-cuda]")],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
             "hypothesis>=6.100",
-            "pandas>=2.1",
             "scikit-learn>=1.4",
             "scikit-image>=0.22",
             "ruff>=0.6",
             "mypy>=1.11",
+            "types-PyYAML>=6.0",
             "setuptools>=70.1",  # the test of the wheel builds one without isolation
         ],
     },
