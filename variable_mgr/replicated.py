@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import all_reduce, gradients
+from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr.all_reduce import ReduceContext, single
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.base import GradientPairs
 from cnnbench.variable_mgr.gradients import DeviceGrads
 from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
@@ -20,7 +22,12 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
-        self._all_reduce = all_reduce.create(spec)
+        on_cpu = spec.parameter_device == "cpu"
+        self._all_reduce = Reducer(
+            single("copy"),
+            ReduceContext(devices=spec.devices, cpu_device=spec.cpu_device if on_cpu else None),
+            groups=[spec.devices],
+        )
 
     @property
     def replicas_in_sync(self) -> bool:
@@ -34,17 +41,12 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         devices = self._spec.devices
         columns = gradients.columns(device_grads, devices)
         by_tower = [[column.gradients[t] for column in columns] for t in range(len(devices))]
-        reduced = self._scaled(self._reduced(by_tower))
+        reduced = self._scaled(self._all_reduce(by_tower))
         state = [
             [(tensor, column.variables[t]) for tensor, column in zip(tensors, columns, strict=True)]
             for t, tensors in enumerate(reduced)
         ]
         return list(devices), state
-
-    def _reduced(self, by_tower: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        if len(by_tower) == 1:
-            return by_tower
-        return self._all_reduce(by_tower, self._spec.devices)
 
     def _scaled(self, reduced: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """Turns sums into the reduction with one multiplication per distinct tensor."""

@@ -1,11 +1,30 @@
-"""All-reduce algorithms: one file and one registration each.
+"""All-reduce: the grammar of specs, the algorithms, and what runs them.
 
-Every module of this folder is imported on first use, so a new algorithm needs no
-change elsewhere.
+A new algorithm is one module in algorithms/ with one registration; see
+docs/all_reduce.md. Importing this package does not import TensorFlow.
 """
 
 from __future__ import annotations
 
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm, create, names, register
+from cnnbench.variable_mgr.all_reduce.spec import (
+    AlgorithmSpec,
+    AllReduceSpec,
+    SizeRange,
+    parse_all_reduce_spec,
+    single,
+)
 
-__all__ = ["Algorithm", "create", "names", "register"]
+__all__ = [
+    "Algorithm",
+    "AlgorithmSpec",
+    "AllReduceSpec",
+    "ReduceContext",
+    "SizeRange",
+    "create",
+    "names",
+    "parse_all_reduce_spec",
+    "register",
+    "single",
+]

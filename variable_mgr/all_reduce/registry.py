@@ -1,54 +1,58 @@
-"""All-reduce algorithms by the name that --all_reduce_spec gives them."""
+"""All-reduce algorithms by name: the module algorithms/<name>.py registers <name>.
+
+Because the file is called like the algorithm, names can be listed and checked
+without importing TensorFlow.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import UsageError
+from cnnbench.variable_mgr.all_reduce import algorithms
 
 if TYPE_CHECKING:
-    from cnnbench.variable_mgr.spec import VariableMgrSpec
-
-_DEFAULT = "copy"
+    from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 
 
 class Algorithm(Protocol):
-    """Sums tensors over towers."""
+    """Sums one tensor over the devices of a context."""
 
-    def __call__(
-        self, tower_tensors: Sequence[Sequence[Any]], devices: Sequence[str]
-    ) -> list[list[Any]]:
-        """Sums each tensor over all towers and hands the sum to every tower.
+    def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
+        """Sums the values of one tensor and hands the sum to every device.
 
         Args:
-          tower_tensors: tower_tensors[t][i] is tensor i of tower t, dense; dtype
-            and shape of tensor i are the same in all towers, of which there are
-            at least two.
-          devices: the towers' devices, in the same order.
+          tensors: a dense value per device of the context, of one shape (any rank and
+            size, zero elements too) and one float dtype.
+          index: position of the tensor in the step, over which to rotate the load.
 
         Returns:
-          sums[t][i] is what tower t gets. Towers that are given the same tensor
-          share the very same object, so that what follows is done to it once.
+          The sum for each device, with the shape of the values. Devices that are given
+          the same tensor share the very same object, so that what follows is done to
+          it once.
         """
 
 
-Factory: TypeAlias = "Callable[[VariableMgrSpec], Algorithm]"
+# Raises ValueError with the reason if the context is none for this algorithm.
+Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
+_Factory = TypeVar("_Factory", bound=Factory)
 
 _factories: dict[str, Factory] = {}
 
 
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Decorates what makes an algorithm from a spec, to be --all_reduce_spec=`name`.
+def register(name: str) -> Callable[[_Factory], _Factory]:
+    """Decorates what makes an algorithm from a context, to be `name` in a spec.
 
     Raises:
       UsageError: if the name is taken.
     """
 
-    def decorate(factory: Factory) -> Factory:
-        if _factories.setdefault(name, factory) is not factory:
+    def decorate(factory: _Factory) -> _Factory:
+        known = _factories.setdefault(name, factory)
+        if known is not factory:
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
         return factory
 
@@ -56,25 +60,20 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, sorted."""
-    _load_all()
-    return tuple(sorted(_factories))
+    """The names that exist, sorted; imports no algorithm."""
+    files = (module.name for module in pkgutil.iter_modules(algorithms.__path__))
+    return tuple(sorted({*_factories, *files}))
 
 
-def create(spec: VariableMgrSpec) -> Algorithm:
-    """The algorithm that the spec asks for; copying to one device without --all_reduce_spec.
+def create(name: str, context: ReduceContext) -> Algorithm:
+    """Makes the algorithm `name` for the devices of a context.
 
     Raises:
-      FlagError: for an unknown algorithm.
+      ValueError: the algorithm cannot work with this context; says why.
+      UsageError: no such algorithm, or its file does not register it.
     """
-    _load_all()
-    name = spec.all_reduce_spec or _DEFAULT
+    if name not in _factories and name in names():
+        importlib.import_module(f"{algorithms.__name__}.{name}")
     if name not in _factories:
-        raise FlagError("all_reduce_spec", name, f"must be one of {', '.join(names())}")
-    return _factories[name](spec)
-
-
-def _load_all() -> None:
-    package = importlib.import_module("cnnbench.variable_mgr.all_reduce")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+        raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
+    return _factories[name](context)

@@ -1,0 +1,1 @@
+"""How the gradients of towers become one: stages around an all-reduce."""

@@ -1,0 +1,28 @@
+"""Copy to one device, add there, hand the sum to everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import add_up
+
+
+@register("copy")
+class CopyToOneDevice:
+    """Adds tensor i on one device: the CPU, or in turn each of the devices."""
+
+    def __init__(self, context: ReduceContext) -> None:
+        self._context = context
+        if context.shards != 1:
+            raise ValueError("copy takes no shards")
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`; all devices share the sum."""
+        devices = self._context.devices
+        with tf.device(self._context.cpu_device or devices[index % len(devices)]):
+            total = add_up(tensors)
+        return [total] * len(devices)

@@ -1,0 +1,92 @@
+"""Reduces lists of tensors as an all-reduce spec says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import Algorithm
+from cnnbench.variable_mgr.all_reduce.spec import FLAG, AlgorithmSpec, AllReduceSpec
+from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
+
+
+class Reducer:
+    """Sums each of many tensors over the devices, by the algorithm for its size.
+
+    Args:
+      spec: which algorithm reduces tensors of which size.
+      context: the devices; its `shards` is set by the spec.
+      groups: the devices in groups, for algorithms of two levels.
+      merge_scope: so many consecutive tensors share a name scope, which lets
+        TensorFlow's scoped allocator merge their collectives.
+
+    Raises:
+      FlagError: an algorithm of the spec cannot work with these devices.
+    """
+
+    def __init__(
+        self,
+        spec: AllReduceSpec,
+        context: ReduceContext,
+        groups: Sequence[Sequence[str]],
+        merge_scope: int = 1,
+    ) -> None:
+        self._spec = spec
+        self._merge_scope = merge_scope
+        self._algorithms: list[Algorithm] = []
+        # One device has nothing to reduce, whatever the algorithm would say to it.
+        if len(context.devices) > 1:
+            for part in spec.ranges:
+                try:
+                    self._algorithms.append(_create(part.algorithm, context, groups))
+                except ValueError as error:
+                    raise FlagError(FLAG, str(spec), f"{part.algorithm}: {error}") from error
+
+    def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        """Sums each tensor.
+
+        Args:
+          tower_tensors: tower_tensors[t][i] is tensor i on device t; dtype and static
+            shape of tensor i are the same on all devices.
+
+        Returns:
+          sums[t][i] for device t; a tensor that several devices are given is the same
+          object for all of them.
+        """
+        if not self._algorithms:
+            return [list(tensors) for tensors in tower_tensors]
+        counts = [0] * len(self._algorithms)
+        sums = []
+        for number, tensors in enumerate(zip(*tower_tensors, strict=True)):
+            which = self._spec.range_of(_bytes(tensors[0]))
+            with self._scope(number):
+                sums.append(self._algorithms[which](tensors, counts[which]))
+            counts[which] += 1
+        return [[per_device[t] for per_device in sums] for t in range(len(tower_tensors))]
+
+    @contextlib.contextmanager
+    def _scope(self, number: int) -> Iterator[None]:
+        # A name that ends in "/" is taken as it is, so the scope can be entered again.
+        with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
+            yield
+
+
+def _create(
+    algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
+) -> Algorithm:
+    if len(algorithm.levels) == 1:
+        return registry.create(
+            algorithm.levels[0], context.within(context.devices, algorithm.shards)
+        )
+    within, between = algorithm.levels
+    return TwoLevel(within, between, context, groups, algorithm.shards)
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    elements: int = tensor.shape.num_elements()
+    return elements * int(tensor.dtype.size)

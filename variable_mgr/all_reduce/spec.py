@@ -1,0 +1,175 @@
+"""The grammar of --all_reduce_spec, as tf_cnn_benchmarks has it.
+
+    spec      = algorithm (":" limit ":" algorithm)*
+    algorithm = name ["/" name] ["#" shards]
+    limit     = integer ["K" | "M" | "G" | "T"]        powers of 1024, in bytes
+
+`pscpu:2K:pscpu#2:64K:xring` sends tensors of up to 2 KiB through pscpu, of up to
+64 KiB through pscpu with two shards, and all others around a ring. A name with a
+slash has two levels: the first within a group of devices, the second between groups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cnnbench.errors import FlagError
+
+FLAG = "all_reduce_spec"
+_UNITS = "KMGT"
+_FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """One algorithm of a spec.
+
+    Attributes:
+      levels: one name, or the name within groups and the name between them.
+      shards: into how many parts each tensor is split, at least 1.
+    """
+
+    levels: tuple[str, ...]
+    shards: int = 1
+
+    def __str__(self) -> str:
+        name = "/".join(self.levels)
+        return name if self.shards == 1 else f"{name}#{self.shards}"
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """The tensors that one algorithm reduces.
+
+    Attributes:
+      algorithm: what reduces them.
+      limit: most bytes of such a tensor as sent; None without a limit.
+    """
+
+    algorithm: AlgorithmSpec
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.algorithm) + ("" if self.limit is None else f":{_short(self.limit)}")
+
+
+@dataclass(frozen=True)
+class AllReduceSpec:
+    """A parsed spec: ranges of rising limits, the last without one.
+
+    `parse_all_reduce_spec(str(spec)) == spec`.
+    """
+
+    ranges: tuple[SizeRange, ...]
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self.ranges))
+
+    def range_of(self, num_bytes: int) -> int:
+        """Index of the range for a tensor of `num_bytes` as sent."""
+        for index, part in enumerate(self.ranges[:-1]):
+            assert part.limit is not None
+            if num_bytes <= part.limit:
+                return index
+        return len(self.ranges) - 1
+
+
+def single(name: str) -> AllReduceSpec:
+    """The spec of one algorithm for all sizes."""
+    return AllReduceSpec((SizeRange(AlgorithmSpec((name,))),))
+
+
+def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> AllReduceSpec:
+    """Parses a spec.
+
+    Args:
+      text: see the module's grammar.
+      known: the names that exist; None accepts any.
+
+    Returns:
+      The spec.
+
+    Raises:
+      FlagError: names the piece that is wrong and the character where it begins.
+    """
+    pieces = _Pieces(text)
+    ranges = []
+    for number in range(0, len(pieces), 2):
+        algorithm = _algorithm(pieces, number, known)
+        if number + 1 == len(pieces):
+            ranges.append(SizeRange(algorithm))
+            continue
+        limit = _limit(pieces, number + 1)
+        if ranges and limit <= (ranges[-1].limit or 0):
+            raise pieces.error(
+                number + 1, f"limits must rise, and the one before is {_short(ranges[-1].limit)}"
+            )
+        if number + 2 == len(pieces):
+            raise pieces.error(
+                number + 1, "a limit must be followed by the algorithm for larger tensors"
+            )
+        ranges.append(SizeRange(algorithm, limit))
+    return AllReduceSpec(tuple(ranges))
+
+
+class _Pieces:
+    """What stands between the colons, and where."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pieces = text.split(":")
+        self._starts = [1]
+        for piece in self._pieces[:-1]:
+            self._starts.append(self._starts[-1] + len(piece) + 1)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, number: int) -> str:
+        return self._pieces[number]
+
+    def error(self, number: int, reason: str) -> FlagError:
+        """Points at piece `number`."""
+        return FlagError(
+            FLAG, self._text, f"character {self._starts[number]}, {self[number]!r}: {reason}"
+        )
+
+
+def _algorithm(pieces: _Pieces, number: int, known: Collection[str] | None) -> AlgorithmSpec:
+    match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", pieces[number])
+    if match is None:
+        raise pieces.error(number, f"must be an algorithm; a spec is {_FORM}")
+    levels = tuple(name for name in match.group(1, 2) if name)
+    for name in levels:
+        if known is not None and name not in known:
+            raise pieces.error(
+                number, f"there is no algorithm {name!r}; must be one of {', '.join(sorted(known))}"
+            )
+    shards = match.group(3)
+    if shards is None:
+        return AlgorithmSpec(levels)
+    if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
+        raise pieces.error(number, "after # must stand the number of shards, 1 or more")
+    return AlgorithmSpec(levels, int(shards))
+
+
+def _limit(pieces: _Pieces, number: int) -> int:
+    match = re.fullmatch(rf"([0-9]{{1,15}})([{_UNITS}]?)", pieces[number].upper())
+    if match is None or int(match.group(1)) < 1:
+        raise pieces.error(
+            number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
+        )
+    unit = match.group(2)
+    return int(match.group(1)) * (1024 ** (_UNITS.index(unit) + 1) if unit else 1)
+
+
+def _short(limit: int | None) -> str:
+    """The limit with the largest unit that divides it."""
+    value, unit = limit or 0, ""
+    for larger in _UNITS:
+        if value == 0 or value % 1024:
+            break
+        value, unit = value // 1024, larger
+    return f"{value}{unit}"
