@@ -77,6 +77,15 @@ class VariableMgr(abc.ABC):
     def replicas_in_sync(self) -> bool:
         """Whether all towers hold equal trainable variables after every step."""
 
+    @property
+    def defers_gradients(self) -> bool:
+        """Whether the gradients to apply are those of the step before.
+
+        The train step then makes every gradient complete, weight decay included, before
+        it hands them to `preprocess_device_grads`.
+        """
+        return False
+
     def create_variables(self) -> None:
         """Creates all copies of all variables, outside any traced function.
 
