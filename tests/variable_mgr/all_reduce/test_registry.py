@@ -1,30 +1,78 @@
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+
 import pytest
 
-from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr import VariableMgrSpec, all_reduce
-from cnnbench.variable_mgr.all_reduce.copy import CopyToOneDevice
+from cnnbench.errors import UsageError
+from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.all_reduce import algorithms, registry
+from cnnbench.variable_mgr.all_reduce.algorithms.copy import CopyToOneDevice
 
 
-def spec(**fields):
-    return VariableMgrSpec(
-        variable_update="replicated", devices=("a", "b"), cpu_device="c", **fields
-    )
+@pytest.fixture
+def registered(monkeypatch):
+    """The registrations, to which a test may add some for itself."""
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    modules = set(sys.modules)
+    yield registry._factories
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
 
 
-def test_copying_is_the_default():
-    assert isinstance(all_reduce.create(spec()), CopyToOneDevice)
-    assert isinstance(all_reduce.create(spec(all_reduce_spec="copy")), CopyToOneDevice)
-
-
-def test_unknown_algorithm_names_the_known_ones():
-    with pytest.raises(FlagError, match=r"--all_reduce_spec=warp: must be one of .*copy"):
-        all_reduce.create(spec(all_reduce_spec="warp"))
-
-
-def test_a_name_is_taken_once():
+def test_every_file_registers_the_name_it_bears(make_context):
     assert "copy" in all_reduce.names()
+    assert list(all_reduce.names()) == sorted(all_reduce.names())
+    for name in all_reduce.names():
+        # Some cannot work on CPUs; that is a reason of theirs, not a missing name.
+        with contextlib.suppress(ValueError):
+            all_reduce.create(name, make_context(8))
+    assert set(registry._factories) == set(all_reduce.names())
+
+
+def test_a_name_is_taken_once(make_context):
+    original = type(all_reduce.create("copy", make_context(2)))
     with pytest.raises(UsageError, match="'copy' is already registered"):
-        all_reduce.register("copy")(lambda spec: CopyToOneDevice(None))
-    assert isinstance(all_reduce.create(spec()), CopyToOneDevice)
+        all_reduce.register("copy")(lambda context: CopyToOneDevice(context))
+    assert type(all_reduce.create("copy", make_context(2))) is original
+
+
+def test_registering_the_same_factory_twice_is_no_clash(make_context):
+    all_reduce.create("copy", make_context(2))
+    assert all_reduce.register("copy")(CopyToOneDevice) is CopyToOneDevice
+
+
+def test_a_factory_registered_elsewhere_is_found_by_its_name(registered, make_context):
+    all_reduce.register("warp")(CopyToOneDevice)
+    assert "warp" in all_reduce.names()
+    assert isinstance(all_reduce.create("warp", make_context(2)), CopyToOneDevice)
+
+
+def test_an_unknown_name_is_refused(make_context):
+    with pytest.raises(UsageError, match="no module registers an all-reduce algorithm 'warp'"):
+        all_reduce.create("warp", make_context(2))
+
+
+def test_a_new_file_is_found_by_itself(registered, make_context, tmp_path, monkeypatch):
+    (tmp_path / "first_of_all.py").write_text(
+        "from cnnbench.variable_mgr.all_reduce.registry import register\n"
+        "@register('first_of_all')\n"
+        "def make(context):\n"
+        "    return lambda tensors, index: [tensors[0]] * len(tensors)\n"
+    )
+    (tmp_path / "empty.py").write_text("")
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    assert {"copy", "empty", "first_of_all"} <= set(all_reduce.names())
+    assert all_reduce.create("first_of_all", make_context(2))(["a", "b"], 0) == ["a", "a"]
+    with pytest.raises(UsageError, match="no module registers an all-reduce algorithm 'empty'"):
+        all_reduce.create("empty", make_context(2))
+
+
+def test_names_are_known_without_tensorflow():
+    code = (
+        "import sys; from cnnbench.variable_mgr import all_reduce; "
+        "assert 'copy' in all_reduce.names(); assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
