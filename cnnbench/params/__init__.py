@@ -7,7 +7,7 @@ make up ``Params`` (see declaration.py). Everything else derives from that.
 from __future__ import annotations
 
 from cnnbench.params.params import FLAGS, GROUPS, Params, validate
-from cnnbench.params.parser import ParsedArgs, parse_args, parse_flags
+from cnnbench.params.parser import ParsedArgs, parse_args, parse_command, parse_flags
 
 __all__ = [
     "FLAGS",
@@ -15,6 +15,7 @@ __all__ = [
     "Params",
     "ParsedArgs",
     "parse_args",
+    "parse_command",
     "parse_flags",
     "validate",
 ]

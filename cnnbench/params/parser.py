@@ -73,19 +73,61 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
       UsageError: an unknown flag, a missing value or a stray argument.
     """
     by_name = {spec.name: spec for spec in specs}
+    values, arguments, leftovers = _split(argv, by_name, mixed=False)
+    if leftovers:
+        raise UsageError(_stray(arguments, leftovers, by_name))
+    return _given(values, by_name)
+
+
+def parse_command(
+    argv: Sequence[str], specs: Iterable[FlagSpec]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parses a command line of flags and arguments, which may stand in any order.
+
+    Everything after ``--`` is an argument. How many there may be is for the command
+    to say.
+
+    Args:
+      argv: arguments without the program's and the command's name.
+      specs: the flags to know.
+
+    Returns:
+      Values by name as `parse_flags` gives them, and what is no flag.
+
+    Raises:
+      FlagError: a value has the wrong type or is out of range.
+      UsageError: an unknown flag or a missing value.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    values, _, leftovers = _split(argv, by_name, mixed=True)
+    return _given(values, by_name), tuple(leftovers)
+
+
+def _split(
+    argv: Sequence[str], by_name: dict[str, FlagSpec], mixed: bool
+) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
+    """Flag values, the arguments with flag files read, and what is no flag.
+
+    Args:
+      argv: as given.
+      by_name: the flags to know.
+      mixed: flags may follow arguments.
+    """
     values = flags.FlagValues()
-    values.set_gnu_getopt(False)
+    values.set_gnu_getopt(mixed)
     for spec in by_name.values():
         _define(values, spec)
     try:
-        arguments = values.read_flags_from_files(list(argv), force_gnu=False)
+        arguments = values.read_flags_from_files(list(argv), force_gnu=mixed)
         _, *leftovers = values(["cnnbench", *arguments])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, by_name)) from None
     except (flags.Error, ValueError) as error:
         raise UsageError(_absl_message(error)) from None
-    if leftovers:
-        raise UsageError(_stray(arguments, leftovers, by_name))
+    return values, arguments, leftovers
+
+
+def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec]) -> dict[str, Any]:
     given = {}
     for name, spec in by_name.items():
         if values[name].present:

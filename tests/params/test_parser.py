@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.params import FLAGS, Params, parse_args
+from cnnbench.params import FLAGS, Params, parse_args, parse_command
 from cnnbench.params.obsolete import OBSOLETE
 
 
@@ -161,3 +161,44 @@ def test_every_flag_can_be_given_at_its_default(spec):
         parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
         assert parsed.params == Params()
         assert parsed.explicit_flags == (spec.name,)
+
+
+_COMMAND_FLAGS = tuple(spec for spec in FLAGS if spec.name in ("model", "xla", "num_gpus"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "given", "arguments"),
+    [
+        ([], {}, ()),
+        (["old", "new"], {}, ("old", "new")),
+        (["old", "--model=lenet", "new", "-xla"], {"model": "lenet", "xla": True}, ("old", "new")),
+        (["--num_gpus", "2", "old"], {"num_gpus": 2}, ("old",)),
+        (["--xla", "--", "--model", "-x"], {"xla": True}, ("--model", "-x")),
+        (["--", "old", "--", "new"], {}, ("old", "--", "new")),
+    ],
+)
+def test_commands_mix_flags_and_arguments(argv, given, arguments):
+    assert parse_command(argv, _COMMAND_FLAGS) == (given, arguments)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["old", "--modle=lenet"], "unknown flag --modle; did you mean --model?"),
+        (["old", "new", "--model"], "--model needs a value: write --model=value"),
+        (["old", "--num_gpus=0"], "--num_gpus=0: must be at least 1"),
+    ],
+)
+def test_commands_refuse_flags_after_arguments_too(argv, message):
+    with pytest.raises(UsageError) as caught:
+        parse_command(argv, _COMMAND_FLAGS)
+    assert str(caught.value) == message
+
+
+def test_arguments_of_commands_may_come_from_a_flagfile(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("--model=lenet\n")
+    assert parse_command(["old", f"--flagfile={file}", "new"], _COMMAND_FLAGS) == (
+        {"model": "lenet"},
+        ("old", "new"),
+    )
