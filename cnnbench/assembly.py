@@ -9,10 +9,11 @@ from cnnbench.checkpoints import Checkpoints
 from cnnbench.console import Console, Phase
 from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.evaluation import Evaluator
+from cnnbench.loss_scale import AutoLossScale, LossScale, StaticLossScale
 from cnnbench.optimizers import Optimizer, make_optimizer
 from cnnbench.params import Params
 from cnnbench.plan import Plan
-from cnnbench.precision import COMPUTE_DTYPES, loss_scale
+from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.train_step import StepConfig, TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
@@ -61,7 +62,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
       DataError: data that cannot be read.
     """
     console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
-    manager = registry.create(_manager_spec(params, devices), plan.spec.variables)
+    manager = registry.create(_manager_spec(params, plan, devices), plan.spec.variables)
     manager.create_variables()
     optimizer = _optimizer(params, manager) if plan.trains else None
     step: TrainStep | None = None
@@ -69,7 +70,8 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     if not params.eval:
         inputs = _inputs(params, plan, devices, "train")
         config = _step_config(params, devices)
-        step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config)
+        scale = _loss_scale(params, plan, devices)
+        step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config, scale)
         step.build()
     evaluator: Evaluator | None = None
     evaluation_inputs: InputSource | None = None
@@ -89,7 +91,8 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     checkpoints = None
     if params.train_dir is not None:
         slots = {} if optimizer is None else manager.savable_slots(optimizer)
-        checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep)
+        scale_state = {} if step is None else step.loss_scale.variables()
+        checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep, scale_state)
     return BuiltRun(devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints)
 
 
@@ -102,14 +105,14 @@ def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:
     return optimizer
 
 
-def _manager_spec(params: Params, devices: runtime.Devices) -> VariableMgrSpec:
+def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> VariableMgrSpec:
     return VariableMgrSpec(
         variable_update=params.variable_update,
         devices=devices.towers,
         parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
         cpu_device=devices.cpu,
         reduction=params.gradient_reduction,
-        all_reduce_spec=params.all_reduce_spec,
+        aggregation=plan.aggregation,
         seed=params.tf_random_seed,
     )
 
@@ -122,13 +125,19 @@ def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
         gradient_clip=params.gradient_clip,
         gradient_reduction=params.gradient_reduction,
         bn_stats=params.bn_stats,
-        loss_scale=loss_scale(params),
         report_total_loss=params.loss_type_to_report == "total_loss",
         accuracy=params.print_training_accuracy or params.forward_only,
         forward_only=params.forward_only,
         xla_compile=params.xla_compile,
         seed=params.tf_random_seed,
     )
+
+
+def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossScale:
+    initial = initial_loss_scale(params)
+    if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
+        return AutoLossScale(initial, params.fp16_inc_loss_scale_every_n, devices.cpu)
+    return StaticLossScale(initial)
 
 
 def _inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -> InputSource:

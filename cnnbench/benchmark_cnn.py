@@ -18,8 +18,9 @@ from cnnbench.learning_rate import make_schedule
 from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
 from cnnbench.params import Params, validate
+from cnnbench.params.variable_update import ALL_REDUCING
 from cnnbench.plan import Plan, make_plan
-from cnnbench.precision import COMPUTE_DTYPES, loss_scale
+from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.progress import Messages, Progress, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
@@ -249,7 +250,7 @@ class BenchmarkCNN:
             "num_epochs": plan.num_epochs,
             "num_eval_batches": plan.num_eval_batches or None,
             "num_warmup_batches": plan.warmup,
-            "fp16_loss_scale": loss_scale(self.params),
+            "fp16_loss_scale": initial_loss_scale(self.params),
         }
 
     def _describe(self, devices: runtime.Devices) -> None:
@@ -267,7 +268,7 @@ class BenchmarkCNN:
             num_towers=len(devices.towers),
             num_workers=1,
             variable_update=self.params.variable_update,
-            all_reduce=("copy",) if self.params.variable_update == "replicated" else (),
+            all_reduce=self._all_reduce(),
         )
         measurements.update_config(
             device=devices.kind,
@@ -277,6 +278,11 @@ class BenchmarkCNN:
             datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
         )
         measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+
+    def _all_reduce(self) -> tuple[str, ...]:
+        if self.params.variable_update not in ALL_REDUCING:
+            return ()
+        return tuple(map(str, self.plan.aggregation.algorithms.ranges))
 
     def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
         params, plan = self.params, self.plan

@@ -16,6 +16,10 @@ from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.params import Params
+from cnnbench.precision import COMPUTE_DTYPES
+from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
@@ -36,6 +40,7 @@ class Plan:
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
+      aggregation: the way from gradients to their reduction, in the modes that have it.
     """
 
     model: Model
@@ -51,6 +56,7 @@ class Plan:
     train_examples: int
     num_eval_batches: int
     eval_steps: frozenset[int]
+    aggregation: AggregationSpec
 
     @property
     def trains(self) -> bool:
@@ -68,7 +74,8 @@ def make_plan(params: Params) -> Plan:
       The plan.
 
     Raises:
-      FlagError: unknown model or data set, or an evaluation point that cannot be.
+      FlagError: unknown model, data set or all-reduce algorithm, or an evaluation point
+        that cannot be.
     """
     if params.model_plugin:
         registry.load_plugin(params.model_plugin)
@@ -108,6 +115,7 @@ def make_plan(params: Params) -> Plan:
         train_examples=train_examples,
         num_eval_batches=eval_batches,
         eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
+        aggregation=_aggregation(params),
     )
 
 
@@ -169,6 +177,24 @@ def _warmup(params: Params) -> int:
         return params.num_warmup_batches
     # The GPU convolution autotuner tries its candidates during the first steps.
     return max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
+
+
+def _aggregation(params: Params) -> AggregationSpec:
+    text = params.all_reduce_spec
+    compact = params.compact_gradient_transfer and params.precision != "fp32"
+    return AggregationSpec(
+        all_reduce=parse_all_reduce_spec(text, all_reduce.names()) if text else None,
+        hierarchical_copy=params.hierarchical_copy,
+        network_topology=params.network_topology,
+        gradient_repacking=params.gradient_repacking,
+        compact_dtype=COMPUTE_DTYPES[params.precision] if compact else None,
+        agg_small_grads_max_bytes=params.agg_small_grads_max_bytes,
+        agg_small_grads_max_group=params.agg_small_grads_max_group,
+        allreduce_merge_scope=params.allreduce_merge_scope,
+        relaxed=params.variable_consistency == "relaxed",
+        sparse_to_dense=params.sparse_to_dense_grads,
+        group_size=params.all_reduce_group_size,
+    )
 
 
 def _eval_steps(

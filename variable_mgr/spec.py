@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 REDUCTIONS = ("mean", "sum")
 PARAMETER_DEVICES = ("cpu", "towers")
@@ -61,7 +62,7 @@ class VariableMgrSpec:
         "towers" spreads shared variables greedily by bytes over the tower devices
         and reduces tensor i on tower device i mod N.
       reduction: "mean" or "sum" of the gradients over towers.
-      all_reduce_spec: registered all-reduce algorithm, None for copying to one device.
+      aggregation: how copies of a variable agree on a gradient, where there are copies.
       seed: of the initial values.
 
     Raises:
@@ -73,7 +74,7 @@ class VariableMgrSpec:
     cpu_device: str
     parameter_device: str = "cpu"
     reduction: str = "mean"
-    all_reduce_spec: str | None = None
+    aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -49,8 +49,6 @@ def limits(spec: FlagSpec) -> str:
     entry = NOT_YET.get(spec.name)
     if entry is None:
         return spec.range_text
-    if entry.inert:
-        return f"accepted, but not available yet: {entry.machinery}"
     if not entry.values:
         return f"not available yet: {entry.machinery}"
     refused = ", ".join(entry.values)

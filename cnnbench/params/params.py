@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.params import model, optimizer, output, run, runtime
+from cnnbench.params import model, optimizer, output, run, runtime, variable_update
 from cnnbench.params.cluster import ClusterParams
 from cnnbench.params.data import DataParams
 from cnnbench.params.declaration import FlagSpec, specs_of
@@ -79,6 +79,7 @@ _CHECKS: tuple[Callable[[Params], None], ...] = (
     run.check,
     model.check,
     optimizer.check,
+    variable_update.check,
     runtime.check,
     output.check,
 )

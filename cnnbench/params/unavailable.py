@@ -1,7 +1,7 @@
 """Flags whose machinery does not exist yet: one table, shortened as it comes.
 
 A flag in the table is accepted at its default, which means "off", and refused
-otherwise. An entry with ``values`` refuses those values only, an ``inert`` one none.
+otherwise. An entry with ``values`` refuses those values only.
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ class NotYet:
     Attributes:
       machinery: what is missing, in a few words.
       values: the values refused; empty refuses everything but the default.
-      inert: refuses nothing, because the default already asks for the machinery; the
-        flag changes nothing until that is there.
     """
 
     machinery: str
     values: tuple[str, ...] = ()
-    inert: bool = False
 
 
 _PROCESSES = "runs of several processes"
-_ALL_REDUCE = "all-reduce algorithms other than copying"
-_PACKING = "packing of gradients"
 _AUTO_SCALE = "automatic loss scaling"
 _PROFILING = "traces and profiles"
 _SUMMARIES = "summaries"
@@ -55,7 +50,6 @@ NOT_YET: dict[str, NotYet] = {
         "this mode",
         (
             "distributed_replicated",
-            "distributed_all_reduce",
             "collective_all_reduce",
             "mirrored_strategy",
             "multi_worker_mirrored_strategy",
@@ -64,17 +58,7 @@ NOT_YET: dict[str, NotYet] = {
         ),
     ),
     "bn_stats": NotYet("synchronised batch norm", ("sync",)),
-    "variable_consistency": NotYet("deferred gradients"),
     "staged_vars": NotYet("staged variables"),
-    "all_reduce_spec": NotYet(_ALL_REDUCE),
-    "hierarchical_copy": NotYet(_ALL_REDUCE),
-    "network_topology": NotYet(_ALL_REDUCE),
-    "gradient_repacking": NotYet(_PACKING),
-    "compact_gradient_transfer": NotYet("transfer of gradients as fp16", inert=True),
-    "agg_small_grads_max_bytes": NotYet(_PACKING),
-    "agg_small_grads_max_group": NotYet(_PACKING),
-    "allreduce_merge_scope": NotYet(_PACKING),
-    "sparse_to_dense_grads": NotYet("models with sparse gradients"),
     "iters_per_step": NotYet("the command cnnbench allreduce"),
     # cluster
     "job_name": NotYet(_PROCESSES),
@@ -104,7 +88,7 @@ def check_available(spec: FlagSpec, value: Any) -> None:
       FlagError: "not available yet", with what can be used meanwhile.
     """
     entry = NOT_YET.get(spec.name)
-    if entry is None or entry.inert or value == spec.default:
+    if entry is None or value == spec.default:
         return
     if entry.values and value not in entry.values:
         return
@@ -116,7 +100,7 @@ def check_available(spec: FlagSpec, value: Any) -> None:
 def available_choices(spec: FlagSpec) -> tuple[str, ...]:
     """The choices of a flag that work today."""
     entry = NOT_YET.get(spec.name)
-    if entry is None or entry.inert:
+    if entry is None:
         return spec.choices
     if not entry.values:
         return tuple(choice for choice in spec.choices if choice == spec.default)

@@ -13,6 +13,7 @@ from cnnbench.params.data import DataParams
 from cnnbench.params.declaration import specs_of
 from cnnbench.params.params import FLAGS, Params
 from cnnbench.params.run import EVAL_DURING_TRAINING
+from cnnbench.params.variable_update import ALL_REDUCING
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,19 @@ _PREPARING = tuple(
     for spec in specs_of(DataParams)
     if spec.name not in ("data_dir", "data_name", "dataset_plugin")
 )
+_AGGREGATING = (
+    "all_reduce_spec",
+    "all_reduce_group_size",
+    "hierarchical_copy",
+    "network_topology",
+    "gradient_repacking",
+    "compact_gradient_transfer",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
+    "allreduce_merge_scope",
+    "variable_consistency",
+    "sparse_to_dense_grads",
+)
 _GPU_ONLY = (
     "gpu_indices",
     "gpu_thread_mode",
@@ -56,6 +70,10 @@ def _evaluates(params: Params) -> bool:
 def _follows_model(params: Params) -> bool:
     """Whether the learning rate is the model's own schedule."""
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
+
+
+def _copies_hierarchically(params: Params) -> bool:
+    return params.hierarchical_copy or "hierarchical_copy" in (params.all_reduce_spec or "")
 
 
 # The first entry that applies speaks for a flag.
@@ -108,9 +126,37 @@ UNUSED: tuple[Unused, ...] = (
         "with --variable_update=independent: devices exchange nothing",
     ),
     Unused(
+        _AGGREGATING,
+        lambda p: p.variable_update not in ALL_REDUCING,
+        "without --variable_update=replicated or distributed_all_reduce",
+    ),
+    Unused(
+        tuple(name for name in _AGGREGATING if name != "variable_consistency"),
+        lambda p: p.num_gpus == 1,
+        "with one device: nothing is reduced",
+    ),
+    Unused(
+        ("hierarchical_copy",), lambda p: p.all_reduce_spec is not None, "with --all_reduce_spec"
+    ),
+    Unused(
+        ("network_topology",),
+        lambda p: not _copies_hierarchically(p),
+        "without a hierarchical copy",
+    ),
+    Unused(
+        ("all_reduce_group_size",),
+        lambda p: "/" not in (p.all_reduce_spec or ""),
+        "without a two-level algorithm in --all_reduce_spec",
+    ),
+    Unused(
         ("compact_gradient_transfer",),
-        lambda p: p.compact_gradient_transfer,
-        "yet: gradients travel as fp32",
+        lambda p: p.precision == "fp32",
+        "without --precision=fp16 or bf16",
+    ),
+    Unused(
+        ("agg_small_grads_max_group",),
+        lambda p: not p.agg_small_grads_max_bytes,
+        "without --agg_small_grads_max_bytes",
     ),
     Unused(_GPU_ONLY, lambda p: p.device == "cpu", "with --device=cpu"),
     Unused(

@@ -27,6 +27,7 @@ NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
 # Horovod's mode is refused by name, with what to use instead.
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
+    "all_reduce_group_size",
     "precision",
     "gradient_reduction",
     "bn_stats",

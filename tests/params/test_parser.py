@@ -84,7 +84,8 @@ def test_flagfile(tmp_path):
         (["--optimizer=lion"], "--optimizer=lion: must be one of momentum, sgd, rmsprop, adam"),
         (
             ["--variable_update=replicate"],
-            "--variable_update=replicate: must be one of parameter_server, replicated, independent",
+            "--variable_update=replicate: must be one of parameter_server, replicated, "
+            "independent, distributed_all_reduce",
         ),
         (["--precision=fp8"], "--precision=fp8: must be one of fp32, fp16, bf16"),
         (

@@ -36,11 +36,6 @@ def test_unknown_manager(declared):
     assert "independent, parameter_server, replicated" in str(error.value)
 
 
-def test_unknown_all_reduce_algorithm(declared):
-    with pytest.raises(FlagError, match=r"--all_reduce_spec=warp: must be one of .*copy"):
-        create(spec("replicated", all_reduce_spec="warp"), declared)
-
-
 def test_a_name_is_taken_once():
     assert register("replicated")(ReplicatedVariableMgr) is ReplicatedVariableMgr
     with pytest.raises(UsageError, match="'replicated' is already registered"):

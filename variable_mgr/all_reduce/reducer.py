@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.all_reduce import registry
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm
-from cnnbench.variable_mgr.all_reduce.spec import FLAG, AlgorithmSpec, AllReduceSpec
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
 
 
@@ -41,11 +40,11 @@ class Reducer:
         self._algorithms: list[Algorithm] = []
         # One device has nothing to reduce, whatever the algorithm would say to it.
         if len(context.devices) > 1:
-            for part in spec.ranges:
+            for index, part in enumerate(spec.ranges):
                 try:
                     self._algorithms.append(_create(part.algorithm, context, groups))
                 except ValueError as error:
-                    raise FlagError(FLAG, str(spec), f"{part.algorithm}: {error}") from error
+                    raise spec.error(index, str(error)) from error
 
     def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """Sums each tensor.

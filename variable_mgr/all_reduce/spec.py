@@ -67,6 +67,12 @@ class AllReduceSpec:
     def __str__(self) -> str:
         return ":".join(map(str, self.ranges))
 
+    def error(self, index: int, reason: str) -> FlagError:
+        """An error of use that points at the algorithm of range `index`."""
+        before = "".join(f"{part}:" for part in self.ranges[:index])
+        algorithm = self.ranges[index].algorithm
+        return FlagError(FLAG, str(self), f"character {len(before) + 1}, '{algorithm}': {reason}")
+
     def range_of(self, num_bytes: int) -> int:
         """Index of the range for a tensor of `num_bytes` as sent."""
         for index, part in enumerate(self.ranges[:-1]):

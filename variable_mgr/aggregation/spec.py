@@ -1,0 +1,50 @@
+"""How gradients shall be aggregated: plain data, without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationSpec:
+    """The algorithms and the stages around them.
+
+    Attributes:
+      all_reduce: as given by --all_reduce_spec; None for copying.
+      hierarchical_copy: without `all_reduce`, copy in two steps instead of one.
+      network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
+      gradient_repacking: flat packs that all gradients are joined into, 0 for none.
+      compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
+      agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
+      agg_small_grads_max_group: most gradients joined into one.
+      allreduce_merge_scope: consecutive tensors that share a name scope.
+      relaxed: whether gradients are applied one step late.
+      sparse_to_dense: whether sparse gradients are made dense before they travel.
+      group_size: devices in a group of two-level algorithms; 0 for those of a process.
+    """
+
+    all_reduce: AllReduceSpec | None = None
+    hierarchical_copy: bool = False
+    network_topology: str = "dgx1"
+    gradient_repacking: int = 0
+    compact_dtype: str | None = None
+    agg_small_grads_max_bytes: int = 0
+    agg_small_grads_max_group: int = 10
+    allreduce_merge_scope: int = 1
+    relaxed: bool = False
+    sparse_to_dense: bool = False
+    group_size: int = 0
+
+    @property
+    def algorithms(self) -> AllReduceSpec:
+        """What reduces: the spec, else a hierarchical copy if asked for, else a copy."""
+        return self.all_reduce or single("hierarchical_copy" if self.hierarchical_copy else "copy")
+
+    def for_one_device(self) -> AggregationSpec:
+        """What is left of the stages where nothing travels."""
+        return dataclasses.replace(
+            self, gradient_repacking=0, compact_dtype=None, agg_small_grads_max_bytes=0
+        )
