@@ -1,8 +1,8 @@
 """Checkpoints that every mode and tower count can read.
 
 A variable is stored once under its canonical name, whatever number of copies
-the manager keeps, and so are the optimizer's slots; files are called
-`model.ckpt-<global step>`. Format and bookkeeping are tf.train's.
+the manager keeps, and so are the optimizer's slots and an automatic loss scale; files
+are called `model.ckpt-<global step>`. Format and bookkeeping are tf.train's.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Checkpoints:
       manager: whose variables to store.
       slots: the optimizer's slots by canonical name; empty when only evaluating.
       max_to_keep: older files are deleted; 0 keeps all.
+      loss_scale: the state of the loss scale by name; empty where it has none.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Checkpoints:
         manager: VariableMgr,
         slots: Mapping[str, TowerVariable] | None = None,
         max_to_keep: int = 5,
+        loss_scale: Mapping[str, tf.Variable] | None = None,
     ) -> None:
         self._variables = manager.savable_variables()
         self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
         self._slots = dict(slots or {})
         self._max_to_keep = max_to_keep
+        self._loss_scale = dict(loss_scale or {})
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._managers: dict[str, tf.train.CheckpointManager] = {}
 
@@ -64,7 +67,7 @@ class Checkpoints:
         self._global_step.assign(global_step)
         if directory not in self._managers:
             self._managers[directory] = tf.train.CheckpointManager(
-                self._checkpoint(with_slots=True),
+                self._checkpoint(with_slots=True, with_loss_scale=True),
                 directory,
                 max_to_keep=self._max_to_keep or None,
                 checkpoint_name=NAME,
@@ -98,9 +101,11 @@ class Checkpoints:
                 f"checkpoint {path} lacks {len(missing)} of {len(self._variables)} variables "
                 f"(first: {missing[0]}); it was written for another --model or --data_name"
             )
+        has_scale = all(_key("loss_scale", name) in stored for name in self._loss_scale)
         has_slots = all(_key("slots", name) in stored for name in self._slots)
         try:
-            self._checkpoint(with_slots=has_slots).read(path).expect_partial()
+            stored_part = self._checkpoint(with_slots=has_slots, with_loss_scale=has_scale)
+            stored_part.read(path).expect_partial()
         except (tf.errors.OpError, ValueError) as error:
             reason = first_line(error)
             raise BenchmarkError(f"checkpoint {path} cannot be restored: {reason}") from error
@@ -110,17 +115,21 @@ class Checkpoints:
         notices = []
         if not has_slots:
             notices.append(f"{path} has no state of this optimizer, which starts afresh")
+        if not has_scale:
+            notices.append(f"{path} has no loss scale; --fp16_loss_scale is where it starts")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
         return Restored(int(self._global_step.numpy()), tuple(notices))
 
-    def _checkpoint(self, *, with_slots: bool) -> tf.train.Checkpoint:
+    def _checkpoint(self, *, with_slots: bool, with_loss_scale: bool) -> tf.train.Checkpoint:
         parts = {
             "model": {name: facade.primary for name, facade in self._variables.items()},
             "global_step": self._global_step,
         }
         if with_slots and self._slots:
             parts["slots"] = {name: facade.primary for name, facade in self._slots.items()}
+        if with_loss_scale and self._loss_scale:
+            parts["loss_scale"] = self._loss_scale
         return tf.train.Checkpoint(**parts)
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from cnnbench.models.graph import Moments
 from cnnbench.variable_mgr import tower_variable
-from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.base import LossScaleLike, VariableMgr
 
 
 def update_moving_averages(
-    manager: VariableMgr, towers: Sequence[Sequence[Moments]], policy: str
+    manager: VariableMgr,
+    towers: Sequence[Sequence[Moments]],
+    policy: str,
+    guards: Sequence[LossScaleLike],
 ) -> list[Any]:
     """Adds the moving-average updates of one step to the graph being traced.
 
@@ -26,17 +30,27 @@ def update_moving_averages(
       towers: per tower the batch moments of its normalisation layers, all in the
         same order.
       policy: "first" (tower 0's moments) or "mean" (the mean over towers).
+      guards: of the apply devices; a step that is skipped leaves the averages alone
+        too, because its moments may have overflowed like its gradients.
 
     Returns:
       The update operations.
     """
+    if not towers[0]:
+        return []
     if not manager.replicas_in_sync:
-        return [u for t, moments in enumerate(towers) for u in _update(manager, t, moments)]
+        return [
+            update
+            for t, (moments, guard) in enumerate(zip(towers, guards, strict=True))
+            for update in guard.run(partial(_update, manager, t, moments))
+        ]
+    # Copies in sync are updated or skipped together; any device's guard says which.
+    run = guards[0].run
     if policy == "mean" and len(towers) > 1:
         with tf.device(manager.get_devices()[0]):
             means = [_mean(layer) for layer in zip(*towers, strict=True)]
-        return _update(manager, 0, means)
-    return _update(manager, 0, towers[0])
+        return run(partial(_update, manager, 0, means))
+    return run(partial(_update, manager, 0, towers[0]))
 
 
 def share_moving_averages(manager: VariableMgr) -> None:

@@ -2,6 +2,7 @@
 
     for each tower, on its device:   forward, loss, gradients
     manager:                         reduce the gradients over the towers
+    loss scale:                      skip the updates below if a gradient is not finite
     for each device with variables:  weight decay, clipping, optimizer update
     tower 0 (policy --bn_stats):     moving averages of batch normalisation
 
@@ -14,19 +15,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from cnnbench.accuracy import top_hits
 from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.loss_scale import Factor, LossScale, scaled, unscaled
 from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.moving_averages import update_moving_averages
 from cnnbench.optimizers import Optimizer
 from cnnbench.variable_mgr import tower_variable
-from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
+from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.weight_decay import WeightDecay, WeightLosses
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,6 @@ class StepConfig:
       gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
       gradient_reduction: "mean" or "sum" over towers.
       bn_stats: "first" or "mean".
-      loss_scale: factor on the loss before gradients are taken.
       report_total_loss: whether the reported loss includes the L2 loss.
       accuracy: whether top-1 and top-5 accuracies are computed too.
       forward_only: only logits are computed; in place of the loss stands their mean.
@@ -55,7 +58,6 @@ class StepConfig:
     gradient_clip: float | None = None
     gradient_reduction: str = "mean"
     bn_stats: str = "first"
-    loss_scale: float = 1.0
     report_total_loss: bool = True
     accuracy: bool = False
     forward_only: bool = False
@@ -63,25 +65,33 @@ class StepConfig:
     seed: int = 0
 
 
-# Per variable (by reference) the L2 loss of its weights: one tensor, or none.
-_WeightLosses: TypeAlias = "dict[Any, list[tf.Tensor]]"
-
-
 class StepResult(NamedTuple):
-    """Scalars of one step over all towers, float32 tensors.
+    """Scalars of one step over all towers.
 
-    The accuracies are None unless asked for.
+    Attributes:
+      loss: float32.
+      top_1, top_5: float32 accuracies; None unless asked for.
+      skipped: bool, whether an update was left out because its gradients were not
+        finite; None where updates are not conditional.
     """
 
     loss: tf.Tensor
     top_1: tf.Tensor | None
     top_5: tf.Tensor | None
+    skipped: tf.Tensor | None = None
+
+
+class _Updates(NamedTuple):
+    """What a step changes: the ops, and `StepResult.skipped`."""
+
+    ops: list[Any]
+    skipped: tf.Tensor | None
 
 
 class _Tower(NamedTuple):
     """What one tower hands on: gradients in the order of the declared variables."""
 
-    gradients: list[tf.Tensor | None]
+    gradients: list[Gradient]
     loss: tf.Tensor
     moments: tuple[Moments, ...]
     top_1: tf.Tensor | None
@@ -97,6 +107,7 @@ class TrainStep:
       optimizer: its slots have been created; None with `forward_only`.
       inputs: where batches come from.
       config: see StepConfig.
+      loss_scale: factor on the loss; decides about steps that overflow.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class TrainStep:
         optimizer: Optimizer | None,
         inputs: InputSource,
         config: StepConfig,
+        loss_scale: LossScale,
     ) -> None:
         self._model = model
         self._spec = spec
@@ -116,12 +128,10 @@ class TrainStep:
         self._config = config
         self._devices = manager.get_devices()
         self._trainables = [v for v in spec.variables if v.trainable]
-        self._decayed = {
-            manager.variable(tower, v.name).ref()
-            for tower in range(len(self._devices))
-            for v in self._trainables
-            if v.weight_decay
-        }
+        self._decay = WeightDecay(
+            manager, self._trainables, config.weight_decay, config.gradient_reduction
+        )
+        self._loss_scale = loss_scale
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
         with tf.device(self._devices[0]):
@@ -132,6 +142,11 @@ class TrainStep:
         """Traces the step (seconds for a deep network); nothing runs yet."""
         traced = tf.function(self._step, autograph=False)
         self._function = traced.get_concrete_function(*self._inputs.signature)
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The factor on the loss, whose state belongs to the run's."""
+        return self._loss_scale
 
     @property
     def graph(self) -> tf.Graph:
@@ -155,34 +170,36 @@ class TrainStep:
         return StepResult(*self._function(*self._inputs.next()))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor | None, ...]:
-        towers = [self._tower(tower, batches) for tower in range(len(self._devices))]
-        weight_losses = self._weight_losses()
-        updates: list[Any] = []
-        if not self._config.forward_only:
-            updates += self._apply(towers, weight_losses)
-            updates += update_moving_averages(
-                self._manager, [tower.moments for tower in towers], self._config.bn_stats
-            )
-            with tf.device(self._devices[0]):
-                updates.append(self._counter.assign_add(1, read_value=False))
-        else:
-            updates += [tower.loss for tower in towers]
+        factor = None if self._config.forward_only else self._loss_scale.factor()
+        towers = [self._tower(tower, batches, factor) for tower in range(len(self._devices))]
+        if self._config.forward_only:
+            return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
+        report = self._config.report_total_loss
+        weight_losses = self._decay.losses() if report else {}
+        updates = self._update(towers, weight_losses)
+        with tf.device(self._devices[0]):
+            updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
 
-    def _tower(self, tower: int, batches: Sequence[TowerBatch]) -> _Tower:
+    def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> _Tower:
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             images, labels, _ = self._inputs.of_tower(tower, batches)
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
             if self._config.xla_compile:
-                return self._compiled_tower(tower, images, labels, seed)
+                return self._compiled_tower(tower, images, labels, seed, factor)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 return self._manager.read(tower, spec.name, dtype)
 
-            return self._forward_backward(read, images, labels, seed)
+            return self._forward_backward(read, images, labels, seed, factor)
 
     def _compiled_tower(
-        self, tower: int, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+        self,
+        tower: int,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        factor: Factor,
     ) -> _Tower:
         """The tower as one XLA computation, with the variables read outside.
 
@@ -197,16 +214,20 @@ class TrainStep:
 
         @tf.function(autograph=False, jit_compile=True)
         def compiled(
-            values: dict[str, tf.Tensor], images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+            values: dict[str, tf.Tensor],
+            images: tf.Tensor,
+            labels: tf.Tensor,
+            seed: tf.Tensor,
+            factor: Factor,
         ) -> tuple[Any, ...]:
             result = self._forward_backward(
-                lambda spec, dtype: values[spec.name], images, labels, seed
+                lambda spec, dtype: values[spec.name], images, labels, seed, factor
             )
             moments[:] = result.moments
             statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
             return result.gradients, result.loss, statistics, result.top_1, result.top_5
 
-        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed)
+        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed, factor)
         outside = tuple(
             dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
             for m, (mean, variance) in zip(moments, statistics, strict=True)
@@ -243,7 +264,12 @@ class TrainStep:
         )
 
     def _forward_backward(
-        self, read: Reader, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
+        self,
+        read: Reader,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        factor: Factor,
     ) -> _Tower:
         config = self._config
         if config.forward_only:
@@ -262,22 +288,16 @@ class TrainStep:
 
             made = self._forward(read_and_watch, images, seed)
             loss = tf.reduce_mean(self._model.loss(made.logits, labels))
-            target = loss if config.loss_scale == 1.0 else loss * config.loss_scale
+            target = scaled(loss, factor)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
         return _Tower(
-            [self._unscaled(gradient) for gradient in gradients],
+            unscaled(gradients, factor),
             loss,
             made.moments,
             *self._accuracies(made.logits, labels),
         )
-
-    def _unscaled(self, gradient: tf.Tensor | None) -> tf.Tensor | None:
-        scale = self._config.loss_scale
-        if gradient is None or scale == 1.0:
-            return gradient
-        return tf.cast(tf.convert_to_tensor(gradient), tf.float32) * (1.0 / scale)
 
     def _accuracies(
         self, logits: tf.Tensor, labels: tf.Tensor
@@ -287,31 +307,52 @@ class TrainStep:
         top_1, top_5 = top_hits(logits, labels)
         return tf.reduce_mean(top_1), tf.reduce_mean(top_5)
 
-    def _apply(self, towers: Sequence[_Tower], weight_losses: _WeightLosses) -> list[Any]:
-        assert self._optimizer is not None
+    def _update(self, towers: Sequence[_Tower], weight_losses: WeightLosses) -> _Updates:
+        """Everything that changes the state of the model and of its optimizer."""
+        manager = self._manager
         device_grads = [
             [
-                (gradient, self._manager.variable(t, spec.name))
+                (gradient, manager.variable(t, spec.name))
                 for gradient, spec in zip(tower.gradients, self._trainables, strict=True)
             ]
             for t, tower in enumerate(towers)
         ]
-        apply_devices, state = self._manager.preprocess_device_grads(device_grads)
-        updates: list[Any] = []
-        for index, device in enumerate(apply_devices):
+        devices, state = manager.preprocess_device_grads(self._decay.before_reduction(device_grads))
+        reduced = []
+        for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
-                pairs = [
-                    (self._decayed_and_clipped(gradient, variable, weight_losses), variable)
-                    for gradient, variable in self._manager.get_gradients_to_apply(index, state)
-                ]
-                updates += self._manager.append_apply_gradients(
-                    self._optimizer,
-                    pairs,
-                    None,
-                    device,
-                    learning_rate=self._learning_rate_on(device),
-                )
-        return updates
+                reduced.append(manager.get_gradients_to_apply(index, state))
+        verdict = self._loss_scale.judge(
+            [[gradient for gradient, _ in pairs] for pairs in reduced],
+            together=manager.replicas_in_sync,
+        )
+        ops = list(verdict.updates)
+        for index, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                ops += self._apply(reduced[index], verdict.guards[index], device, weight_losses)
+        moments = [tower.moments for tower in towers]
+        ops += update_moving_averages(manager, moments, self._config.bn_stats, verdict.guards)
+        return _Updates(ops, verdict.skipped)
+
+    def _apply(
+        self,
+        reduced: GradientPairs,
+        guard: LossScaleLike,
+        device: str,
+        weight_losses: WeightLosses,
+    ) -> list[Any]:
+        assert self._optimizer is not None
+        pairs = []
+        for gradient, variable in reduced:
+            complete = self._decay.after_reduction(gradient, variable, weight_losses)
+            pairs.append((self._clipped(complete, variable), variable))
+        return self._manager.append_apply_gradients(
+            self._optimizer,
+            pairs,
+            guard,
+            device,
+            learning_rate=self._learning_rate_on(device),
+        )
 
     def _learning_rate_on(self, device: str) -> tf.Tensor:
         if device not in self._learning_rates:
@@ -321,57 +362,24 @@ class TrainStep:
                 )
         return tower_variable.read(self._learning_rates[device])
 
-    def _decayed_and_clipped(
-        self, gradient: tf.Tensor, variable: tf.Variable, weight_losses: _WeightLosses
-    ) -> tf.Tensor:
-        """Adds the gradient of the L2 loss, once per copy, and clips.
-
-        Every tower's loss contains the L2 loss of its own weights, so under "sum" the
-        reduced gradient contains it once per tower. Adding it after the reduction is
-        the same and saves an operation per tower and variable.
-        """
-        config = self._config
+    def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        bound = self._config.gradient_clip
+        if bound is None:
+            return gradient
         with tf.device(variable.device):
-            if config.weight_decay and variable.ref() in self._decayed:
-                factor = config.weight_decay
-                if config.gradient_reduction == "sum" and self._manager.replicas_in_sync:
-                    factor *= len(self._devices)
-                # The update works in place only when nobody holds the old value any more.
-                with tf.control_dependencies(weight_losses.get(variable.ref(), [])):
-                    gradient = gradient + tower_variable.read(variable) * factor
-            if config.gradient_clip is not None:
-                gradient = tf.clip_by_value(gradient, -config.gradient_clip, config.gradient_clip)
-        return gradient
-
-    def _weight_losses(self) -> _WeightLosses:
-        """Half the squared norm of every decayed weight whose L2 loss is reported."""
-        config = self._config
-        if not config.weight_decay or not config.report_total_loss or config.forward_only:
-            return {}
-        # Replicas that are kept equal have equal norms; one of them will do.
-        towers = [0] if self._manager.replicas_in_sync else range(len(self._devices))
-        losses = {}
-        for tower in towers:
-            for spec in self._trainables:
-                variable = self._manager.variable(tower, spec.name)
-                if spec.weight_decay:
-                    with tf.device(variable.device):
-                        losses[variable.ref()] = [tf.nn.l2_loss(tower_variable.read(variable))]
-        return losses
+            return tf.clip_by_value(gradient, -bound, bound)
 
     def _result(
-        self, towers: Sequence[_Tower], weight_losses: _WeightLosses, updates: Sequence[Any]
+        self, towers: Sequence[_Tower], weight_losses: WeightLosses, updates: _Updates
     ) -> tuple[tf.Tensor | None, ...]:
         with tf.device(self._devices[0]), tf.name_scope("result"):
             loss = _mean([tower.loss for tower in towers])
             if weight_losses:
-                copies = 1 if self._manager.replicas_in_sync else len(towers)
-                total = tf.add_n([term for terms in weight_losses.values() for term in terms])
-                loss = loss + total * (self._config.weight_decay / copies)
+                loss = loss + self._decay.total(weight_losses)
             top_1 = _mean([tower.top_1 for tower in towers])
             top_5 = _mean([tower.top_5 for tower in towers])
-            with tf.control_dependencies(updates):
-                return tf.identity(loss), top_1, top_5
+            with tf.control_dependencies(updates.ops):
+                return tf.identity(loss), top_1, top_5, updates.skipped
 
 
 def _mean(values: Sequence[tf.Tensor | None]) -> tf.Tensor | None:

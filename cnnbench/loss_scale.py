@@ -1,0 +1,222 @@
+"""Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
+
+The loss is multiplied before gradients are taken and the gradients are divided again,
+tower by tower, before anything else happens to them. A static factor does no more.
+
+An automatic one follows one rule. A step whose aggregated gradients hold a NaN or an
+infinity is skipped: weights, optimizer state and moving averages stay as they are, and
+the factor is halved. After N steps in a row that were not skipped it is doubled. It is
+never halved below `FLOOR` nor doubled above `CAP`; a factor that starts outside these
+bounds is not moved away from them any further.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.base import LossScaleLike
+
+FLOOR = 1.0
+"""Below 1 the factor would push gradients out of fp16's range instead of into it."""
+CAP = 2.0**24
+"""Far above what any gradient needs; without it, gradients that are zero would take the
+factor to infinity, from where halving does not lead back."""
+
+# A float32 scalar on the current device, a constant, or None for 1.
+Factor: TypeAlias = Any
+# A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
+Gradient: TypeAlias = Any
+
+
+class Verdict(NamedTuple):
+    """What a loss scale has decided about one step.
+
+    Attributes:
+      guards: one per apply device; an update runs inside its guard.
+      skipped: bool scalar, whether some update was left out; None where none ever is.
+      updates: ops that change the loss scale itself.
+    """
+
+    guards: list[LossScaleLike]
+    skipped: tf.Tensor | None
+    updates: list[Any]
+
+
+class LossScale(abc.ABC):
+    """The factor of a run, and what becomes of a step whose gradients are not finite."""
+
+    @property
+    def value(self) -> float | None:
+        """The factor now, where it changes; None for a constant."""
+        return None
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """What a checkpoint has to keep, by canonical name."""
+        return {}
+
+    @abc.abstractmethod
+    def factor(self) -> Factor:
+        """The factor of this step; call it inside the traced step."""
+
+    @abc.abstractmethod
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+        """Decides which updates happen; call it once in the traced step.
+
+        Args:
+          gradients: per apply device the aggregated gradients, as they came out of the
+            reduction: clipping would hide an infinity.
+          together: whether one bad gradient anywhere stops the updates everywhere.
+        """
+
+
+class StaticLossScale(LossScale):
+    """A constant factor; every update happens.
+
+    Args:
+      factor: 1 costs nothing.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = None if factor == 1.0 else factor
+
+    def factor(self) -> Factor:
+        """See `LossScale.factor`."""
+        return self._factor
+
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+        """See `LossScale.judge`."""
+        del together
+        return Verdict([_Always() for _ in gradients], None, [])
+
+
+class AutoLossScale(LossScale):
+    """A factor that follows the rule of this module.
+
+    Its state is on one device, the host: the decision is needed there anyway, and the
+    scalar travels to the towers while they compute their forward passes.
+
+    Args:
+      initial: the first factor.
+      every_n: steps without a skip after which it doubles, at least 1.
+      device: full string of the host CPU.
+    """
+
+    def __init__(self, initial: float, every_n: int, device: str) -> None:
+        self._every_n = every_n
+        self._device = device
+        with tf.device(device):
+            self._scale = tf.Variable(
+                initial, dtype=tf.float32, trainable=False, name="loss_scale/scale"
+            )
+            self._good_steps = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="loss_scale/good_steps"
+            )
+
+    @property
+    def value(self) -> float:
+        """See `LossScale.value`."""
+        return float(self._scale.numpy())
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """See `LossScale.variables`."""
+        return {"scale": self._scale, "good_steps": self._good_steps}
+
+    def factor(self) -> Factor:
+        """See `LossScale.factor`."""
+        return tower_variable.read(self._scale)
+
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+        """See `LossScale.judge`."""
+        flags = [all_finite(of_device, self._device) for of_device in gradients]
+        with tf.device(self._device), tf.name_scope("loss_scale"):
+            finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
+            guards = [_IfFinite(finite if together else flag) for flag in flags]
+            return Verdict(list(guards), tf.logical_not(finite), self._update(finite))
+
+    def _update(self, finite: tf.Tensor) -> list[Any]:
+        scale = tower_variable.read(self._scale)
+        counted = tower_variable.read(self._good_steps) + 1
+        # A checkpoint may have counted towards another N.
+        grows = counted >= self._every_n
+        grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
+        halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
+        after_good = tf.where(grows, grown, scale)
+        kept = tf.logical_and(finite, tf.logical_not(grows))
+        return [
+            self._scale.assign(tf.where(finite, after_good, halved), read_value=False),
+            self._good_steps.assign(tf.where(kept, counted, 0), read_value=False),
+        ]
+
+
+class _Always:
+    """Runs every update."""
+
+    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
+        return update()
+
+
+class _IfFinite:
+    """Builds an update in the branch that a flag chooses, so that a skip touches nothing."""
+
+    def __init__(self, finite: tf.Tensor) -> None:
+        self._finite = finite
+
+    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
+        def updated() -> tf.Tensor:
+            with tf.control_dependencies(update()):
+                return tf.constant(True)
+
+        return [tf.cond(self._finite, updated, lambda: tf.constant(False))]
+
+
+def scaled(loss: tf.Tensor, factor: Factor) -> tf.Tensor:
+    """The loss to take gradients of: float32 scalar times the factor."""
+    return loss if factor is None else loss * factor
+
+
+def unscaled(gradients: Sequence[Gradient], factor: Factor) -> list[Gradient]:
+    """Divides gradients by the factor, on the current device.
+
+    Args:
+      gradients: of any float dtype; tensors, tf.IndexedSlices or None.
+      factor: None leaves everything as it is.
+
+    Returns:
+      The same kinds in the same order; with a factor they are float32.
+    """
+    if factor is None:
+        return list(gradients)
+    inverse = 1.0 / factor
+    return [_times(gradient, inverse) for gradient in gradients]
+
+
+def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
+    """Whether no element of any tensor is infinite or NaN: a bool scalar on `device`.
+
+    Every distinct tensor is looked at once, where it is, and one flag per device travels.
+    """
+    by_device: dict[str, dict[int, tf.Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, {})[id(tensor)] = tensor
+    flags = []
+    for home, distinct in by_device.items():
+        with tf.device(home):
+            finite = [tf.reduce_all(tf.math.is_finite(t)) for t in distinct.values()]
+            flags.append(tf.reduce_all(tf.stack(finite)))
+    with tf.device(device):
+        return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
+
+
+def _times(gradient: Gradient, factor: Factor) -> Gradient:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _times(gradient.values, factor), gradient.indices, gradient.dense_shape
+        )
+    return tf.cast(gradient, tf.float32) * factor
