@@ -34,16 +34,18 @@ class ModelParams:
     fp16_loss_scale: float | None = flag(
         None,
         "With fp16: factor on the loss before gradients are taken and divided out of them "
-        "afterwards; 128 for every model if not given.",
+        "afterwards; 128 for every model if not given. The first one, if it is automatic.",
         above=0,
     )
     fp16_vars: bool = flag(False, "With fp16: store the variables in fp16 too.")
     fp16_enable_auto_loss_scale: bool = flag(
-        False, "With fp16: raise and lower the loss scale during training."
+        False,
+        "With fp16: skip steps whose gradients are not finite and halve the loss scale; double "
+        "it after --fp16_inc_loss_scale_every_n good steps in a row.",
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
-        "With automatic loss scale: good steps before the scale doubles.",
+        "With --fp16_enable_auto_loss_scale: good steps in a row after which the scale doubles.",
         minimum=1,
     )
     loss_type_to_report: str = flag(
@@ -53,13 +55,39 @@ class ModelParams:
     )
 
 
+# The modes for which it is decided whose gradients stop whose update.
+_AUTO_LOSS_SCALE_MODES = (
+    "parameter_server",
+    "replicated",
+    "independent",
+    "distributed_all_reduce",
+)
+# Such a factor and its inverse are both normal numbers in float32.
+_LARGEST_LOSS_SCALE = 2.0**126
+
+
 def check(params: Params) -> None:
-    """Checks that --use_fp16 and --precision agree.
+    """Checks that --use_fp16 and --precision agree and that the loss can be scaled so.
 
     Raises:
-      FlagError: they name different precisions.
+      FlagError: two precisions, a loss scale beyond float32, or an automatic one in a
+        mode that has none.
     """
     if params.use_fp16 and params.precision != "fp16":
         raise FlagError(
             "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
+        )
+    if params.precision != "fp16":
+        return
+    scale = params.fp16_loss_scale
+    if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
+        raise FlagError(
+            "fp16_loss_scale", scale, "must be from 2^-126 to 2^126; 128 is usual, 16777216 a lot"
+        )
+    if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
+        raise FlagError(
+            "fp16_enable_auto_loss_scale",
+            "true",
+            f"does not go with --variable_update={params.variable_update}; it does with "
+            + ", ".join(_AUTO_LOSS_SCALE_MODES),
         )

@@ -27,7 +27,6 @@ class NotYet:
 
 
 _PROCESSES = "runs of several processes"
-_AUTO_SCALE = "automatic loss scaling"
 _PROFILING = "traces and profiles"
 _SUMMARIES = "summaries"
 _FREEZING = "frozen inference graphs"
@@ -40,8 +39,6 @@ NOT_YET: dict[str, NotYet] = {
     # model
     "backbone_model_path": NotYet("object-detection models"),
     "fp16_vars": NotYet("fp16 variables"),
-    "fp16_enable_auto_loss_scale": NotYet(_AUTO_SCALE),
-    "fp16_inc_loss_scale_every_n": NotYet(_AUTO_SCALE),
     # data
     "data_name": NotYet("speech and detection data", ("librispeech", "coco")),
     "dataset_plugin": NotYet("data-set plug-ins"),

@@ -39,6 +39,7 @@ _PREPARING = tuple(
     for spec in specs_of(DataParams)
     if spec.name not in ("data_dir", "data_name", "dataset_plugin")
 )
+_LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
 _AGGREGATING = (
     "all_reduce_spec",
     "all_reduce_group_size",
@@ -96,7 +97,17 @@ UNUSED: tuple[Unused, ...] = (
         lambda p: not _evaluates(p),
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
-    Unused(("fp16_loss_scale",), lambda p: p.precision != "fp16", "without --precision=fp16"),
+    Unused(_LOSS_SCALE, lambda p: p.precision != "fp16", "without --precision=fp16"),
+    Unused(
+        _LOSS_SCALE,
+        lambda p: p.eval or p.forward_only,
+        "with --eval or --forward_only: they take no gradients",
+    ),
+    Unused(
+        ("fp16_inc_loss_scale_every_n",),
+        lambda p: not p.fp16_enable_auto_loss_scale,
+        "without --fp16_enable_auto_loss_scale",
+    ),
     Unused(_PREPARING, lambda p: p.data_dir is None, "without --data_dir: images are synthetic"),
     Unused(("distort_color_in_yiq",), lambda p: not p.distortions, "without --distortions"),
     Unused(("momentum",), lambda p: p.optimizer != "momentum", "without --optimizer=momentum"),

@@ -22,6 +22,13 @@ CASES += [
     ("--eval_batch_size=9", [], ["--eval_during_training_at_specified_epochs=0.5"]),
     ("--fp16_loss_scale=9", [], ["--use_fp16"]),
     ("--fp16_loss_scale=9", ["--precision=bf16"], ["--precision=fp16"]),
+    ("--fp16_loss_scale=9", ["--precision=fp16", "--forward_only"], ["--precision=fp16"]),
+    ("--fp16_enable_auto_loss_scale", [], ["--precision=fp16"]),
+    (
+        "--fp16_inc_loss_scale_every_n=5",
+        ["--precision=fp16"],
+        ["--precision=fp16", "--fp16_enable_auto_loss_scale"],
+    ),
     ("--distort_color_in_yiq", [], ["--data_dir=d", "--distortions"]),
     ("--nodistort_color_in_yiq", ["--data_dir=d"], ["--data_dir=d", "--distortions"]),
     ("--momentum=0.5", ["--optimizer=rmsprop"], ["--optimizer=momentum"]),
@@ -126,6 +133,11 @@ def test_flags_with_one_reason_share_a_line():
     assert parse_args(["--fp16_loss_scale=2", "--train_dir=d", "--forward_only"]).notices == (
         "--train_dir is only read from with --forward_only: it saves no checkpoints",
         "--fp16_loss_scale has no effect without --precision=fp16",
+    )
+    auto = ["--fp16_enable_auto_loss_scale", "--fp16_inc_loss_scale_every_n=5"]
+    assert parse_args(auto).notices == (
+        "--fp16_enable_auto_loss_scale and --fp16_inc_loss_scale_every_n have no effect "
+        "without --precision=fp16",
     )
 
 
