@@ -1,0 +1,123 @@
+"""Numbers of a comparison in words, and the one sentence behind every verdict."""
+
+from __future__ import annotations
+
+from cnnbench.comparison import statistics
+from cnnbench.comparison.evidence import Case, Evidence, usable
+from cnnbench.comparison.metrics import Metric
+from cnnbench.comparison.policy import Policy
+
+
+def change_text(change: float, metric: Metric, signed: bool = True) -> str:
+    """A change in per cent, or in percentage points for accuracies."""
+    scaled = 100 * change
+    digits, unit = (1, "%") if metric.relative else (2, "points")
+    # Rounded first: a change of -0.04 % is "+0.0 %", not "-0.0 %".
+    rounded = round(scaled, digits) + 0.0
+    sign = "+" if signed else ""
+    return f"{rounded:{sign}.{digits}f} {unit}"
+
+
+def span_text(low: float, high: float, metric: Metric) -> str:
+    """An interval of changes."""
+    first = change_text(low, metric).rsplit(" ", 1)[0]
+    return f"{first} to {change_text(high, metric)}"
+
+
+def unusable(side: str, values: list[float], metric: Metric) -> str:
+    """Values that are no numbers, or not positive."""
+    bad = [value for value in values if not usable(value, metric)]
+    of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {metric.name}"
+    return f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
+
+
+def too_few(side: str, case: Case, policy: Policy) -> str:
+    """A side without enough processes for any verdict."""
+    if not case.fewest:
+        return f"{side} has no value of {case.metric.name}"
+    found = count(case.fewest, "process", "processes")
+    return f"{found} in {side}; a verdict needs at least {_needed(case, policy)}"
+
+
+def unequal_pairs(case: Case) -> str:
+    """Pairs of which one half is missing."""
+    return f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
+
+
+def decided(case: Case, found: Evidence, p: float, family: int) -> str:
+    """Faster or slower."""
+    floor = change_text(found.floor, case.metric, signed=False)
+    change = change_text(found.change, case.metric)
+    return f"{change} is beyond the floor of {floor}, and {_chance(p, family)}"
+
+
+def equivalent(case: Case, found: Evidence) -> str:
+    """Same."""
+    return f"the interval {_span(case, found)} lies within {_margin(case, found)}"
+
+
+def undecided(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> str:
+    """What keeps a case with enough processes from a verdict."""
+    metric = case.metric
+    reachable = statistics.smallest_p(len(case.base), len(case.new), case.paired)
+    if found.low is None:
+        return f"{_counts(case)} cannot reach p <= {policy.alpha:g}; " + (
+            f"at least {_needed(case, policy)} are needed"
+        )
+    change = change_text(found.change, metric)
+    floor = change_text(found.floor, metric, signed=False)
+    if p <= policy.alpha and found.floor > found.margin and not found.beyond_floor:
+        return f"{change} is not beyond the A/A spread of {floor}, though {_chance(p, family)}"
+    if p <= policy.alpha:
+        where = f"the interval {_span(case, found)} reaches beyond {_margin(case, found)}"
+        return f"{change} is not beyond the floor of {floor}, but {where}"
+    if found.p <= policy.alpha < family * reachable:
+        return f"{_counts(case)} are too few to prove a change among {family} configurations; " + (
+            f"at least {_needed(case, policy, family)} are needed"
+        )
+    where = f"the interval {_span(case, found)} reaches beyond {_margin(case, found)}"
+    return f"{where}, and {_chance(p, family)}: more processes or a quieter machine are needed"
+
+
+def processes_needed(policy: Policy, configurations: int = 1, paired: bool = False) -> int:
+    """The fewest processes per side (or pairs) that can prove one change among so many.
+
+    Args:
+      policy: the constants.
+      configurations: how many are judged together.
+      paired: for pairs.
+    """
+    needed = policy.min_processes
+    while configurations * statistics.smallest_p(needed, needed, paired) > policy.alpha:
+        needed += 1
+    return needed
+
+
+def count(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def _needed(case: Case, policy: Policy, family: int = 1) -> str:
+    needed = processes_needed(policy, family, case.paired)
+    return f"{needed} pairs" if case.paired else f"{needed} on each side"
+
+
+def _counts(case: Case) -> str:
+    if case.paired:
+        return f"{len(case.base)} pairs"
+    return f"{len(case.base)} against {len(case.new)} processes"
+
+
+def _chance(p: float, family: int) -> str:
+    return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+
+
+def _span(case: Case, found: Evidence) -> str:
+    assert found.low is not None
+    assert found.high is not None
+    return span_text(found.low, found.high, case.metric)
+
+
+def _margin(case: Case, found: Evidence) -> str:
+    return f"±{change_text(found.margin, case.metric, signed=False)}"
