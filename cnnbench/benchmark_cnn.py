@@ -21,7 +21,7 @@ from cnnbench.params import Params, validate
 from cnnbench.params.variable_update import ALL_REDUCING
 from cnnbench.plan import Plan, make_plan
 from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
-from cnnbench.progress import Messages, Progress, summary_lines
+from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
 from cnnbench.signals import uninterrupted
@@ -320,6 +320,8 @@ class BenchmarkCNN:
         if measurements.placement is not None:
             measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
         self.record = measurements.record(status, error)
+        for line in loss_scaling_lines(self.record):
+            self._messages.notice(line)
         try:
             with uninterrupted():
                 self._files.write(self.record)

@@ -12,6 +12,7 @@ from cnnbench.record import (
     Batch,
     ErrorInfo,
     Evaluation,
+    LossScaling,
     Measured,
     ModelInfo,
     Placement,
@@ -34,6 +35,7 @@ class Measurements:
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
         peak_flops_per_sec, peak_flops_source: see `Measured`. Without loop_images
         the images of all timed steps are counted.
+      loss_scale_start, loss_scale_end: where it is automatic, see `LossScaling`.
     """
 
     def __init__(
@@ -74,6 +76,10 @@ class Measurements:
         self._warmup_times, self._warmup_losses = array("d"), array("d")
         self._times, self._losses = array("d"), array("d")
         self._evaluations: list[Evaluation] = []
+        self.loss_scale_start: float | None = None
+        self.loss_scale_end: float | None = None
+        self._warmup_skipped: list[int] = []
+        self._skipped: list[int] = []
 
     def update_config(self, **values: object) -> None:
         """Replaces parameters by what they turned out to be.
@@ -93,19 +99,26 @@ class Measurements:
         """Evaluations so far."""
         return tuple(self._evaluations)
 
-    def add_warmup_step(self, seconds: float, loss: float | None = None) -> None:
+    def add_warmup_step(
+        self, seconds: float, loss: float | None = None, *, skipped: bool = False
+    ) -> None:
         """One step before the timed loop; see `add_step`."""
         _append(self._warmup_times, self._warmup_losses, seconds, loss)
+        if skipped:
+            self._warmup_skipped.append(len(self._warmup_times))
 
-    def add_step(self, seconds: float, loss: float | None = None) -> None:
+    def add_step(self, seconds: float, loss: float | None = None, *, skipped: bool = False) -> None:
         """One timed step.
 
         Args:
           seconds: its wall time.
           loss: its loss, NaN and infinities included; None, for every step of the
             run, where no loss is computed.
+          skipped: whether it made no update, because of its gradients.
         """
         _append(self._times, self._losses, seconds, loss)
+        if skipped:
+            self._skipped.append(len(self._times))
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """One evaluation, in order of time."""
@@ -146,6 +159,7 @@ class Measurements:
             warmup_losses=warmup_losses,
             evaluations=self.evaluations,
             measured=self._measured(len(times)),
+            loss_scaling=self._loss_scaling(),
             environment=dict(self.environment),
         )
 
@@ -160,6 +174,16 @@ class Measurements:
             peak_memory_bytes=self.peak_memory_bytes,
             peak_flops_per_sec=self.peak_flops_per_sec,
             peak_flops_source=self.peak_flops_source,
+        )
+
+    def _loss_scaling(self) -> LossScaling | None:
+        if self.loss_scale_start is None or self.loss_scale_end is None:
+            return None
+        return LossScaling(
+            start=self.loss_scale_start,
+            end=self.loss_scale_end,
+            warmup_skipped_steps=tuple(self._warmup_skipped),
+            skipped_steps=tuple(self._skipped),
         )
 
 

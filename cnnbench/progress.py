@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from cnnbench.record import Summary
+from cnnbench.record import RunRecord, Summary
 from cnnbench.terminal import LineWriter, is_terminal
 
 _BAR_WIDTH = 20
@@ -163,6 +163,26 @@ def summary_lines(summary: Summary) -> list[str]:
     if summary.peak_memory_bytes is not None:
         lines.append(f"{summary.peak_memory_bytes / 2**20:.0f} MiB peak memory")
     return lines
+
+
+def loss_scaling_lines(record: RunRecord) -> list[str]:
+    """What an automatic loss scale did, if it did anything."""
+    scaling = record.loss_scaling
+    if scaling is None:
+        return []
+    warmup = len(scaling.warmup_skipped_steps)
+    skipped = warmup + len(scaling.skipped_steps)
+    moved = f"the loss scale went from {scaling.start:.10g} to {scaling.end:.10g}"
+    if not skipped:
+        return [] if scaling.start == scaling.end else [moved]
+    steps = len(record.warmup_step_seconds) + len(record.step_seconds)
+    line = f"{skipped} of {steps} steps skipped for gradients that were not finite"
+    if warmup:
+        line += f" ({warmup} of them in the warm-up)"
+    line += f"; {moved}"
+    if scaling.end <= 1.0:
+        line += ", its lowest: the cause is hardly fp16's range"
+    return [line]
 
 
 def _flops(per_sec: float) -> str:

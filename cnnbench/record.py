@@ -139,6 +139,26 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaling:
+    """What an automatic loss scale did.
+
+    Attributes:
+      start, end: the factor before the first step and after the last one.
+      warmup_skipped_steps, skipped_steps: numbers, from 1, of the steps before the timed
+        loop and in it whose gradients were not finite, so that no update was made (with
+        towers that train on their own: at least one of them made none).
+    """
+
+    start: float
+    end: float
+    warmup_skipped_steps: tuple[int, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_amounts("loss_scaling", self, "start", "end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Statistics derived from a record; None where its measurements do not give them.
 
@@ -181,6 +201,7 @@ class RunRecord:
       warmup_step_seconds, step_seconds: wall time of every step, in seconds.
       losses, warmup_losses: the loss of each of them; empty if none is computed.
       evaluations: in order.
+      loss_scaling: None unless the loss scale was automatic.
       environment: facts about machine and software; unknown ones are absent.
       measured: everything else that was measured. Not named by the first outline of
         schema 1, so a document without it is read as "all unknown".
@@ -206,6 +227,7 @@ class RunRecord:
     warmup_losses: tuple[float, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
+    loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -215,6 +237,12 @@ class RunRecord:
         _check_steps(
             "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
         )
+        if self.loss_scaling is not None:
+            skipped = self.loss_scaling
+            _check_numbers("skipped_steps", skipped.skipped_steps, len(self.step_seconds))
+            _check_numbers(
+                "warmup_skipped_steps", skipped.warmup_skipped_steps, len(self.warmup_step_seconds)
+            )
 
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
@@ -323,6 +351,13 @@ def _check_steps(
             raise ValueError(f"{times_key}[{index}]: {seconds} is not a positive time")
     if losses and len(losses) != len(times):
         raise ValueError(f"{losses_key}: {len(losses)} values for {len(times)} steps")
+
+
+def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
+    if list(numbers) != sorted(set(numbers)) or not all(1 <= n <= steps for n in numbers):
+        raise ValueError(
+            f"loss_scaling.{key}: {list(numbers)} are not numbers of {steps} steps in order"
+        )
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -21,8 +22,13 @@ from cnnbench.progress import Progress
 from cnnbench.statistics import RunningSpeed, total_images_per_sec
 from cnnbench.train_step import StepResult, TrainStep
 
-# Loss, and top-1 and top-5 accuracy where they are computed.
-Values = tuple[float, tuple[float, float] | None]
+
+class Values(NamedTuple):
+    """A step's results on the host; top-1 and top-5 accuracy where they are computed."""
+
+    loss: float
+    accuracies: tuple[float, float] | None
+    skipped: bool
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,13 @@ class Training:
           NonFiniteLossError: unless allowed.
           DataError: an input record that cannot be used.
         """
+        self._measurements.loss_scale_start = self._step.loss_scale.value
+        try:
+            return self._run(steps)
+        finally:
+            self._measurements.loss_scale_end = self._step.loss_scale.value
+
+    def _run(self, steps: int) -> float | None:
         loop = StepLoop(self._launch, self._read, self._config.lag)
         self._console.phase(Phase.WARM_UP)
         self._progress.start("warm-up", self._plan.warmup)
@@ -140,20 +153,19 @@ class Training:
     def _warmup_done(self, step: int, seconds: float, values: Values) -> None:
         if step == 1:
             self._measurements.first_step_seconds = seconds
-        self._measurements.add_warmup_step(seconds, values[0])
+        self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
         # Numbered -W to -1, so that the first timed step is step 1.
-        self._check_loss(step - 1 - self._plan.warmup, values[0])
+        self._check_loss(step - 1 - self._plan.warmup, values.loss)
         self._progress.update(step)
 
     def _step_done(self, step: int, seconds: float, values: Values) -> None:
         if self._measurements.first_step_seconds is None:
             self._measurements.first_step_seconds = seconds
-        loss, accuracies = values
-        self._measurements.add_step(seconds, loss)
+        self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
         self._speed.add(seconds)
-        self._check_loss(step, loss)
+        self._check_loss(step, values.loss)
         if step == 1 or step % self._config.display_every == 0:
-            self._console.row(step, self._speed.current(), loss, accuracies)
+            self._console.row(step, self._speed.current(), values.loss, values.accuracies)
         self._progress.update(step)
 
     def _check_loss(self, step: int, loss: float) -> None:
@@ -220,6 +232,7 @@ class Training:
         loss = float(result.loss.numpy())
         if not self._plan.trains and math.isfinite(loss):
             loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0
+        skipped = result.skipped is not None and bool(result.skipped.numpy())
         if result.top_1 is None or result.top_5 is None:
-            return loss, None
-        return loss, (float(result.top_1.numpy()), float(result.top_5.numpy()))
+            return Values(loss, None, skipped)
+        return Values(loss, (float(result.top_1.numpy()), float(result.top_5.numpy())), skipped)

@@ -17,6 +17,20 @@ def start(**config):
     return Measurements(command=["cnnbench", "--x=1"], config=config, explicit_flags=["x"])
 
 
+def test_skipped_steps_are_numbered_within_warm_up_and_loop():
+    run = start()
+    run.add_warmup_step(0.5, 9.0, skipped=True)
+    run.add_warmup_step(0.5, 9.0)
+    run.add_step(0.25, 8.0)
+    run.add_step(0.25, 8.0, skipped=True)
+    assert run.record().loss_scaling is None
+    run.loss_scale_start, run.loss_scale_end = 128.0, 32.0
+    scaling = run.record().loss_scaling
+    assert (scaling.start, scaling.end) == (128.0, 32.0)
+    assert scaling.warmup_skipped_steps == (1,)
+    assert scaling.skipped_steps == (2,)
+
+
 def test_everything_measured_reaches_the_record():
     run = start(x=1, names=("a", "b"))
     run.batch = Batch(per_device=8, global_=16)

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from cnnbench.progress import Messages, Progress, summary_lines
+from cnnbench.measurements import Measurements
+from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
 from cnnbench.record import Summary
 
 ERASE = "\r\x1b[K"
@@ -159,6 +160,42 @@ def test_silent_ones_are_silent(capfd):
 def summary(**values):
     names = Summary.__dataclass_fields__
     return Summary(**{**dict.fromkeys(names), **values})
+
+
+def _scaled_record(start, end, warmup=(), timed=()):
+    run = Measurements(command=[], config={})
+    for step in range(1, 4):
+        run.add_warmup_step(1.0, 1.0, skipped=step in warmup)
+        run.add_step(1.0, 1.0, skipped=step in timed)
+    run.loss_scale_start, run.loss_scale_end = start, end
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("record", "lines"),
+    [
+        (_scaled_record(None, None), []),
+        (_scaled_record(128.0, 128.0), []),
+        (_scaled_record(128.0, 512.0), ["the loss scale went from 128 to 512"]),
+        (
+            _scaled_record(2.0**24, 2.0**23, timed=[1]),
+            [
+                "1 of 6 steps skipped for gradients that were not finite; "
+                "the loss scale went from 16777216 to 8388608"
+            ],
+        ),
+        (
+            _scaled_record(4.0, 1.0, [1, 2], [3]),
+            [
+                "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
+                "warm-up); the loss scale went from 4 to 1, its lowest: the cause is hardly "
+                "fp16's range"
+            ],
+        ),
+    ],
+)
+def test_what_an_automatic_loss_scale_did(record, lines):
+    assert loss_scaling_lines(record) == lines
 
 
 def test_summary_in_words():

@@ -17,6 +17,7 @@ from cnnbench.record import (
     Batch,
     ErrorInfo,
     Evaluation,
+    LossScaling,
     Measured,
     ModelInfo,
     Placement,
@@ -79,7 +80,7 @@ def test_document_has_the_keys_of_schema_1():
         *("schema", "run_id", "started_at", "status", "error", "command", "config"),
         *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
         *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
-        *("measured", "summary", "environment"),
+        *("measured", "loss_scaling", "summary", "environment"),
     }
     assert set(document["batch"]) == {"per_device", "global"}
     assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
@@ -184,6 +185,31 @@ def test_document_without_measured_is_read_as_unknown():
     assert record.summary().images_per_sec == pytest.approx(24 / 0.7)
 
 
+def test_loss_scaling_survives_and_may_be_missing():
+    scaling = LossScaling(start=128.0, end=64.0, warmup_skipped_steps=(1,), skipped_steps=(2, 3))
+    record = make_record(loss_scaling=scaling)
+    document = record.to_dict()
+    assert document["loss_scaling"]["skipped_steps"] == [2, 3]
+    assert RunRecord.from_dict(document) == record
+    del document["loss_scaling"]
+    assert RunRecord.from_dict(document) == make_record()
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers"),
+    [
+        ("skipped_steps", (0,)),
+        ("skipped_steps", (4,)),
+        ("skipped_steps", (2, 1)),
+        ("skipped_steps", (1, 1)),
+        ("warmup_skipped_steps", (2,)),
+    ],
+)
+def test_skipped_steps_are_steps_of_the_run(key, numbers):
+    with pytest.raises(ValueError, match=rf"^loss_scaling\.{key}: "):
+        make_record(loss_scaling=LossScaling(start=2.0, end=1.0, **{key: numbers}))
+
+
 def test_unknown_keys_are_ignored():
     document = make_record().to_dict()
     document["added_later"] = {"x": 1}
@@ -205,7 +231,9 @@ def all_keys(document, path=()):
             yield from all_keys(value, (*path, key))
 
 
-REQUIRED = [p for p in all_keys(make_record().to_dict()) if p[0] not in ("summary", "measured")]
+# The summary is not read; the others were not there in the first documents of schema 1.
+NOT_REQUIRED = ("summary", "measured", "loss_scaling")
+REQUIRED = [p for p in all_keys(make_record().to_dict()) if p[0] not in NOT_REQUIRED]
 
 
 @pytest.mark.parametrize("path", REQUIRED, ids=".".join)
