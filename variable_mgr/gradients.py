@@ -13,10 +13,19 @@ DeviceGrads: TypeAlias = "Sequence[Sequence[tuple[Gradient, tf.Variable]]]"
 
 
 class Column(NamedTuple):
-    """One logical variable: the gradient of each tower and the variable it is for."""
+    """One logical variable: the gradient of each tower and the variable it is for.
 
-    gradients: list[tf.Tensor]
+    Gradients are dense tensors of the variable's shape and dtype, or, if `sparse`, all
+    tf.IndexedSlices with values in the dtype of the tower's computation.
+    """
+
+    gradients: list[Any]
     variables: list[tf.Variable]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the gradients are tf.IndexedSlices."""
+        return isinstance(self.gradients[0], tf.IndexedSlices)
 
 
 def dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
@@ -33,8 +42,10 @@ def dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
     return _cast(gradient, variable.dtype)
 
 
-def columns(device_grads: DeviceGrads, devices: Sequence[str]) -> list[Column]:
-    """Turns gradients by tower into gradients by variable, all dense.
+def columns(
+    device_grads: DeviceGrads, devices: Sequence[str], keep_sparse: bool = False
+) -> list[Column]:
+    """Turns gradients by tower into gradients by variable.
 
     The gradient of a tower whose loss does not use the variable is zero, so a mean
     still divides by the number of towers. A variable that no tower uses is left
@@ -43,21 +54,25 @@ def columns(device_grads: DeviceGrads, devices: Sequence[str]) -> list[Column]:
     Args:
       device_grads: device_grads[t][g] is the pair (gradient, variable) of tower t.
       devices: the towers' devices, in the same order.
+      keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
+        None keeps them, with no slices for None. Otherwise all is made dense.
 
     Raises:
       ValueError: if towers differ in number from devices, or in their gradients.
     """
     result = []
     for pairs in zip(*_checked(device_grads, devices), strict=True):
-        if all(gradient is None for gradient, _ in pairs):
+        present = [gradient for gradient, _ in pairs if gradient is not None]
+        if not present:
             continue
+        sparse = keep_sparse and all(isinstance(g, tf.IndexedSlices) for g in present)
         gradients = []
         for (gradient, variable), device in zip(pairs, devices, strict=True):
             with tf.device(device):
                 if gradient is None:
-                    gradients.append(tf.zeros(variable.shape, variable.dtype))
+                    gradients.append(_nothing(variable, present[0] if sparse else None))
                 else:
-                    gradients.append(dense(gradient, variable))
+                    gradients.append(gradient if sparse else dense(gradient, variable))
         result.append(Column(gradients, [variable for _, variable in pairs]))
     return result
 
@@ -74,6 +89,15 @@ def _checked(device_grads: DeviceGrads, devices: Sequence[str]) -> DeviceGrads:
     if len(counts) > 1:
         raise ValueError(f"towers have different numbers of gradients: {counts}")
     return device_grads
+
+
+def _nothing(variable: tf.Variable, like: tf.IndexedSlices | None) -> Gradient:
+    """A gradient that adds nothing: zeros, or no slices if others have slices."""
+    if like is None:
+        return tf.zeros(variable.shape, variable.dtype)
+    return tf.IndexedSlices(
+        tf.zeros([0, *variable.shape[1:]], like.values.dtype), tf.zeros([0], like.indices.dtype)
+    )
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

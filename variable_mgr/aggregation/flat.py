@@ -1,0 +1,143 @@
+"""Tensors laid end to end in flat buffers that come apart without being copied.
+
+TensorFlow hands out a part of a tensor as a view, without copying, if the part begins
+and ends on a multiple of 64 bytes. Padding every tensor to that would send the padding
+too, so instead the tensors that are whole lines of 64 bytes come first, and the others
+(the biases of odd length) after them: those are copied when the buffer comes apart,
+and are few and small in every network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+LINE_BYTES = 64
+
+
+class _Piece(NamedTuple):
+    """What of one tensor lies in one buffer."""
+
+    tensor: int
+    size: int
+
+
+class FlatLayout:
+    """Where tensors of known shapes lie in flat buffers.
+
+    Args:
+      shapes: of the tensors; fully known.
+      dtype: of all of them.
+      buffers: how many buffers of equal size; what is left over goes to the last.
+        They end on whole lines if they are a line long at all.
+    """
+
+    def __init__(self, shapes: Sequence[tf.TensorShape], dtype: tf.DType, buffers: int = 1) -> None:
+        self._shapes = [tuple(shape.as_list()) for shape in shapes]
+        self._dtype = dtype
+        self._line = LINE_BYTES // dtype.size
+        sizes = [math.prod(shape) for shape in self._shapes]
+        # Sorting is stable: within both kinds the order stays.
+        order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
+        self._buffers = _cut(
+            [_Piece(i, sizes[i]) for i in order if sizes[i]],
+            buffer_sizes(sum(sizes), buffers, self._line),
+        )
+        self._parts: list[list[int]] = [[] for _ in sizes]
+        for pieces in self._buffers:
+            for piece in pieces:
+                self._parts[piece.tensor].append(piece.size)
+
+    def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The buffers, made on the current device; each needs only the tensors in it."""
+        flatten = tf.constant([-1])
+        parts = []
+        for tensor, sizes in zip(tensors, self._parts, strict=True):
+            if not sizes:
+                parts.append(iter(()))
+                continue
+            flat = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, flatten)
+            parts.append(iter(tf.split(flat, sizes) if len(sizes) > 1 else [flat]))
+        return [
+            _concatenated([next(parts[piece.tensor]) for piece in pieces], self._dtype)
+            for pieces in self._buffers
+        ]
+
+    def split(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What `join` was given, or its reduction, taken apart on the current device."""
+        parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
+        for buffer, pieces in zip(buffers, self._buffers, strict=True):
+            for piece, part in zip(pieces, self._split_one(buffer, pieces), strict=True):
+                parts[piece.tensor].append(part)
+        # One constant per shape: networks repeat theirs, and every op costs.
+        constants: dict[tuple[int, ...], tf.Tensor] = {}
+        result = []
+        for shape, own in zip(self._shapes, parts, strict=True):
+            flat = _concatenated(own, self._dtype)
+            if len(shape) != 1:
+                if shape not in constants:
+                    constants[shape] = tf.constant(shape, tf.int32)
+                flat = tf.reshape(flat, constants[shape])
+            result.append(flat)
+        return result
+
+    def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
+        # A single odd size makes the op copy all of its outputs; hence two ops.
+        head = 0
+        while head < len(pieces) and pieces[head].size % self._line == 0:
+            head += 1
+        whole = [piece.size for piece in pieces[:head]]
+        odd = [piece.size for piece in pieces[head:]]
+        if whole and odd:
+            begin = sum(whole)
+            return [
+                *_split(tf.slice(buffer, [0], [begin]), whole),
+                *_split(tf.slice(buffer, [begin], [sum(odd)]), odd),
+            ]
+        return _split(buffer, whole or odd)
+
+
+def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
+    """Elements of each of several equal buffers, what is left over in the last.
+
+    Args:
+      elements: to be distributed.
+      buffers: how many, at least 1.
+      line: all but the last are multiples of it, unless their size is below it.
+    """
+    share = elements // buffers
+    if share >= line:
+        share -= share % line
+    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
+
+
+def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
+    """Distributes pieces over buffers of given sizes, cutting those that straddle an end."""
+    buffers: list[list[_Piece]] = []
+    left = list(reversed(pieces))
+    for size in sizes:
+        buffers.append([])
+        while size:
+            piece = left.pop()
+            here = min(size, piece.size)
+            buffers[-1].append(_Piece(piece.tensor, here))
+            if here < piece.size:
+                left.append(_Piece(piece.tensor, piece.size - here))
+            size -= here
+    return buffers
+
+
+def _split(buffer: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+    if len(sizes) < 2:
+        return [buffer] * len(sizes)
+    parts: list[tf.Tensor] = tf.split(buffer, sizes)
+    return parts
+
+
+def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    if not parts:
+        return tf.zeros([0], dtype)
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)

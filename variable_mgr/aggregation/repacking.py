@@ -1,0 +1,55 @@
+"""All gradients in a few flat packs, so that the number of variables costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.aggregation.flat import FlatLayout
+from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
+from cnnbench.variable_mgr.aggregation.static import common_dtype, static_shapes
+
+
+@dataclass(frozen=True)
+class Repacking:
+    """Lays all tensors end to end and cuts them into equal flat packs.
+
+    Each pack is made of its own tensors alone, so it can leave while the backward
+    pass still computes others. Every device takes apart what it is given: the parts
+    are views, whereas handing parts from device to device costs an op for each.
+
+    Attributes:
+      packs: how many; what is left over goes to the last.
+      devices: of the towers.
+
+    Raises:
+      FlagError: fewer than one pack.
+    """
+
+    packs: int
+    devices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.packs < 1:
+            raise FlagError("gradient_repacking", self.packs, "must be 1 pack or more")
+
+    def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
+        """See `Stage.__call__`; the tensors must have one dtype."""
+        if not tensors[0]:
+            return tensors, lambda reduced: reduced
+        layout = FlatLayout(static_shapes(tensors), common_dtype(tensors), self.packs)
+
+        def inverse(reduced: TowerTensors) -> TowerTensors:
+            result = []
+            for device, own in zip(self.devices, reduced, strict=True):
+                with tf.device(device):
+                    result.append(layout.split(own))
+            return result
+
+        packed = []
+        for device, own in zip(self.devices, tensors, strict=True):
+            with tf.device(device):
+                packed.append(layout.join(own))
+        return packed, inverse
