@@ -1,30 +1,13 @@
-"""`--result_csv`: one row per run in a table with fixed columns.
-
-Several processes may append to one file at a time, and any of them may be killed:
-a row is written with one call under a lock, and a row that a dead process left torn
-is taken off before the next one is added. To make torn rows recognisable, no cell
-contains a line break and the last cell of every row is the schema number.
-"""
+"""`--result_csv`: one row per run in a table with fixed columns; see `CsvTable`."""
 
 from __future__ import annotations
 
-import csv
-import errno
-import fcntl
-import io
-import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 
-from cnnbench.errors import FlagError
-from cnnbench.files import resolve_output, sync_folder, write_all
+from cnnbench.csv_table import CsvTable
 from cnnbench.record import SCHEMA, RunRecord
-from cnnbench.record_codec import Json, encode
-
-_FLAG = "result_csv"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 _SUMMARY = (
     "images_per_sec",
@@ -100,6 +83,8 @@ COLUMNS = (
 )
 """The header, always all of it in this order; unknown values are empty cells."""
 
+_TABLE = CsvTable("result_csv", COLUMNS, SCHEMA)
+
 
 def prepare(path: str) -> None:
     """Proves before the run that a row can be appended after it.
@@ -107,13 +92,7 @@ def prepare(path: str) -> None:
     Raises:
       FlagError: the path cannot be written, or it is a table with other columns.
     """
-    target = resolve_output(_FLAG, path)
-    if target.exists():
-        try:
-            with target.open("rb") as file:
-                _check_header(path, file.readline())
-        except OSError as error:
-            raise FlagError(_FLAG, path, f"cannot be read: {error.strerror}") from error
+    _TABLE.prepare(path)
 
 
 def append(path: str, record: RunRecord) -> None:
@@ -123,24 +102,7 @@ def append(path: str, record: RunRecord) -> None:
       FlagError: the path can no longer be written, or has become another table.
       OSError: such as a full disk; the file is as it was.
     """
-    target = resolve_output(_FLAG, path)
-    cells = row(record)
-    line = _line([cells[name] for name in COLUMNS])
-    descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        with _locked(descriptor):
-            end, separator = _end_of_rows(path, descriptor)
-            os.ftruncate(descriptor, end)
-            header = _line(COLUMNS) if end == 0 else b""
-            try:
-                write_all(descriptor, header + separator + line)
-                os.fsync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, end)
-                raise
-    finally:
-        os.close(descriptor)
-    sync_folder(target.parent)
+    _TABLE.append(path, [row(record)])
 
 
 def row(record: RunRecord) -> dict[str, str]:
@@ -148,7 +110,6 @@ def row(record: RunRecord) -> dict[str, str]:
     startup = record.startup_seconds
     evaluation = record.evaluations[-1] if record.evaluations else None
     values: dict[str, object] = {
-        **dict.fromkeys(COLUMNS),
         "run_id": record.run_id,
         "started_at": record.started_at,
         "status": record.status,
@@ -167,9 +128,8 @@ def row(record: RunRecord) -> dict[str, str]:
         **_sections(record),
         "error": f"{record.error.type}: {record.error.message}" if record.error else None,
         "command": shlex.join(record.command),
-        "schema": SCHEMA,
     }
-    return {name: _cell(encode(values[name])) for name in COLUMNS}
+    return _TABLE.cells(values)
 
 
 def _sections(record: RunRecord) -> Mapping[str, object]:
@@ -190,103 +150,3 @@ def _sections(record: RunRecord) -> Mapping[str, object]:
         names = ("device", "num_towers", "num_workers", "variable_update", "all_reduce")
         values |= {name: getattr(record.placement, name) for name in names}
     return values
-
-
-def _cell(value: Json) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ";".join(_cell(item) for item in value)
-    if isinstance(value, str):
-        # One row is one line, whatever an error message contains.
-        return " ".join("".join(c if c.isprintable() else " " for c in value).split())
-    return repr(value)
-
-
-def _line(cells: Iterable[str]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode("utf-8", "backslashreplace")
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Keeps other processes that append out; the kernel frees a dead one's lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        # Some network file systems have no locks; O_APPEND still keeps rows apart.
-        if error.errno not in _NO_LOCKS:
-            raise
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _end_of_rows(path: str, descriptor: int) -> tuple[int, bytes]:
-    """Where the complete rows end, and what to write between them and the next one."""
-    size = os.fstat(descriptor).st_size
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        header = file.readline()
-        if not header.endswith(b"\n") and _line(COLUMNS).startswith(header):
-            return 0, b""
-        _check_header(path, header)
-        if not header.endswith(b"\n"):
-            return size, b"\n"
-        last_start = _start_of_last_line(file, size)
-        file.seek(last_start)
-        last = file.read()
-    if last.endswith(b"\n"):
-        return size, b""
-    # An editor may have dropped the last line's end; a killed process tears the row.
-    return (size, b"\n") if _is_complete(last) else (last_start, b"")
-
-
-def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
-    """Offset of the last line, with or without its end; reads backwards in blocks."""
-    block = 1 << 14
-    position = size - 1
-    while position > 0:
-        start = max(0, position - block)
-        file.seek(start)
-        found = file.read(position - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        position = start
-    return 0
-
-
-def _is_complete(line: bytes) -> bool:
-    try:
-        (cells,) = csv.reader([line.decode("utf-8")], strict=True)
-    except (csv.Error, UnicodeDecodeError, ValueError):
-        return False
-    return len(cells) == len(COLUMNS) and cells[-1] == str(SCHEMA)
-
-
-def _check_header(path: str, line: bytes) -> None:
-    """Refuses a table that is not ours; accepts what spreadsheets do to line ends."""
-    text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
-    if not line or (not line.endswith(b"\n") and ",".join(COLUMNS).startswith(text)):
-        return  # empty, or torn while the very first row was written
-    names = text.split(",")  # no name of a column needs quotes
-    if tuple(names) == COLUMNS:
-        return
-    unlike = next(
-        (i for i, pair in enumerate(zip(names, COLUMNS, strict=False)) if pair[0] != pair[1]),
-        min(len(names), len(COLUMNS)),
-    )
-    found = repr(names[unlike]) if unlike < len(names) else "nothing"
-    wanted = repr(COLUMNS[unlike]) if unlike < len(COLUMNS) else "nothing"
-    raise FlagError(
-        _FLAG,
-        path,
-        f"has other columns than this version writes (column {unlike + 1} is {found}, not "
-        f"{wanted}); give a new file",
-    )

@@ -13,7 +13,7 @@ import time
 import pandas as pd
 import pytest
 
-from cnnbench import result_csv
+from cnnbench import csv_table, result_csv
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.measurements import Measurements
 from cnnbench.record import Batch, Evaluation, ModelInfo, Placement
@@ -221,7 +221,7 @@ def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         os.write(descriptor, data[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(result_csv, "write_all", full_disk)
+    monkeypatch.setattr(csv_table, "write_all", full_disk)
     with pytest.raises(OSError, match="No space"):
         result_csv.append(str(path), a_run().record())
     assert path.read_bytes() == before
