@@ -1,0 +1,13 @@
+"""Shuffle over the devices that have the values."""
+
+from __future__ import annotations
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.all_reduce.shuffle import Shuffle
+
+
+@register("psgpu")
+def shuffle_over_devices(context: ReduceContext) -> Shuffle:
+    """Sums shards on the devices themselves."""
+    return Shuffle(context.devices, context.devices, context.shards)

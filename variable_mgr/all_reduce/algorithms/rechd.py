@@ -1,0 +1,134 @@
+"""Recursive halving and doubling, for any number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat, memory_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+
+
+@register("rechd")
+class RecursiveHalvingDoubling:
+    """Reduce-scatter by exchanging ever smaller halves, all-gather by ever larger ones.
+
+    The devices stand in ranks. As many of them as are a power of two, p, take part in the
+    rounds; rank p + r, if there is one, first shares the addition of its own and rank r's
+    values with rank r, one half of the tensor each, and is given the result at the end.
+
+    Raises:
+      ValueError: shards are asked for.
+    """
+
+    def __init__(self, context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError("rechd takes no shards")
+        self._devices = context.devices
+        self._power = 1 << (len(context.devices).bit_length() - 1)
+
+    def device(self, rank: int, index: int = 0) -> str:
+        """The device of a rank for tensor `index`; it completes the chunk of that number."""
+        return self._devices[(rank + index) % len(self._devices)]
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`."""
+        count = len(self._devices)
+        order = [self.device(rank, index) for rank in range(count)]
+        cut = Cut(tensors[0], self._power)
+        values = []
+        for rank, device in enumerate(order):
+            with tf.device(device):
+                values.append(cut.flat(tensors[(rank + index) % count]))
+        chunks = _halve(values, cut, order, self._power)
+        return cut.join(_double(chunks, order), self._devices, index)
+
+
+# A part of a tensor, None where the tensor has fewer chunks than there are ranks.
+_Part: TypeAlias = "tf.Tensor | None"
+
+
+def _halve(values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int) -> list[_Part]:
+    """Adds until each rank below `power` has the sum of the chunk of its number."""
+    sizes = [*cut.sizes, *[0] * (power - len(cut))]
+    parts: list[_Part] = list(values)
+    length = power
+    while length > 1:
+        length //= 2
+        halves = []
+        for rank, (part, device) in enumerate(zip(parts, order, strict=False)):
+            begin = rank % power & -2 * length
+            middle, end = begin + length, begin + 2 * length
+            with tf.device(device):
+                halves.append(_split(part, sum(sizes[begin:middle]), sum(sizes[middle:end]), cut))
+        for extra in range(power, len(parts)):
+            mine, lower = halves[extra], halves[extra - power]
+            halves[extra - power] = (
+                _add(lower[0], mine[0], order[extra - power]),
+                _add(mine[1], lower[1], order[extra]),
+            )
+        sides = [int(rank & length > 0) for rank in range(power)]
+        parts = [
+            _add(halves[rank][side], halves[rank ^ length][side], order[rank])
+            for rank, side in enumerate(sides)
+        ]
+    return parts
+
+
+def _split(part: _Part, lower: int, upper: int, cut: Cut) -> tuple[_Part, _Part]:
+    if part is None or upper == 0:
+        return part, None
+    first, second = cut.split(part, (lower, upper))
+    return first, second
+
+
+def _add(own: _Part, other: _Part, device: str) -> _Part:
+    if own is None:
+        return None
+    with tf.device(device):
+        return tf.add(own, other)
+
+
+def _double(chunks: Sequence[_Part], order: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+    """Exchanges blocks of 1, 2, 4... chunks until every memory has them all, in order."""
+    power = len(chunks)
+    memories = [memory_of(device) for device in order]
+    # The pieces of the block that begins at a chunk, in a memory.
+    held = {
+        (memory, rank): [] if chunk is None else [chunk]
+        for rank, (memory, chunk) in enumerate(zip(memories, chunks, strict=False))
+    }
+    length = 1
+    while length < power:
+        for rank, memory in enumerate(memories[:power]):
+            partner = rank ^ length
+            block = partner & -length
+            if (memory, block) not in held:
+                sent = held[memories[partner], block]
+                held[memory, block] = _send(sent, order[partner], order[rank])
+        doubled = {}
+        for rank, memory in enumerate(memories[:power]):
+            begin = rank & -2 * length
+            if (memory, begin) not in doubled:
+                doubled[memory, begin] = held[memory, begin] + held[memory, begin + length]
+        held = doubled
+        length *= 2
+    result = {memory: pieces for (memory, _), pieces in held.items()}
+    for extra in range(power, len(order)):
+        if memories[extra] not in result:
+            pieces = result[memories[extra - power]]
+            result[memories[extra]] = _send(pieces, order[extra - power], order[extra])
+    return result
+
+
+def _send(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
+    """Sends a block as one message, however many pieces it has come in."""
+    if not pieces:
+        return []
+    with tf.device(sender):
+        block = concat(pieces)
+    with tf.device(receiver):
+        return [tf.identity(block)]

@@ -1,0 +1,70 @@
+"""Double binary tree: two trees, in which every device is a leaf of at least one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import add_up
+
+
+@register("tree")
+class DoubleBinaryTree:
+    """Sums each half of a tensor up a tree of its own, and sends the sum down again.
+
+    The trees are those of Sanders, Speck and Träff, which NCCL uses: the places 1..n of a
+    tree hang together by the number of their trailing zero bits, so odd places are leaves.
+    In the second tree each device stands one place further, so an inner device of one tree
+    is a leaf of the other. With k shards each half travels as k chunks, one behind the other.
+    """
+
+    def __init__(self, context: ReduceContext) -> None:
+        self._devices = context.devices
+        self._shards = context.shards
+
+    def device(self, chunk: int, place: int, index: int = 0) -> str:
+        """Which device stands at a place, 1..n, of the tree of a chunk of tensor `index`."""
+        return self._devices[(place - 1 - chunk % 2 + index) % len(self._devices)]
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`."""
+        cut = Cut(tensors[0], 2 * self._shards)
+        parts = dict(zip(self._devices, cut.chunks(tensors, self._devices), strict=True))
+        count = len(self._devices)
+        # Children before their parents.
+        upwards = sorted(range(1, count + 1), key=_level)
+        root = upwards[-1]
+        sums = []
+        for chunk in range(len(cut)):
+            at = {place: self.device(chunk, place, index) for place in upwards}
+            values = {place: [parts[at[place]][chunk]] for place in upwards}
+            for place in upwards:
+                with tf.device(at[place]):
+                    total = add_up(values[place])
+                if place != root:
+                    values[parent(place, count)].append(total)
+            downwards = ((at[parent(place, count)], at[place]) for place in reversed(upwards[:-1]))
+            sums.append(spread(total, at[root], downwards))
+        return cut.join(by_memory(sums, self._devices), self._devices, index)
+
+
+def parent(place: int, count: int) -> int:
+    """The parent of a place in the tree of the places 1..count; not of the root.
+
+    Going up, the lowest one bit of a place moves one bit further; places beyond the
+    last are left out, and their children go to the next ancestor there is.
+    """
+    while True:
+        lowest = _level(place)
+        place = (place & ~lowest) | (lowest << 1)
+        if place <= count:
+            return place
+
+
+def _level(place: int) -> int:
+    """The lowest one bit."""
+    return place & -place

@@ -1,0 +1,158 @@
+"""Tensors cut into chunks, sums of chunks on their way, and the tensor joined again.
+
+Ring, trees and shuffles say where each chunk is summed and along which hops its sum
+spreads; everything else is here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+# TensorFlow hands out a part of a buffer without a copy if the part begins and ends on
+# such a boundary, in bytes.
+ALIGNMENT = 64
+# Smaller chunks cost more in operations and messages than they gain in parallel work.
+MIN_CHUNK_BYTES = 16 * 1024
+
+# A sum by the memory in which it lies.
+Copies: TypeAlias = "Mapping[str, tf.Tensor]"
+
+
+@functools.cache
+def process_of(device: str) -> str:
+    """The job and task of a full device string."""
+    return device.rpartition("/")[0]
+
+
+@functools.cache
+def memory_of(device: str) -> str:
+    """The memory a device computes in: CPU devices of one process have it in common.
+
+    A tensor moves between devices of one memory by reference, so these need neither
+    hops nor copies of their own.
+    """
+    return process_of(device) if ":CPU:" in device.upper() else device
+
+
+def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
+    """Cuts into at most `most` chunks of one aligned size, of which the last may be shorter.
+
+    Args:
+      elements: of the tensor.
+      most: chunks, at least 1.
+      itemsize: bytes of an element.
+
+    Returns:
+      Elements of each chunk. No chunk is empty, except the one of an empty tensor.
+    """
+    unit = ALIGNMENT // itemsize
+    size = max(-(-elements // most), MIN_CHUNK_BYTES // itemsize)
+    size = -(-size // unit) * unit
+    full, rest = divmod(elements, size)
+    return (size,) * full + ((rest,) if rest else ()) or (0,)
+
+
+class Cut:
+    """How tensors of one shape and dtype are cut and joined.
+
+    Args:
+      like: a tensor of this shape and dtype.
+      most: chunks.
+
+    Attributes:
+      sizes: elements of each chunk.
+    """
+
+    def __init__(self, like: tf.Tensor, most: int) -> None:
+        self._shape = like.shape
+        elements: int = like.shape.num_elements()
+        self.sizes = chunk_sizes(elements, most, like.dtype.size)
+        # Whole rows of ALIGNMENT bytes can be split by one operation without a copy.
+        unit = ALIGNMENT // like.dtype.size
+        self._row = unit if elements % unit == 0 else 1
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def flat(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor in the form in which it is split and joined; a view of it."""
+        if len(self.sizes) < 2:
+            return tensor
+        return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
+
+    def split(self, flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+        """Parts of a flat tensor, by their elements; views where the sizes are aligned."""
+        if len(sizes) < 2:
+            return [flat]
+        if self._row > 1:
+            return list(tf.split(flat, [size // self._row for size in sizes]))
+        begins = (sum(sizes[:number]) for number in range(len(sizes)))
+        return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
+
+    def chunks(self, tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> list[list[tf.Tensor]]:
+        """The chunks of each tensor, made on its device."""
+        result = []
+        for tensor, device in zip(tensors, devices, strict=True):
+            with tf.device(device):
+                result.append(self.split(self.flat(tensor), self.sizes))
+        return result
+
+    def join(
+        self, pieces: Mapping[str, Sequence[tf.Tensor]], devices: Sequence[str], index: int
+    ) -> list[tf.Tensor]:
+        """Joins pieces into a tensor, once in each memory.
+
+        Args:
+          pieces: consecutive parts of the tensor, for the memory of each device.
+          devices: who is given the tensor.
+          index: chooses which of the devices of one memory joins.
+
+        Returns:
+          The tensor for each device, the same object within a memory.
+        """
+        first = index % len(devices)
+        joined: dict[str, tf.Tensor] = {}
+        for device in (*devices[first:], *devices[:first]):
+            memory = memory_of(device)
+            if memory not in joined:
+                with tf.device(device):
+                    joined[memory] = self._joined(pieces[memory])
+        return [joined[memory_of(device)] for device in devices]
+
+    def _joined(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+        return pieces[0] if len(self.sizes) == 1 else tf.reshape(concat(pieces), self._shape)
+
+
+def concat(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+    """One flat tensor on the current device; no operation for a single piece."""
+    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+
+def spread(total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]]) -> dict[str, tf.Tensor]:
+    """Sends a tensor along hops from device to device.
+
+    Args:
+      total: the tensor.
+      source: its device.
+      hops: (sender, receiver), each sender after it has received.
+
+    Returns:
+      The tensor in each memory that it comes to.
+    """
+    copies = {memory_of(source): total}
+    for sender, receiver in hops:
+        memory = memory_of(receiver)
+        if memory not in copies:
+            with tf.device(receiver):
+                copies[memory] = tf.identity(copies[memory_of(sender)])
+    return copies
+
+
+def by_memory(sums: Sequence[Copies], devices: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+    """The chunks in the memory of each device."""
+    memories = {memory_of(device) for device in devices}
+    return {memory: [copies[memory] for copies in sums] for memory in memories}

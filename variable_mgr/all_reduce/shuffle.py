@@ -1,0 +1,65 @@
+"""Shuffle: each shard of a tensor is summed on a device of its own and sent to all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
+from cnnbench.variable_mgr.gradients import add_up
+
+
+def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """Groups of devices for the shards of one tensor; together they use all devices.
+
+    As in tf_cnn_benchmarks, group g takes every (number of groups)-th device from g on,
+    and starts again at the first device where these run out: "abcde" in groups of 2 are
+    "ad", "be" and "ca".
+
+    Raises:
+      ValueError: fewer devices than a group needs.
+    """
+    if size > len(devices):
+        raise ValueError(
+            f"{size} shards need as many different devices to gather on, and there are "
+            f"only {len(devices)}"
+        )
+    groups = -(-len(devices) // size)
+    return [
+        tuple(devices[(group + place * groups) % len(devices)] for place in range(size))
+        for group in range(groups)
+    ]
+
+
+class Shuffle:
+    """Sums each shard on one device of a group; tensors take the groups in turn.
+
+    Args:
+      devices: who has the values and is given the sum.
+      gather_devices: where shards are summed.
+      shards: of each tensor.
+
+    Raises:
+      ValueError: more shards than devices to gather on.
+    """
+
+    def __init__(self, devices: Sequence[str], gather_devices: Sequence[str], shards: int) -> None:
+        self._devices = devices
+        self._groups = gather_groups(gather_devices, shards)
+
+    def device(self, chunk: int, index: int = 0) -> str:
+        """Where a shard of tensor `index` is summed."""
+        return self._groups[index % len(self._groups)][chunk]
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`."""
+        cut = Cut(tensors[0], len(self._groups[0]))
+        parts = cut.chunks(tensors, self._devices)
+        sums = []
+        for chunk, values in enumerate(zip(*parts, strict=True)):
+            source = self.device(chunk, index)
+            with tf.device(source):
+                total = add_up(values)
+            sums.append(spread(total, source, ((source, device) for device in self._devices)))
+        return cut.join(by_memory(sums, self._devices), self._devices, index)
