@@ -134,6 +134,14 @@ class TrainStep:
         self._loss_scale = loss_scale
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
+        # Made here and not while tracing: a function that creates variables is traced twice.
+        copies = [
+            copy
+            for tower in range(len(self._devices))
+            for copy in manager.trainable_variables_on_device(tower)
+        ]
+        for device in dict.fromkeys(copy.device for copy in copies):
+            self._add_learning_rate(device)
         with tf.device(self._devices[0]):
             self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._function: Any = None
@@ -355,12 +363,16 @@ class TrainStep:
         )
 
     def _learning_rate_on(self, device: str) -> tf.Tensor:
-        if device not in self._learning_rates:
-            with tf.init_scope(), tf.device(device):
-                self._learning_rates[device] = tf.Variable(
-                    self._learning_rate, trainable=False, name="learning_rate"
-                )
+        if device not in self._learning_rates:  # it holds none of the variables it updates
+            with tf.init_scope():
+                self._add_learning_rate(device)
         return tower_variable.read(self._learning_rates[device])
+
+    def _add_learning_rate(self, device: str) -> None:
+        with tf.device(device):
+            self._learning_rates[device] = tf.Variable(
+                self._learning_rate, trainable=False, name="learning_rate"
+            )
 
     def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         bound = self._config.gradient_clip

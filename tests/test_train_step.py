@@ -12,6 +12,7 @@ import tensorflow as tf
 from cnnbench.assembly import BuiltRun
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
+from cnnbench.train_step import TrainStep
 
 
 def build(**flags: object) -> BuiltRun:
@@ -199,6 +200,31 @@ def test_reading_the_loss_means_the_step_is_over() -> None:
     updates = {o for o in operations if o.type == "ResourceApplyGradientDescent"}
     assert len(updates) == 2 * 8
     assert updates <= waited_for
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+@pytest.mark.parametrize("parameter_device", ["cpu", "gpu"])
+def test_a_step_is_traced_once(
+    mode: str, parameter_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = []
+    trace = TrainStep._step
+
+    def counted(self: TrainStep, *batches: object) -> object:
+        traces.append(self)
+        return trace(self, *batches)
+
+    monkeypatch.setattr(TrainStep, "_step", counted)
+    build(
+        model="trivial",
+        num_gpus=2,
+        batch_size=2,
+        variable_update=mode,
+        local_parameter_device=parameter_device,
+        precision="fp16",
+        fp16_enable_auto_loss_scale=True,
+    )
+    assert len(traces) == 1
 
 
 def test_forward_only_has_no_gradients_and_no_updates() -> None:
