@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -69,13 +70,12 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     """
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
-    hints = typing.get_type_hints(cls)
     values = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        where = f"{path}.{json_key(field)}" if path else json_key(field)
-        if json_key(field) in data:
-            values[field.name] = _decode(hints[field.name], data[json_key(field)], where)
-        elif not field.metadata.get("optional"):
+    for name, key, hint, optional in _schema(cls):
+        where = f"{path}.{key}" if path else key
+        if key in data:
+            values[name] = _decode(hint, data[key], where)
+        elif not optional:
             raise ValueError(f"{where}: missing")
     return cls(**values)
 
@@ -83,6 +83,16 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
 def json_key(field: dataclasses.Field[Any]) -> str:
     """The JSON key of a dataclass field."""
     return field.name.rstrip("_")
+
+
+@functools.cache
+def _schema(cls: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Name, key, type and optionality of each field; finding the types out is slow."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        (field.name, json_key(field), hints[field.name], bool(field.metadata.get("optional")))
+        for field in dataclasses.fields(cls)
+    )
 
 
 def _decode(hint: Any, data: object, path: str) -> Any:
@@ -97,6 +107,8 @@ def _decode(hint: Any, data: object, path: str) -> Any:
         if not isinstance(data, list):
             raise ValueError(f"{path}: expected a list, got {_shown(data)}")
         item = typing.get_args(hint)[0]
+        if item is float and set(map(type, data)) <= {float}:
+            return tuple(data)  # the series of a record, thousands of values
         return tuple(_decode(item, d, f"{path}[{i}]") for i, d in enumerate(data))
     if origin is Mapping:
         if not isinstance(data, dict):
