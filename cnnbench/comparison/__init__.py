@@ -12,22 +12,35 @@ Imports no TensorFlow. What others need of it:
 
 from __future__ import annotations
 
+from cnnbench.comparison.compare import compare_records
 from cnnbench.comparison.evidence import Case, aa_spread
 from cnnbench.comparison.judging import Judgement, judge, judge_all
+from cnnbench.comparison.loading import Loaded, Skipped, load_records
 from cnnbench.comparison.metrics import METRICS, Metric
 from cnnbench.comparison.policy import Policy
 from cnnbench.comparison.reasons import processes_needed
+from cnnbench.comparison.render import FORMATS, render
+from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
 
 __all__ = [
+    "FORMATS",
     "METRICS",
     "Case",
+    "Comparison",
+    "Entry",
     "Judgement",
+    "Loaded",
     "Metric",
     "Policy",
+    "Result",
+    "Skipped",
     "Verdict",
     "aa_spread",
+    "compare_records",
     "judge",
     "judge_all",
+    "load_records",
     "processes_needed",
+    "render",
 ]

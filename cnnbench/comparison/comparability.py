@@ -1,0 +1,136 @@
+"""How two sets of runs differ in what is not measured, and whether that forbids a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.comparison.configuration import PLACES, Configuration
+from cnnbench.comparison.facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
+from cnnbench.record import RunRecord
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that is not one and the same in all runs of both sides.
+
+    Attributes:
+      fact: its name.
+      base, new: its values in the runs of each side, as text; "unknown" or "none" where a
+        run lacks it.
+      blocks: whether it forbids a verdict.
+      reason: why a difference of this fact does, or does not.
+    """
+
+    fact: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+    blocks: bool
+    reason: str
+
+    def __str__(self) -> str:
+        if self.base == self.new:
+            return f"{self.fact} is {_either(self.base)} within each side"
+        return f"{self.fact} is {_either(self.base)} in BASE and {_either(self.new)} in NEW"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The runs of one configuration on one side."""
+
+    configuration: Configuration
+    records: tuple[RunRecord, ...]
+
+    def facts(self) -> dict[str, frozenset[str]]:
+        """The values of every fact over the runs; one that a run lacks is added by name."""
+        seen: dict[str, list[str]] = {}
+        for record in self.records:
+            for name, value in _facts(record):
+                seen.setdefault(name, []).append(value)
+        found = {
+            name: frozenset(values)
+            | (frozenset() if len(values) == len(self.records) else {fact(name).absent.value})
+            for name, values in seen.items()
+        }
+        flags = {
+            name: frozenset([_text(value)])
+            for name, value in self.configuration.flags.items()
+            if name not in PLACES
+        }
+        return {**flags, **found}
+
+
+def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+    """The facts that differ, those that forbid a verdict first.
+
+    Args:
+      base, new: runs of one configuration, or of two that one wants to compare.
+      patterns: of the facts that may differ, see `cnnbench.comparison.facts.expand`.
+    """
+    sides = (base.facts(), new.facts())
+    flags = {*base.configuration.flags, *new.configuration.flags}
+    unlike_flags = set(base.configuration.differing(new.configuration))
+    found = []
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        if name in unlike_flags:
+            rule = FLAG
+        elif name in PLACES:
+            rule = FLAG_PLACE
+        elif name in flags:
+            continue
+        else:
+            rule = fact(name)
+        absent = frozenset([rule.absent.value])
+        values = [side.get(name, absent) for side in sides]
+        one = _difference(name, rule, values, allowed(name, patterns))
+        if one is not None:
+            found.append(one)
+    return tuple(sorted(found, key=lambda one: not one.blocks))
+
+
+def known_facts(records: Iterable[RunRecord]) -> frozenset[str]:
+    """Names of all facts of these runs, flags included."""
+    return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
+
+
+def _difference(
+    name: str, rule: Fact, values: Sequence[frozenset[str]], may_differ: bool
+) -> Difference | None:
+    both = values[0] | values[1]
+    if rule.role is Role.IGNORED or len(both) < 2:
+        return None
+    certain = len(both - {Absent.UNKNOWN.value}) > 1
+    if not certain and rule.role is not Role.BLOCKS:
+        return None
+    base, new = (tuple(sorted(side)) for side in values)
+    blocks = rule.role is Role.BLOCKS and certain and not may_differ
+    return Difference(name, base, new, blocks, rule.reason)
+
+
+def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Facts of a run that are no flags, and the places that flags name."""
+    for name, value in record.environment.items():
+        yield name, _text(value)
+    if record.model is not None:
+        yield "model_parameters", str(record.model.parameters)
+        yield "model_trainable_parameters", str(record.model.trainable_parameters)
+        yield "model_forward_flops", str(record.model.forward_flops_per_image)
+        yield "model_training_flops", str(record.model.training_flops_per_image)
+    if record.batch is not None:
+        yield "global_batch", str(record.batch.global_)
+    if record.placement is not None:
+        yield "num_workers", str(record.placement.num_workers)
+        yield "all_reduce", ",".join(record.placement.all_reduce) or "none"
+    for name in PLACES:
+        if record.config.get(name):
+            yield name, str(record.config[name])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _either(values: tuple[str, ...]) -> str:
+    return " or ".join(values)

@@ -1,0 +1,245 @@
+"""Two sets of run records in, a verdict per configuration and metric out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cnnbench.comparison.comparability import Difference, Group, differences
+from cnnbench.comparison.configuration import Configuration, labels
+from cnnbench.comparison.evidence import Case
+from cnnbench.comparison.facts import expand
+from cnnbench.comparison.judging import Judgement, judge_all
+from cnnbench.comparison.loading import Skipped
+from cnnbench.comparison.matching import groups, match
+from cnnbench.comparison.metrics import METRICS, Metric
+from cnnbench.comparison.noise import Noise
+from cnnbench.comparison.policy import Policy
+from cnnbench.comparison.reasons import count
+from cnnbench.comparison.result import Comparison, Entry, Result
+from cnnbench.comparison.verdict import Verdict
+from cnnbench.record import RunRecord
+from cnnbench.sorting import natural_key
+from cnnbench.statistics import median
+
+_DEFAULT = Policy()
+
+
+def compare_records(
+    base: Iterable[RunRecord],
+    new: Iterable[RunRecord],
+    policy: Policy = _DEFAULT,
+    *,
+    metrics: Sequence[str] = tuple(METRICS),
+    allow_different: Sequence[str] = (),
+    aa: Iterable[RunRecord] | None = None,
+    paired: bool = False,
+    base_label: str = "BASE",
+    new_label: str = "NEW",
+    skipped: Sequence[Skipped] = (),
+) -> Comparison:
+    """Compares runs, configuration by configuration.
+
+    Args:
+      base, new: runs of both sides, one record per process.
+      policy: the constants.
+      metrics: names in `METRICS`; the first is what the comparison is about.
+      allow_different: facts, groups of facts and patterns that may differ, see
+        `cnnbench.comparison.facts`.
+      aa: runs of an A/A measurement, from which the spread of each configuration is taken.
+      paired: the i-th runs of both sides, in order of their start, are a pair.
+      base_label, new_label: where the records came from, for the reader.
+      skipped: files that gave no record.
+
+    Raises:
+      KeyError: an unknown metric.
+    """
+    judged = tuple(METRICS[name] for name in metrics)
+    patterns = expand(tuple(allow_different))
+    base_groups, new_groups, aa_groups = groups(base, new, aa or ())
+    noise = Noise(base_groups, aa_groups, policy, patterns)
+    drafts = [
+        _draft(one, other, patterns, judged, noise, paired)
+        for one, other in match(base_groups, new_groups, patterns)
+    ]
+    judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
+    names = labels(draft.configuration for draft in drafts)
+    entries = [
+        draft.entry(names[draft.configuration.key], [next(judgements) for _ in draft.cases])
+        for draft in drafts
+    ]
+    return Comparison(
+        entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
+        policy=policy,
+        metrics=judged,
+        paired=paired,
+        aa_given=aa is not None,
+        notes=(*noise.notes, *_loss_notes(entries)),
+        base_label=base_label,
+        new_label=new_label,
+        skipped=tuple(skipped),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """An entry before it is judged: with cases, or with results where there is no question.
+
+    Attributes:
+      results: final ones; those of the cases follow.
+    """
+
+    base: Group | None
+    new: Group | None
+    differences: tuple[Difference, ...] = ()
+    cases: tuple[Case, ...] = ()
+    results: tuple[Result, ...] = ()
+
+    @property
+    def configuration(self) -> Configuration:
+        group = self.base if self.base is not None else self.new
+        assert group is not None
+        return group.configuration
+
+    def entry(self, name: str, judgements: Sequence[Judgement]) -> Entry:
+        judged = [
+            Result(
+                metric=case.metric,
+                base=tuple(case.base),
+                new=tuple(case.new),
+                judgement=judgement,
+            )
+            for case, judgement in zip(self.cases, judgements, strict=True)
+        ]
+        return Entry(
+            name=name,
+            configuration=self.configuration,
+            base=() if self.base is None else self.base.records,
+            new=() if self.new is None else self.new.records,
+            results=(*judged, *self.results),
+            differences=self.differences,
+        )
+
+
+def _draft(
+    base: Group | None,
+    new: Group | None,
+    patterns: tuple[str, ...],
+    metrics: Sequence[Metric],
+    noise: Noise,
+    paired: bool,
+) -> _Draft:
+    if base is None or new is None:
+        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+        reason = f"{absent} has no run of this configuration, only {present} has"
+        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
+    unlike = differences(base, new, patterns)
+    outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None:
+        return _settled(base, new, metrics[0], *outcome, unlike)
+    cases, partial = [], []
+    for metric in metrics:
+        values = tuple(_values(one, metric) for one in (base, new))
+        lacking = _lacking(values, (base, new), metric)
+        if not any(values):
+            continue
+        if lacking is None:
+            spread = noise.of(base, metric)
+            cases.append(
+                Case(base=values[0], new=values[1], metric=metric, paired=paired, noise=spread)
+            )
+        else:
+            judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
+            partial.append(
+                Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
+            )
+    return _Draft(
+        base=base, new=new, differences=unlike, cases=tuple(cases), results=tuple(partial)
+    )
+
+
+def _values(group: Group | None, metric: Metric) -> tuple[float, ...]:
+    """One value per run, of those that measured the metric."""
+    found = (metric.value(record) for record in (() if group is None else group.records))
+    return tuple(value for value in found if value is not None)
+
+
+def _lacking(
+    values: Sequence[Sequence[float]], sides: Sequence[Group], metric: Metric
+) -> str | None:
+    """Which side has runs that did not measure the metric, or None."""
+    for name, found, group in zip(("BASE", "NEW"), values, sides, strict=True):
+        missing = len(group.records) - len(found)
+        if missing:
+            runs = count(len(group.records), "run", "runs")
+            return f"{missing} of {runs} in {name} did not measure {metric.name}"
+    return None
+
+
+def _outcome(
+    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
+) -> tuple[Verdict, str] | None:
+    """The verdict that needs no statistics, with its reason; None where there is a question."""
+    sides = (("BASE", base), ("NEW", new))
+    for side, group in sides:
+        reason = _failure(side, group, metric)
+        if reason is not None:
+            return Verdict.FAILED, reason
+    blocking = [one for one in unlike if one.blocks]
+    if blocking:
+        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
+        return Verdict.NOT_COMPARABLE, f"{blocking[0]}{more}"
+    for side, group in sides:
+        stopped = sum(record.status == "interrupted" for record in group.records)
+        if stopped:
+            runs = count(len(group.records), "run", "runs")
+            return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
+    shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
+    if shared:
+        runs = count(len(shared), "run is", "runs are")
+        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+    return None
+
+
+def _failure(side: str, group: Group, metric: Metric) -> str | None:
+    """What failed on a side, or None."""
+    runs = count(len(group.records), "run", "runs")
+    failed = [record for record in group.records if record.error is not None]
+    if failed:
+        error = failed[0].error
+        assert error is not None
+        first = " ".join(error.message.split())[:200]
+        return f"{len(failed)} of {runs} in {side} failed: {error.type}: {first}"
+    complete = [record for record in group.records if record.status == "ok"]
+    lacking = sum(metric.value(record) is None for record in complete)
+    return f"{lacking} of {runs} in {side} did not measure {metric.name}" if lacking else None
+
+
+def _settled(
+    base: Group | None,
+    new: Group | None,
+    metric: Metric,
+    verdict: Verdict,
+    reason: str,
+    unlike: tuple[Difference, ...] = (),
+) -> _Draft:
+    values = [_values(group, metric) for group in (base, new)]
+    medians = [median(sorted(side)) if side else None for side in values]
+    judgement = Judgement(
+        verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
+    )
+    result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
+    return _Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _loss_notes(entries: Sequence[Entry]) -> list[str]:
+    """Speed is worth little where training went astray; runs may ask to go on regardless."""
+    notes = []
+    for entry in entries:
+        for side, records in (("BASE", entry.base), ("NEW", entry.new)):
+            bad = sum(not all(map(math.isfinite, record.losses)) for record in records)
+            if bad:
+                runs = count(len(records), "run", "runs")
+                notes.append(f"{entry.name}: losses of {bad} of {runs} in {side} are not finite")
+    return notes

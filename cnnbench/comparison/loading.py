@@ -1,0 +1,135 @@
+"""Run records from files, folders and patterns; what is none is named, not fatal."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from cnnbench.errors import UsageError
+from cnnbench.record import RunRecord
+from cnnbench.sorting import natural_key
+
+_WILD = ("*", "?", "[")
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that gave no record.
+
+    Attributes:
+      path: the file.
+      reason: why, in words that complete the sentence.
+      defect: whether that is a fault; a measurement of another kind that cnnbench writes
+        too, or a second copy of a record, is none.
+    """
+
+    path: str
+    reason: str
+    defect: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Records in order of their paths, numbers in them by value, and what was skipped."""
+
+    records: tuple[RunRecord, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def defects(self) -> tuple[Skipped, ...]:
+        """The skipped files that are at fault."""
+        return tuple(one for one in self.skipped if one.defect)
+
+
+def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
+    """Reads the run records of files, of folders with all below them, and of patterns.
+
+    A record that is found twice counts once: a second copy is no second run.
+
+    Args:
+      paths: files; folders, in which every ``*.json`` is taken; patterns with ``*``,
+        ``?``, ``[...]`` and ``**``.
+
+    Raises:
+      UsageError: a path does not exist, or a pattern matches nothing.
+    """
+    records: dict[str, RunRecord] = {}
+    skipped: list[Skipped] = []
+    for path in _files(paths):
+        try:
+            found = _read(path)
+        except (OSError, ValueError, RecursionError) as error:
+            skipped.append(Skipped(path, _fault(error)))
+            continue
+        if isinstance(found, str):
+            skipped.append(Skipped(path, f"holds {found}, not a run record", defect=False))
+        elif found.run_id in records:
+            skipped.append(Skipped(path, f"a second copy of run {found.run_id}", defect=False))
+        else:
+            records[found.run_id] = found
+    return Loaded(tuple(records.values()), tuple(skipped))
+
+
+def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """Every file once, in order of their names within each path."""
+    seen: set[str] = set()
+    for path in map(os.fspath, paths):
+        for file in _expand(path):
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                yield file
+
+
+def _expand(path: str) -> list[str]:
+    if os.path.isdir(path):
+        found = (
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(path)
+            for name in names
+            if name.endswith(".json")
+        )
+        return sorted((file for file in found if os.path.isfile(file)), key=natural_key)
+    if os.path.exists(path):
+        return [path]
+    if not any(sign in path for sign in _WILD):
+        raise UsageError(f"{path}: no such file or folder")
+    matches = sorted(glob.glob(path, recursive=True), key=natural_key)
+    if not matches:
+        raise UsageError(f"{path}: no file matches this pattern")
+    return [file for match in matches for file in _expand(match)]
+
+
+def _read(path: str) -> RunRecord | str:
+    """The record in a file, or the kind of another document of cnnbench's."""
+    document = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
+    if isinstance(document, dict):
+        kind = document.get("kind")
+        if isinstance(kind, str) and "schema" in document and kind != "run":
+            return f"a document of the kind {kind[:40]!r}"
+    return RunRecord.from_dict(document)
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, json.JSONDecodeError):
+        end = "" if error.pos < len(error.doc) else ", where the file ends"
+        return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}{end}"
+    if isinstance(error, RecursionError):
+        return "not a run record: nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return "not JSON: not text in UTF-8"
+    return f"not a run record: {error}"
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,96 @@
+"""A comparison as JUnit XML: a test case per configuration and metric."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as xml
+
+from cnnbench.comparison.metrics import Metric
+from cnnbench.comparison.render import words
+from cnnbench.comparison.result import Comparison, Entry, Result
+from cnnbench.comparison.verdict import Verdict
+
+_SUITE = "cnnbench compare"
+
+
+def render(comparison: Comparison) -> str:
+    """The document: slower is a failure, failed an error, anything undecided is skipped."""
+    suites = xml.Element("testsuites", name=_SUITE)
+    for index, metric in enumerate(comparison.metrics):
+        cases = [
+            (entry, result)
+            for entry in comparison.entries
+            for result in entry.results
+            if result.metric is metric
+        ]
+        if cases:
+            suites.append(_suite(metric, cases, decides=index == 0))
+    if comparison.skipped:
+        suites.append(_files(comparison))
+    xml.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
+
+
+def _suite(metric: Metric, cases: list[tuple[Entry, Result]], decides: bool) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
+    for entry, result in cases:
+        case = xml.SubElement(
+            suite,
+            "testcase",
+            classname=f"cnnbench.{metric.name}",
+            name=_clean(entry.name),
+            time="0",
+        )
+        tag = _tag(result, decides)
+        if tag is not None:
+            told = xml.SubElement(
+                case, tag, message=_clean(f"{result.word}: {result.judgement.reason}")
+            )
+            told.set("type", result.verdict.value)
+        xml.SubElement(case, "system-out").text = _clean(_numbers(entry, result))
+    return _counted(suite)
+
+
+def _files(comparison: Comparison) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: files")
+    for one in comparison.skipped:
+        case = _case(suite, "cnnbench.files", one.path)
+        xml.SubElement(case, "skipped", message=_clean(one.reason))
+    return _counted(suite)
+
+
+def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+    return xml.SubElement(suite, "testcase", classname=classname, name=_clean(name), time="0")
+
+
+def _counted(suite: xml.Element) -> xml.Element:
+    suite.set("tests", str(len(suite)))
+    for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
+    return suite
+
+
+def _tag(result: Result, decides: bool) -> str | None:
+    if result.verdict is Verdict.SLOWER:
+        return "failure" if decides or result.metric.gates else None
+    if result.verdict is Verdict.FAILED:
+        return "error"
+    return "skipped" if result.verdict.undecided else None
+
+
+def _numbers(entry: Entry, result: Result) -> str:
+    judgement = result.judgement
+    base = words.value_text(judgement.base_median, result.metric)
+    new = words.value_text(judgement.new_median, result.metric)
+    return (
+        f"base {base}, new {new}, change {words.change(result)} ({words.interval(result)}), "
+        f"p {words.p_value(result)}, runs {words.runs(entry)}: {judgement.reason}"
+    )
+
+
+def _clean(text: str) -> str:
+    """Text that XML 1.0 can hold: no control characters, no lone surrogates."""
+    return "".join(
+        c if c.isprintable() or (ord(c) > 0x9F and not 0xD800 <= ord(c) <= 0xDFFF) else " "
+        for c in text
+        if ord(c) not in (0xFFFE, 0xFFFF)
+    )

@@ -1,0 +1,124 @@
+"""A comparison as Markdown for a pull request.
+
+What comes from records and paths may hold anything, so it goes out as ``<code>`` with all
+signs that Markdown, HTML or GitHub give a meaning to as numeric entities: entities stand
+for themselves in CommonMark, never for structure, not even for the border of a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnnbench.comparison.metrics import Metric
+from cnnbench.comparison.render import words
+from cnnbench.comparison.result import Comparison, Entry, Result
+from cnnbench.comparison.verdict import Verdict
+
+_SIGNS = {
+    Verdict.FASTER: "🟢",
+    Verdict.SLOWER: "🔴",
+    Verdict.SAME: "⚪",
+    Verdict.INCONCLUSIVE: "🟡",
+    Verdict.NOT_COMPARABLE: "🟡",
+    Verdict.MISSING: "🟡",
+    Verdict.FAILED: "🔴",
+}
+# No full stop: GitHub makes a link of www., entities or not.
+_ALLOWED = frozenset(" ,=+")
+
+
+def render(comparison: Comparison) -> str:
+    """A heading, a table per metric that says something, and the details folded away."""
+    main = comparison.metrics[0]
+    lines = [
+        f"### cnnbench: {words.ENDINGS[comparison.exit_code]}",
+        "",
+        f"{_code(comparison.base_label)} → {_code(comparison.new_label)}: "
+        f"{words.tally(comparison, main) or 'nothing was compared'}.",
+        "",
+    ]
+    rows = [(entry, entry.main) for entry in comparison.by_severity()]
+    if rows:
+        lines += [*_table(comparison, main, rows), ""]
+    further = words.also(comparison)
+    for metric in comparison.metrics[1:]:
+        of_metric = [(entry, result) for entry, result in further if result.metric is metric]
+        if of_metric:
+            lines += [f"**{metric.name}**", "", *_table(comparison, metric, of_metric), ""]
+    return "\n".join([*lines, *_details(comparison)]) + "\n"
+
+
+def _table(
+    comparison: Comparison, metric: Metric, rows: Sequence[tuple[Entry, Result]]
+) -> list[str]:
+    unit = "MiB" if metric.unit == "bytes" else metric.unit
+    interval = f"{words.confidence(comparison)} interval"
+    head = ("", "configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
+    lines = [_row(head), "|---|---|--:|--:|--:|--:|--:|--:|"]
+    for entry, result in rows:
+        judgement = result.judgement
+        lines.append(
+            _row(
+                (
+                    f"{_SIGNS[result.verdict]} {result.word}",
+                    _code(entry.name),
+                    words.value_text(judgement.base_median, metric, unit=False),
+                    words.value_text(judgement.new_median, metric, unit=False),
+                    words.change(result),
+                    words.interval(result),
+                    words.p_value(result),
+                    words.runs(entry),
+                )
+            )
+        )
+    return lines
+
+
+def _details(comparison: Comparison) -> list[str]:
+    """Reasons, conditions, notes and skipped files."""
+    reasons = [
+        f"- {_code(entry.name)} {result.word}: {_reason(result)}"
+        for entry, result in (
+            *((entry, entry.main) for entry in comparison.by_severity()),
+            *words.also(comparison),
+        )
+        if result.verdict is not Verdict.SAME
+    ]
+    lines = ["<details><summary>Why, and how it was judged</summary>", ""]
+    mean = words.mean_sentence(comparison)
+    lines += [*reasons, *([f"- {mean}"] if mean else [])]
+    lines += [
+        f"- {metric.name}: {found}"
+        for metric in comparison.metrics[1:]
+        if (found := words.tally(comparison, metric))
+    ]
+    lines.append(f"- {words.conditions(comparison)}")
+    lines += [f"- note: {_code(note)}" for note in comparison.notes]
+    lines += [
+        f"- also different, not held against the comparison: {_code(mention)}"
+        for mention in words.mentions(comparison)
+    ]
+    lines += [f"- skipped: {_code(str(one))}" for one in comparison.skipped]
+    return [*lines, "", "</details>"]
+
+
+def _reason(result: Result) -> str:
+    """Our own sentences as they are; what quotes records as code."""
+    if result.judgement.p is None:
+        return _code(result.judgement.reason)
+    return result.judgement.reason
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(text: str) -> str:
+    """Text of unknown origin, inert."""
+    return f"<code>{''.join(map(_entity, text))}</code>"
+
+
+def _entity(character: str) -> str:
+    if character.isalnum() or character in _ALLOWED:
+        return character
+    return f"&#{ord(character)};" if character.isprintable() else " "

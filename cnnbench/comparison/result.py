@@ -1,0 +1,160 @@
+"""What a comparison found out: a result per configuration and metric."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from cnnbench.comparison.comparability import Difference
+from cnnbench.comparison.configuration import Configuration
+from cnnbench.comparison.judging import Judgement
+from cnnbench.comparison.loading import Skipped
+from cnnbench.comparison.metrics import THROUGHPUT, Metric
+from cnnbench.comparison.policy import Policy
+from cnnbench.comparison.verdict import Verdict
+from cnnbench.errors import ExitCode
+from cnnbench.record import RunRecord
+
+SEVERITY = (
+    Verdict.SLOWER,
+    Verdict.FAILED,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+    Verdict.INCONCLUSIVE,
+    Verdict.FASTER,
+    Verdict.SAME,
+)
+"""The worst first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One metric of one configuration: the values of both sides and their judgement."""
+
+    metric: Metric
+    base: tuple[float, ...]
+    new: tuple[float, ...]
+    judgement: Judgement
+
+    @property
+    def verdict(self) -> Verdict:
+        """The outcome."""
+        return self.judgement.verdict
+
+    @property
+    def word(self) -> str:
+        """The outcome in the words of the metric."""
+        return self.metric.word(self.verdict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One configuration.
+
+    Attributes:
+      name: in a few words, unlike those of all other entries.
+      configuration: its flags; those of BASE where the two sides differ.
+      base, new: its runs, in order of their start; empty where a side lacks it.
+      results: by metric; the first is the one the comparison is about.
+      differences: facts that are not alike, those that forbid a verdict first.
+    """
+
+    name: str
+    configuration: Configuration
+    base: tuple[RunRecord, ...]
+    new: tuple[RunRecord, ...]
+    results: tuple[Result, ...]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def main(self) -> Result:
+        """The result of the first metric."""
+        return self.results[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All that `compare_records` has found out.
+
+    Attributes:
+      entries: the configurations, in order of their names, numbers in them by value.
+      policy: the constants.
+      metrics: what was judged; the first decides about inconclusive.
+      paired: whether runs were compared pair by pair.
+      aa_given: whether there was an A/A measurement.
+      notes: what a reader should know besides, one sentence each.
+      base_label, new_label: where the records came from.
+      skipped: files that gave no record.
+    """
+
+    entries: tuple[Entry, ...]
+    policy: Policy
+    metrics: tuple[Metric, ...]
+    paired: bool = False
+    aa_given: bool = False
+    notes: tuple[str, ...] = ()
+    base_label: str = "BASE"
+    new_label: str = "NEW"
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process should end with.
+
+        A regression comes first: it stays one whatever else went wrong. Then failures,
+        then everything that leaves the question open, faulty files included.
+        """
+        results = [
+            (entry.main is result, result) for entry in self.entries for result in entry.results
+        ]
+        if any(r.verdict is Verdict.SLOWER and (main or r.metric.gates) for main, r in results):
+            return ExitCode.REGRESSION
+        verdicts = {entry.main.verdict for entry in self.entries}
+        if Verdict.FAILED in verdicts:
+            return ExitCode.FAILED
+        open_questions = any(verdict.undecided for verdict in verdicts)
+        if open_questions or any(one.defect for one in self.skipped) or not self.entries:
+            return ExitCode.INCONCLUSIVE
+        return ExitCode.OK
+
+    def by_severity(self) -> list[Entry]:
+        """Entries with the worst first; among like verdicts the largest change for the worse."""
+        return sorted(self.entries, key=_severity)
+
+    def counts(self, metric: Metric) -> Counter[Verdict]:
+        """How many configurations have which verdict, the worst first."""
+        found = Counter(
+            result.verdict
+            for entry in self.entries
+            for result in entry.results
+            if result.metric.name == metric.name
+        )
+        return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
+
+    def geometric_mean(self) -> tuple[float, int] | None:
+        """Mean change of throughput, and over how many configurations.
+
+        Only those enter that ran on both sides, may be compared and did not fail. None
+        if there are none.
+        """
+        changes = [
+            result.judgement.change
+            for entry in self.entries
+            for result in entry.results
+            if result.metric is THROUGHPUT
+            and result.verdict not in (Verdict.FAILED, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+            and result.judgement.change is not None
+        ]
+        if not changes:
+            return None
+        return math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)), len(changes)
+
+
+def _severity(entry: Entry) -> tuple[int, float]:
+    """Place among the entries; without a change last among those of a verdict."""
+    result = entry.main
+    change = result.judgement.change
+    if change is None:
+        return SEVERITY.index(result.verdict), math.inf
+    return SEVERITY.index(result.verdict), change if result.metric.higher_is_better else -change
