@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import tensorflow as tf
 
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
 from cnnbench.variable_mgr.aggregation.static import static_shapes
+
+_T = TypeVar("_T")
 
 
 class Deferral:
@@ -45,7 +49,7 @@ class Deferral:
             for shape, tensor in zip(static_shapes(tensors), tensors[0], strict=True)
         ]
         if not self._kept:
-            self._kept = [_zeros(device, form) for device in self._devices]
+            self._kept = _untraced(lambda: [_zeros(device, form) for device in self._devices])
         known = [(variable.shape, variable.dtype) for variable in self._kept[0]]
         if form != known:
             raise ValueError("a step with other gradients than before cannot use the deferred ones")
@@ -57,11 +61,21 @@ class Deferral:
 
 
 def _zeros(device: str, form: Sequence[tuple[tf.TensorShape, tf.DType]]) -> list[tf.Variable]:
-    with tf.init_scope(), tf.device(device):
+    with tf.device(device):
         return [
             tf.Variable(tf.zeros(shape, dtype), trainable=False, name=f"deferred/{i}")
             for i, (shape, dtype) in enumerate(form)
         ]
+
+
+def _untraced(function: Callable[[], _T]) -> _T:
+    """Runs a function where no trace is under way, which is in any other thread.
+
+    Within tf.init_scope, tf.function would notice the new variables and trace the whole
+    step a second time.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 def _exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.variable_mgr.aggregation.deferral import Deferral
+
+
+def stepping(deferral, outputs=lambda deferred: deferred):
+    """A traced step that hands tensors[tower][index] to the deferral."""
+
+    @tf.function(autograph=False)
+    def step(tensors):
+        deferred, inverse = deferral(tensors)
+        assert inverse(deferred) is deferred
+        return outputs(deferred)
+
+    return step
+
+
+def gradients(step, towers, dtype=tf.float32):
+    """Different in every step, tower and tensor."""
+    return [
+        [
+            tf.cast(tf.fill([2, 3], 100.0 * step + 10 * tower + 1), dtype),
+            tf.cast(tf.fill([], 100.0 * step + 10 * tower + 2), dtype),
+            tf.zeros([0], dtype),
+        ]
+        for tower in range(towers)
+    ]
+
+
+def assert_equal(result, expected):
+    for own, other in zip(result, expected, strict=True):
+        for a, b in zip(own, other, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def zeros(towers, dtype=tf.float32):
+    return [[tf.zeros_like(t) for t in own] for own in gradients(1, towers, dtype)]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("towers", [1, 2, 3])
+def test_zeros_first_then_what_went_in_one_step_earlier(towers, dtype, cpu_devices):
+    step = stepping(Deferral(cpu_devices[:towers]))
+    previous = zeros(towers, dtype)
+    for number in range(1, 6):
+        current = gradients(number, towers, dtype)
+        assert_equal(step(current), previous)
+        previous = current
+    # New variables are no reason for a second trace, which takes minutes for a deep network.
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_outside_a_traced_function_too(cpu_devices):
+    deferral = Deferral(cpu_devices[:2])
+    previous = zeros(2)
+    for number in range(1, 4):
+        assert_equal(deferral(gradients(number, 2))[0], previous)
+        previous = gradients(number, 2)
+
+
+def test_kept_on_the_towers_devices(cpu_devices, trace):
+    devices = cpu_devices[1:4]
+    deferral = Deferral(devices)
+    forms = [((2, 3), tf.float32), ((), tf.float32)]
+    operations = trace(lambda tensors: deferral(tensors)[0], forms, 3)
+    assert [v.device for v in deferral.variables] == [d for d in devices for _ in range(2)]
+    assert not any(v.trainable for v in deferral.variables)
+    for kind in ("ReadVariableOp", "AssignVariableOp"):
+        assert [op.device for op in operations if op.type == kind] == [
+            d for d in devices for _ in range(2)
+        ]
+
+
+def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
+    step = stepping(Deferral(cpu_devices[:2]), outputs=lambda deferred: deferred[1][0])
+    silent = stepping(deferral := Deferral(cpu_devices[:2]), outputs=lambda deferred: None)
+    for number in range(1, 4):
+        result = step(gradients(number, 2))
+        np.testing.assert_array_equal(result, gradients(number - 1, 2)[1][0] * (number > 1))
+        assert silent(gradients(number, 2)) is None
+        expected = [t for own in gradients(number, 2) for t in own]
+        for variable, tensor in zip(deferral.variables, expected, strict=True):
+            np.testing.assert_array_equal(variable, tensor)
+
+
+def test_a_read_comes_before_its_assignment(cpu_devices, trace):
+    deferral = Deferral(cpu_devices[:1])
+    operations = trace(lambda tensors: deferral(tensors)[0], [((2,), tf.float32)] * 3, 1)
+    reads = [op for op in operations if op.type == "ReadVariableOp"]
+    writes = [op for op in operations if op.type == "AssignVariableOp"]
+    assert len(reads) == len(writes) == 3
+    for read, write in zip(reads, writes, strict=True):
+        before = [op.inputs[0].op if op.type == "Identity" else op for op in write.control_inputs]
+        assert read in before
+
+
+def test_another_trace_goes_on_with_what_was_kept(cpu_devices):
+    deferral = Deferral(cpu_devices[:2])
+    first, second = stepping(deferral), stepping(deferral)
+    assert_equal(first(gradients(1, 2)), zeros(2))
+    kept = deferral.variables
+    assert_equal(second(gradients(2, 2)), gradients(1, 2))
+    assert_equal(first(gradients(3, 2)), gradients(2, 2))
+    assert all(a is b for a, b in zip(kept, deferral.variables, strict=True))
+
+
+def test_two_objects_have_nothing_in_common(cpu_devices):
+    one, other = (stepping(Deferral(cpu_devices[:1])) for _ in range(2))
+    one(gradients(1, 1))
+    assert_equal(other(gradients(2, 1)), zeros(1))
+
+
+def test_other_gradients_are_refused(cpu_devices):
+    deferral = Deferral(cpu_devices[:1])
+    deferral([[tf.ones([2])]])
+    for changed in ([[tf.ones([3])]], [[tf.ones([2], tf.float16)]], [[tf.ones([2])] * 2]):
+        with pytest.raises(ValueError, match="other gradients than before"):
+            deferral(changed)
+
+
+def test_nan_passes_and_is_gone(cpu_devices):
+    step = stepping(Deferral(cpu_devices[:2]))
+    step([[tf.constant([1.0, np.nan])], [tf.constant([np.inf, 1.0])]])
+    (first,), (second,) = step([[tf.ones([2])], [tf.ones([2])]])
+    np.testing.assert_array_equal(first, [1, np.nan])
+    np.testing.assert_array_equal(second, [np.inf, 1])
+    assert_equal(step([[tf.zeros([2])], [tf.zeros([2])]]), [[tf.ones([2])], [tf.ones([2])]])
+
+
+def test_a_gradient_is_taken_over_without_a_copy(cpu_devices, address):
+    deferral = Deferral(cpu_devices[:1])
+    step = stepping(deferral)
+    tensor = tf.random.normal([64])
+    step([[tensor]])
+    assert address(deferral.variables[0].read_value()) == address(tensor)
+    ((old,),) = step([[tf.zeros([64])]])
+    assert address(old) == address(tensor)
