@@ -77,6 +77,55 @@ def test_none_in_all_towers_leaves_the_variable_out(variables, cpu_devices):
     assert len(gradients.columns(pairs, cpu_devices[:2])) == 1
 
 
+def test_slices_are_made_dense_unless_asked_for(variables, cpu_devices):
+    pairs = [[(slices([t], [[1.0, 1.0]]), v)] for t, v in enumerate(variables)]
+    (column,) = gradients.columns(pairs, cpu_devices[:2])
+    assert not column.sparse
+    assert [g.shape for g in column.gradients] == [[4, 2], [4, 2]]
+
+
+def test_slices_that_are_kept_pass_untouched(variables, cpu_devices):
+    half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1]))
+    one = slices([1], [[1.0, 1.0]])
+    (column,) = gradients.columns(
+        [[(half, variables[0])], [(one, variables[1])]], cpu_devices[:2], keep_sparse=True
+    )
+    assert column.sparse
+    assert column.gradients[0] is half
+    assert column.gradients[1] is one
+    assert column.variables == variables
+
+
+def test_none_among_kept_slices_is_no_slices(variables, cpu_devices):
+    @tf.function(autograph=False)
+    def step():
+        half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1], tf.int64))
+        pairs = [[(half, variables[0])], [(None, variables[1])]]
+        (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+        assert column.sparse
+        nothing = column.gradients[1]
+        assert nothing.values.device == nothing.indices.device == cpu_devices[1]
+        return nothing.values, nothing.indices, gradients.dense(nothing, variables[1])
+
+    values, indices, dense = step()
+    assert (values.dtype, values.shape) == (tf.bfloat16, [0, 2])
+    assert (indices.dtype, indices.shape) == (tf.int64, [0])
+    np.testing.assert_array_equal(dense, np.zeros([4, 2]))
+
+
+def test_slices_beside_a_dense_gradient_become_dense(variables, cpu_devices):
+    pairs = [[(slices([1], [[1.0, 1.0]]), variables[0])], [(tf.ones([4, 2]), variables[1])]]
+    (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+    assert not column.sparse
+    np.testing.assert_array_equal(column.gradients[0], [[0, 0], [1, 1], [0, 0], [0, 0]])
+
+
+def test_none_everywhere_is_left_out_when_slices_are_kept_too(variables, cpu_devices):
+    pairs = [[(None, v), (tf.ones([4, 2]), v)] for v in variables]
+    (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+    assert not column.sparse
+
+
 def test_casts_happen_on_the_towers_device(variables, cpu_devices):
     @tf.function(autograph=False)
     def step(a, b):
