@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -44,7 +45,7 @@ class CompactTransfer:
         at_source = share_memory(self.devices)
 
         def inverse(reduced: TowerTensors) -> TowerTensors:
-            widened = {dtype: Once(lambda t, d=dtype: tf.cast(t, d)) for dtype in {*original}}
+            widened = {dtype: Once(functools.partial(tf.cast, dtype=dtype)) for dtype in original}
             return [
                 [
                     tensor
