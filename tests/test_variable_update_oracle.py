@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.variable_mgr import all_reduce
 
 PLUGIN = str(Path(__file__).parent / "plugins" / "oracle_plugin.py")
 STEPS = 5
@@ -71,13 +72,18 @@ RULES = {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}
 
 
 def expected_losses(
-    c: np.ndarray, mode: str, optimizer: str, decay: float, reduction: str
+    c: np.ndarray,
+    mode: str,
+    optimizer: str,
+    decay: float,
+    reduction: str,
+    relaxed: bool = False,
 ) -> list[float]:
     towers = len(c)
     copies = towers if mode == "independent" else 1
     weights = np.array([[1.0, 2.0]] * copies)
     rules = [RULES[optimizer]() for _ in range(copies)]
-    losses = []
+    losses, deferred = [], np.zeros((copies, 2))
     for _ in range(STEPS):
         per_tower = [weights[t % copies] for t in range(towers)]
         total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
@@ -85,6 +91,8 @@ def expected_losses(
         grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
         if mode != "independent":
             grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
+        if relaxed:
+            grads, deferred = deferred, grads
         weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
     return losses
 
@@ -144,6 +152,95 @@ def test_variables_or_reduction_on_the_host_change_nothing(
     losses = run(num_gpus=devices, optimizer="momentum", weight_decay=0.0625, **mode)
     expected = expected_losses(slopes(devices), mode["variable_update"], "momentum", 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def specs() -> list[str]:
+    """Every algorithm alone, sharded, in pairs and by size, and its fewest devices."""
+    alone = [name for name in all_reduce.names() if name != "nccl"]
+    sharded = ["xring#2", "pscpu#2", "psgpu#2", "collective#2"]
+    pairs = ["copy/xring", "pscpu/pscpu", "xring/rechd", "tree/collective", "pscpu/xring#2"]
+    return [*alone, *sharded, *pairs, "pscpu:4:xring", "copy:1:rechd:1K:pscpu#2"]
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+@pytest.mark.parametrize("text", specs())
+def test_every_spec_trains_like_the_oracle(text: str, devices: int) -> None:
+    losses = run(
+        num_gpus=devices,
+        optimizer="momentum",
+        weight_decay=0.0625,
+        variable_update="distributed_all_reduce",
+        all_reduce_spec=text,
+        # Groups of two, so that there are several to reduce between.
+        all_reduce_group_size=2 if devices > 3 else 1,
+    )
+    expected = expected_losses(slopes(devices), "replicated", "momentum", 0.0625, "mean")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
+
+
+STAGES = {
+    "packed": {"gradient_repacking": 1},
+    "many-packs": {"gradient_repacking": 5},
+    "small": {"agg_small_grads_max_bytes": 4, "agg_small_grads_max_group": 2},
+    "merged": {"allreduce_merge_scope": 2},
+    "hierarchical": {"hierarchical_copy": True},
+    "everything": {
+        "gradient_repacking": 2,
+        "agg_small_grads_max_bytes": 64,
+        "allreduce_merge_scope": 3,
+        "all_reduce_spec": "xring",
+        "sparse_to_dense_grads": True,
+    },
+}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("reduction", "relaxed"), [("mean", False), ("sum", False), ("mean", True)]
+)
+@pytest.mark.parametrize("stages", STAGES.values(), ids=STAGES)
+def test_stages_do_not_change_training(
+    stages: dict[str, object], relaxed: bool, reduction: str, devices: int
+) -> None:
+    losses = run(
+        num_gpus=devices,
+        optimizer="momentum",
+        weight_decay=0.0625,
+        variable_update="replicated",
+        variable_consistency="relaxed" if relaxed else "strong",
+        gradient_reduction=reduction,
+        **stages,
+    )
+    expected = expected_losses(
+        slopes(devices), "replicated", "momentum", 0.0625, reduction, relaxed
+    )
+    scale = max(1.0, *map(abs, expected))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_relaxed_applies_nothing_in_the_first_step() -> None:
+    losses = run(num_gpus=2, variable_update="replicated", variable_consistency="relaxed")
+    assert losses[0] == losses[1]
+    assert losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("spec", ["xring", "pscpu", "rechd"])
+def test_gradients_in_sixteen_bits_follow_the_oracle(
+    spec: str, precision: str, compact: bool
+) -> None:
+    losses = run(
+        num_gpus=3,
+        optimizer="momentum",
+        weight_decay=0.0625,
+        precision=precision,
+        variable_update="replicated",
+        all_reduce_spec=spec,
+        compact_gradient_transfer=compact,
+    )
+    expected = expected_losses(slopes(3), "replicated", "momentum", 0.0625, "mean")
+    np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -8,6 +8,8 @@ import pytest
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.base import VariableMgr
 
 
@@ -48,6 +50,9 @@ def make_manager(declared, cpu_devices) -> Maker:
         variables: Sequence[VariableSpec] = declared,
         **fields: object,
     ) -> VariableMgr:
+        if mode == "distributed_all_reduce":
+            hybrid = parse_all_reduce_spec("psgpu:16:xring")
+            fields = {"aggregation": AggregationSpec(all_reduce=hybrid), **fields}
         spec = VariableMgrSpec(
             variable_update=mode,
             devices=tuple(cpu_devices[t % len(cpu_devices)] for t in range(towers)),

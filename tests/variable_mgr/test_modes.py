@@ -15,7 +15,7 @@ from cnnbench.optimizers import Adam, GradientDescent, Momentum, RMSProp
 from cnnbench.variable_mgr import names
 
 TOWERS = (1, 2, 3, 4, 8)
-MODES = ("parameter_server", "replicated", "independent")
+MODES = ("parameter_server", "replicated", "distributed_all_reduce", "independent")
 RATE = 0.1
 STEPS = 3
 
