@@ -1,4 +1,4 @@
-"""Packaging: ``models/`` and ``variable_mgr/`` become part of the ``cnnbench`` namespace.
+"""Packaging: ``models/``, ``variable_mgr/`` and ``configs/`` become part of ``cnnbench``.
 
 A top-level package called ``models`` would collide with the ``models/`` folder
 that many repositories put on PYTHONPATH, hence the mapping. An editable install
@@ -16,7 +16,11 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 TENSORFLOW = "tensorflow>=2.18,<2.22"
 
-MAPPED = {"cnnbench.models": "models", "cnnbench.variable_mgr": "variable_mgr"}
+MAPPED = {
+    "cnnbench.configs": "configs",
+    "cnnbench.models": "models",
+    "cnnbench.variable_mgr": "variable_mgr",
+}
 
 
 def _packages() -> list[str]:
@@ -54,7 +58,7 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=_packages(),
     package_dir={"cnnbench": "cnnbench", **MAPPED},
-    package_data={"cnnbench": ["py.typed"]},
+    package_data={"cnnbench": ["py.typed"], "cnnbench.configs": ["*.yaml"]},
     install_requires=[
         TENSORFLOW,
         "absl-py>=2.0",

@@ -24,7 +24,7 @@ __all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
 
 
 class _Checkout:
-    """Finds models/ and variable_mgr/ where a checkout has them: beside this folder.
+    """Finds configs/, models/ and variable_mgr/ where a checkout has them: beside this folder.
 
     What setup.py installs has them inside. Python prefers the checkout when its root is
     the working directory, also to an installation elsewhere.
@@ -35,7 +35,7 @@ class _Checkout:
         """See `importlib.abc.MetaPathFinder.find_spec`."""
         del path, target
         parent, _, last = name.rpartition(".")
-        if parent != __name__ or last not in ("models", "variable_mgr"):
+        if parent != __name__ or last not in ("configs", "models", "variable_mgr"):
             return None
         folder = Path(__file__).resolve().parents[1] / last
         return spec_from_file_location(

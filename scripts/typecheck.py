@@ -1,6 +1,6 @@
 """Runs mypy (strict, see pyproject.toml) over the package as it is imported.
 
-``setup.py`` maps ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does
+``setup.py`` maps ``configs/``, ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does
 not follow that mapping, so a tree of symbolic links shows it the installed
 layout; the paths in its messages are turned back into those of the checkout.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TREE = Path(".mypy_cache") / "tree"
-MAPPED = ("models", "variable_mgr")
+MAPPED = ("configs", "models", "variable_mgr")
 
 
 def link_tree(root: Path, tree: Path) -> None:

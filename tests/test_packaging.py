@@ -89,7 +89,7 @@ def wheel(tmp_path_factory) -> Path:
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools is not installed here, and a build without isolation needs it")
     scratch = tmp_path_factory.mktemp("wheel")
-    for name in ("cnnbench", "models", "variable_mgr"):
+    for name in ("cnnbench", "configs", "models", "variable_mgr"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, scratch / "source" / name, ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "README.md"):
@@ -128,7 +128,8 @@ def test_what_is_required_is_what_is_imported(wheel):
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in required}
     others = _imported_by_the_package() - set(sys.stdlib_module_names) - {"cnnbench"}
-    assert {name.removesuffix("-py") for name in names} == others
+    imported_as = {"absl-py": "absl", "pyyaml": "yaml"}
+    assert {imported_as.get(name, name) for name in names} == others
 
 
 def test_wheel_puts_everything_below_one_name(wheel_names):
@@ -144,4 +145,6 @@ def test_wheel_holds_every_source_file(wheel_names):
     ):
         for source in (ROOT / folder).rglob("*.py"):
             assert f"{inside}/{source.relative_to(ROOT / folder)}" in wheel_names
+    for suite in (ROOT / "configs").glob("*.yaml"):
+        assert f"cnnbench/configs/{suite.name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names

@@ -19,7 +19,7 @@ def typecheck():
 
 
 def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_path):
-    for folder in ("cnnbench/params", "models", "variable_mgr"):
+    for folder in ("cnnbench/params", "configs", "models", "variable_mgr"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "__init__.py").touch()
     (tmp_path / "cnnbench" / "old.py").touch()
@@ -29,7 +29,7 @@ def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_p
     (tmp_path / "cnnbench" / "old.py").rename(tmp_path / "cnnbench" / "new.py")
     typecheck.link_tree(tmp_path, tree)
     names = sorted(p.name for p in (tree / "cnnbench").iterdir())
-    assert names == ["models", "new.py", "params", "variable_mgr"]
+    assert names == ["configs", "models", "new.py", "params", "variable_mgr"]
     assert (tree / "cnnbench" / "models" / "__init__.py").exists()
 
 

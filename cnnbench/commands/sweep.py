@@ -1,0 +1,153 @@
+"""``cnnbench sweep CONFIG.yaml``: a suite of runs, each in a process of its own."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.params import FLAGS, parse_command, parse_flags
+from cnnbench.params.declaration import flag, specs_of
+from cnnbench.params.obsolete import OBSOLETE
+
+HELP = """\
+Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
+
+Runs a suite, each run in a process of its own, in random order; writes one record per run into
+the results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of
+a suite that comes with cnnbench: `cnnbench sweep` alone lists them. Flags behind -- are added
+to those of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
+
+Flags:
+  --results=DIR           where records, logs and the journal go [results]
+  --resume                leave out runs of which DIR has a sound record; failed ones run again
+  --filter=REGEX          only configurations whose name matches
+  --repeats=N             processes per configuration, in place of the suite's
+  --timeout=SECONDS       for each process, in place of the suite's
+  --max_batch_search      find the largest batch size that fits, in every configuration
+  --seed=N                of the random order [random; when resuming, that of before]
+  --list                  list the configurations and run nothing
+  --dry_run               list the runs with their commands and run nothing
+
+Exit status: 0 all runs went well and all bounds hold, 1 a bound is violated, 2 wrong use,
+3 a bound could not be judged, 4 a run failed (it is recorded, the others went on),
+130 interrupted (go on with --resume).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFlags:
+    """Flags of the command."""
+
+    results: str = flag("results", "Where records, logs and the journal go.")
+    resume: bool = flag(False, "Leave out runs that are done.")
+    filter: str | None = flag(None, "Only configurations whose name matches this.")
+    repeats: int | None = flag(None, "Processes per configuration.", minimum=1, maximum=1000)
+    timeout: float | None = flag(None, "Seconds for each process.", above=0)
+    max_batch_search: bool = flag(False, "Find the largest batch size that fits.")
+    seed: int | None = flag(None, "Of the random order.", minimum=0)
+    list: bool = flag(False, "List the configurations and run nothing.")
+    dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a suite.
+
+    Raises:
+      UsageError: wrong flags, or a suite that cannot be run; nothing has been run.
+      KeyboardInterrupt: what was done is on disk.
+      BenchmarkError: results can no longer be written.
+    """
+    words, behind = _divide(argv)
+    given, arguments = parse_command(words, specs_of(SweepFlags))
+    options = SweepFlags(**given)
+    for_all = _canonical(behind)
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.sweep import suites
+    from cnnbench.sweep.document import load
+    from cnnbench.sweep.planning import Overrides, make_plan, select
+    from cnnbench.sweep.schema import check
+
+    if len(arguments) != 1:
+        several = f"one suite, not {len(arguments)}" if arguments else "a suite"
+        raise UsageError(f"sweep takes {several}: {', '.join(suites.names())}, or a YAML file")
+    from cnnbench import environment
+
+    facts = environment.collect()
+    overrides = Overrides(for_all, options.repeats, options.timeout, options.max_batch_search)
+    plan = make_plan(check(load(suites.find(arguments[0]))), facts, overrides)
+    if options.filter is not None:
+        plan = select(plan, options.filter)
+    if options.list:
+        for case in plan.cases:
+            print(f"{case.name}  x{case.repeats}")
+        return ExitCode.OK
+    if options.dry_run:
+        return _show(plan, options)
+    return _run(plan, options, facts)
+
+
+def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What stands before -- and what behind it."""
+    if "--" not in argv:
+        return argv, ()
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _canonical(flags: Sequence[str]) -> dict[str, str]:
+    """Flags of runs, by name."""
+    specs = (*FLAGS, *OBSOLETE)
+    texts = {spec.name: spec for spec in specs}
+    given = parse_flags(flags, specs)
+    return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
+
+
+def _show(plan: Any, options: SweepFlags) -> int:
+    from cnnbench.sweep.order import ordered
+    from cnnbench.sweep.runner import arguments, program
+
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    for number, item in enumerate(ordered(plan.cases, seed), start=1):
+        # Batch sizes that a search will find are not known yet.
+        command = shlex.join((*program(), *arguments(item)))
+        print(f"# {number} {item.label}, at most {item.case.timeout:g} s\n{command}")
+    return ExitCode.OK
+
+
+def _run(plan: Any, options: SweepFlags, facts: dict[str, Any]) -> int:
+    from cnnbench.sweep.reporter import Reporter
+    from cnnbench.sweep.runner import Sweep, program
+    from cnnbench.sweep.store import Store
+    from cnnbench.sweep.summary import exit_code, summarise, table
+
+    # A job manager's SIGTERM ends a sweep like Ctrl-C: the child is ended, nothing is lost.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    reporter = Reporter(sys.stderr)
+    with Store(options.results) as store:
+        for notice in plan.notices:
+            reporter.line(notice)
+        seed = options.seed
+        if seed is None and options.resume:
+            before = store.journal().last_sweep(plan.suite) or {}
+            seed = before.get("seed")
+        if seed is None:
+            seed = random.SystemRandom().randrange(2**31)
+        sweep = Sweep(
+            plan,
+            store,
+            seed=seed,
+            facts=facts,
+            resume=options.resume,
+            reporter=reporter,
+            program=program(),
+        )
+        rows = summarise(plan.cases, sweep.run())
+    for line in table(rows):
+        print(line)
+    return exit_code(rows)

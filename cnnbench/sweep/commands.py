@@ -1,0 +1,102 @@
+"""The commands whose flags a suite can hold, and what flags of theirs come to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.errors import FlagError
+from cnnbench.params import FLAGS, Params, parse_args
+from cnnbench.params.obsolete import OBSOLETE
+from cnnbench.plan import Plan, make_plan
+from cnnbench.record_codec import encode
+from cnnbench.sweep.identity import file_digest
+
+# The sweep names the files; how a run shows itself does not change what it measures.
+_RESERVED = ("result_json", "result_csv")
+_NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
+_PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the flags of one run come to.
+
+    Attributes:
+      config: every parameter, as plain JSON values, for the record of a run that could
+        not write its own.
+      explicit_flags: names of the flags that were given.
+      notices: what the command would say about them.
+      identity: what of the config makes another run.
+      batch_size: images per step and device; 0 where that means nothing.
+    """
+
+    config: dict[str, Any]
+    explicit_flags: tuple[str, ...]
+    notices: tuple[str, ...]
+    identity: dict[str, Any]
+    batch_size: int
+
+
+def flag_names(command: str) -> tuple[str, ...]:
+    """The flags that a command knows."""
+    del command  # both are driven by the flags of a run
+    return tuple(spec.name for spec in (*FLAGS, *OBSOLETE))
+
+
+def resolve(command: str, flags: Sequence[str]) -> Resolved:
+    """Parses and checks flags as the command itself will; loads no TensorFlow.
+
+    Raises:
+      UsageError: what cannot be run, data and models that are not there included.
+    """
+    del command
+    parsed = parse_args(flags)
+    params = parsed.params
+    _refuse_files(params)
+    plan = make_plan(params)
+    config = _config(params, plan)
+    identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
+    for name in _PATHS:
+        if identity.get(name):
+            identity[name] = os.path.abspath(identity[name])
+    for name in ("model_plugin", "dataset_plugin"):
+        if identity.get(name):
+            identity[f"{name} digest"] = file_digest(identity[name])
+    return Resolved(
+        config=config,
+        explicit_flags=parsed.explicit_flags,
+        notices=parsed.notices,
+        identity=identity,
+        batch_size=plan.batch_per_device,
+    )
+
+
+def _refuse_files(params: Params) -> None:
+    for name in _RESERVED:
+        value = getattr(params, name)
+        if value is not None:
+            raise FlagError(name, value, "is the sweep's own business; see --results")
+    if params.train_dir is not None and not (params.eval or params.forward_only):
+        raise FlagError(
+            "train_dir",
+            params.train_dir,
+            "cannot go with training in a sweep: the second process would resume what the first "
+            "has left; leave it out, or evaluate with --eval",
+        )
+
+
+def _config(params: Params, plan: Plan) -> dict[str, Any]:
+    config = {
+        **params.as_dict(),
+        "data_name": plan.dataset.name,
+        "batch_size": plan.batch_per_device,
+        "eval_batch_size": plan.eval_batch_per_device,
+        "num_batches": plan.num_batches,
+        "num_epochs": plan.num_epochs,
+        "num_eval_batches": plan.num_eval_batches or None,
+        "num_warmup_batches": plan.warmup,
+    }
+    return {name: encode(value) for name, value in config.items()}

@@ -1,0 +1,125 @@
+"""A YAML file as a tree whose every node knows its line.
+
+Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
+it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from cnnbench.errors import UsageError
+
+# Deeper than any suite; a list that contains itself has no end.
+_MAX_DEPTH = 12
+
+_TAGS = {
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:null": "null",
+    "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:str": "string",
+    "tag:yaml.org,2002:timestamp": "string",
+    "tag:yaml.org,2002:merge": "string",
+    "tag:yaml.org,2002:value": "string",
+}
+_TRUE = ("y", "yes", "true", "on")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value and where it stands.
+
+    Attributes:
+      file: as given, for messages.
+      line: counted from 1.
+      kind: mapping, list, or the scalar kinds boolean, integer, number, string, null.
+      text: of a scalar, as written; "true" or "false" for a boolean.
+      items: of a list.
+      fields: of a mapping, in order: key, its line, value.
+    """
+
+    file: str
+    line: int
+    kind: str
+    text: str = ""
+    items: tuple[Node, ...] = ()
+    fields: tuple[tuple[str, int, Node], ...] = field(default=(), repr=False)
+
+    def error(self, message: str, line: int | None = None) -> UsageError:
+        """An error about this node, to raise: ``file:line: message``."""
+        return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
+
+
+def load(path: str) -> Node:
+    """The root of the one document in a file.
+
+    Args:
+      path: of the file; messages name it this way.
+
+    Raises:
+      UsageError: unreadable, not YAML, empty, several documents, a key twice, a tag of
+        somebody's own; names file and line.
+    """
+    try:
+        # Bytes, so that the loader finds out the encoding.
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    try:
+        root = yaml.compose(data, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise UsageError(f"{path}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise UsageError(f"{path}: is empty")
+    return _Converter(path).convert(root, 0)
+
+
+class _Converter:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # An alias is the node itself once more. Converted once, it costs nothing to repeat.
+        self._done: dict[int, Node] = {}
+
+    def convert(self, node: yaml.Node, depth: int) -> Node:
+        if depth > _MAX_DEPTH:
+            raise UsageError(f"{self._path}:{_line(node)}: nested too deeply")
+        if id(node) not in self._done:
+            self._done[id(node)] = self._convert(node, depth)
+        return self._done[id(node)]
+
+    def _convert(self, node: yaml.Node, depth: int) -> Node:
+        line = _line(node)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, line)
+        if isinstance(node, yaml.SequenceNode):
+            items = tuple(self.convert(item, depth + 1) for item in node.value)
+            return Node(self._path, line, "list", items=items)
+        fields: list[tuple[str, int, Node]] = []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{self._path}:{_line(key)}: a key must be a word")
+            if any(key.value == name for name, _, _ in fields):
+                raise UsageError(f'{self._path}:{_line(key)}: the key "{key.value}" is there twice')
+            fields.append((key.value, _line(key), self.convert(value, depth + 1)))
+        return Node(self._path, line, "mapping", fields=tuple(fields))
+
+    def _scalar(self, node: yaml.ScalarNode, line: int) -> Node:
+        kind = _TAGS.get(node.tag)
+        if kind is None:
+            raise UsageError(f"{self._path}:{line}: the tag {node.tag} is not known")
+        text = str(node.value)
+        if kind == "boolean":
+            text = "true" if text.lower() in _TRUE else "false"
+        return Node(self._path, line, kind, text=text)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,67 @@
+"""Runs one program and sees to it that it does not outlive the sweep; standard library only.
+
+Started as a file: ``python -I guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
+own. The descriptor is one end of a socket pair whose other end only the sweep holds. When
+the program ends, a line of JSON with its wait status goes to the sweep, which then kills the
+group, guard and all. When the socket ends first, the sweep is dead, however it died, and the
+guard kills the group itself. It sleeps in between and takes nothing from a measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+# Should memory run out, the kernel is to take the program and not the sweep.
+_OOM_SCORE = 500
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Never returns: the group it leads is killed, by the sweep or by itself."""
+    link = socket.socket(fileno=int(arguments[0]))
+    # Meant for the program; the guard has to be there to tell how it took it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    _volunteer()
+    threading.Thread(target=_watch, args=(link,), daemon=True).start()
+    link.sendall(_run(arguments[1:]).encode() + b"\n")
+    threading.Event().wait()
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
+    _, status, usage = os.wait4(process.pid, 0)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})
+
+
+def _watch(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while link.recv(1):
+            pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler, because a program would inherit a signal that is ignored."""
+    del number, frame
+
+
+def _volunteer() -> None:
+    with contextlib.suppress(OSError):
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(str(_OOM_SCORE))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

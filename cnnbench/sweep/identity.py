@@ -1,0 +1,83 @@
+"""What makes two runs the same run, so that a resumed sweep knows what is done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+KEY_LENGTH = 12
+
+# Facts that change what is measured. The load, free memory and the like change from minute
+# to minute, and the commit is covered by the sources themselves.
+_FACTS = (
+    "hostname",
+    "architecture",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "cpu_affinity",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_package",
+    "tensorflow_version",
+    "numpy_version",
+    "cnnbench_version",
+)
+_VARIABLE_PREFIX = "env_"
+
+
+def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the facts about a machine and its software those that make another run.
+
+    Args:
+      facts: see `cnnbench.environment.collect`.
+    """
+    return {
+        **{name: facts[name] for name in _FACTS if name in facts},
+        **{name: value for name, value in facts.items() if name.startswith(_VARIABLE_PREFIX)},
+        "sources": source_digest(),
+    }
+
+
+def key(parts: Mapping[str, Any]) -> str:
+    """A short name for what was put in: equal parts, equal key.
+
+    Args:
+      parts: values with a JSON form; their order does not matter.
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+@cache
+def source_digest() -> str:
+    """Digest of cnnbench's own Python files, wherever they are installed.
+
+    Says more than a commit: a checkout with changes is another program, and a commit that
+    changes a document is not.
+    """
+    digest = hashlib.sha256()
+    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
+        spec = find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+        for folder in map(Path, folders):
+            for file in sorted(folder.rglob("*.py")):
+                digest.update(f"{package}/{file.relative_to(folder)}\0".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def file_digest(path: str) -> str | None:
+    """Digest of a file that a run executes, such as a plug-in; None if unreadable."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
+    except OSError:
+        return None

@@ -1,0 +1,343 @@
+"""Runs the items of a sweep one after the other and makes every result durable at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cnnbench.sweep.batch_search import largest_batch
+from cnnbench.sweep.order import Item, ordered
+from cnnbench.sweep.outcome import Attempt, Outcome, judge
+from cnnbench.sweep.planning import Case, Plan
+from cnnbench.sweep.process import GRACE_SECONDS, execute
+from cnnbench.sweep.reporter import Durations, Reporter
+from cnnbench.sweep.results import headline, read_document
+from cnnbench.sweep.store import Run, Store
+
+# Flags that a trial of a batch size replaces or has no use for.
+_NOT_IN_TRIALS = (
+    "num_batches",
+    "num_epochs",
+    "num_warmup_batches",
+    "eval_during_training_every_n_steps",
+    "eval_during_training_every_n_epochs",
+    "eval_during_training_at_specified_steps",
+    "eval_during_training_at_specified_epochs",
+    "stop_at_top_1_accuracy",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one run, now or in the sweep that is resumed.
+
+    Attributes:
+      status: see `Outcome`.
+      path: of its record.
+      message: why it is not ok.
+    """
+
+    case: Case
+    repeat: int
+    status: str
+    path: Path
+    message: str = ""
+
+
+class _SearchFailed(Exception):
+    """A trial failed for another reason than memory."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+def program() -> tuple[str, ...]:
+    """How to start this very cnnbench once more."""
+    script = Path(sys.argv[0])
+    if script.name == "cnnbench" and script.is_file():
+        # With -m a checkout in the working directory would come before what is installed.
+        return (sys.executable, str(script.resolve()))
+    return (sys.executable, "-m", "cnnbench")
+
+
+def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
+    """Command and flags of an item, without the file of its record.
+
+    Args:
+      item: what to run.
+      batch_size: replaces that of the flags.
+    """
+    case = item.case
+    flags = list(case.flags)
+    if item.repeat == 0:
+        assert case.search is not None
+        flags = [f for f in flags if f[2:].partition("=")[0] not in _NOT_IN_TRIALS]
+        flags += [f"--num_batches={case.search.num_batches}", "--num_warmup_batches=1"]
+    if batch_size is not None:
+        flags = [f for f in flags if not f.startswith("--batch_size=")]
+        flags.append(f"--batch_size={batch_size}")
+    return (case.command, *flags)
+
+
+class Sweep:
+    """One sweep.
+
+    Args:
+      plan: what to run.
+      store: where results go.
+      seed: of the order.
+      facts: about this machine, for the records of runs that could not write theirs.
+      resume: whether runs with a sound record in the store are done.
+      reporter: progress.
+      program: what is started, before command and flags.
+      grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        *,
+        seed: int,
+        facts: Mapping[str, Any],
+        resume: bool = False,
+        reporter: Reporter | None = None,
+        program: Sequence[str] = (),
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._journal = store.journal()
+        self._seed = seed
+        self._facts = facts
+        self._resume = resume
+        self._reporter = reporter or Reporter()
+        self._program = tuple(program)
+        self._grace = grace
+        self._durations = Durations()
+        self._batches: dict[str, int] = {}
+        self._trials: dict[tuple[str, int], bool] = {}
+        self._given_up: set[str] = set()
+        self._results: list[Result] = []
+
+    def run(self) -> tuple[Result, ...]:
+        """Runs everything that is not done.
+
+        Returns:
+          The results, of earlier sweeps too when resuming, in the order of the plan.
+
+        Raises:
+          KeyboardInterrupt: the child is gone; what it did is not recorded.
+          BenchmarkError: results cannot be written.
+        """
+        self._remember()
+        items = ordered(self._plan.cases, self._seed)
+        todo = [item for item in items if not self._is_done(item)]
+        if len(todo) < len(items):
+            self._reporter.line(f"{len(items) - len(todo)} of {len(items)} runs are done already")
+        self._journal.add(
+            "sweep",
+            suite=self._plan.suite,
+            stamp=self._store.stamp,
+            seed=self._seed,
+            resumed=self._resume,
+            cases=len(self._plan.cases),
+            runs=len(todo),
+            environment=self._plan.environment,
+        )
+        done = len(items) - len(todo)
+        for position, item in enumerate(todo):
+            rest = [(i.case.key, i.repeat == 0) for i in todo[position + 1 :]]
+            self._one(item, done + position + 1, len(items), rest)
+        self._journal.add("finished", suite=self._plan.suite)
+        rank = {case.key: index for index, case in enumerate(self._plan.cases)}
+        return tuple(sorted(self._results, key=lambda r: (rank[r.case.key], r.repeat)))
+
+    def _remember(self) -> None:
+        """Takes durations, and when resuming also trials of batch sizes, from the journal."""
+        for event in self._journal.read():
+            key, seconds = event.get("key"), event.get("seconds")
+            if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
+                search = event["event"] == "searched"
+                self._durations.add(str(key), search, float(seconds), past=True)
+            if not self._resume:
+                continue
+            batch = event.get("batch_size")
+            if event.get("event") == "trial" and isinstance(batch, int):
+                self._trials[str(key), batch] = event.get("fits") is True
+            if event.get("event") == "searched" and isinstance(batch, int):
+                self._batches[str(key)] = batch
+        last = self._journal.last_sweep(self._plan.suite)
+        if self._resume and last is not None:
+            self._continue(last)
+
+    def _continue(self, last: Mapping[str, Any]) -> None:
+        """Goes on as the sweep before; says why what that has done may not count."""
+        if isinstance(last.get("stamp"), str):
+            self._store.stamp = last["stamp"]
+        then, now = last.get("environment"), self._plan.environment
+        if isinstance(then, dict) and then != now:
+            names = sorted(n for n in {*then, *now} if then.get(n) != now.get(n))
+            self._reporter.line(
+                f"warning: {', '.join(names)} changed since the last sweep; "
+                "what was run before is run again"
+            )
+
+    def _is_done(self, item: Item) -> bool:
+        """Whether an earlier sweep has done it; notes the result then."""
+        if not self._resume:
+            return False
+        case = item.case
+        if item.repeat == 0:
+            return case.key in self._batches
+        for path in reversed(self._store.find(self._run_of(item))):
+            document = read_document(path)
+            if document is not None and document["status"] == "ok":
+                self._results.append(Result(case, item.repeat, "ok", path))
+                return True
+        return False
+
+    def _one(self, item: Item, index: int, total: int, rest: list[tuple[str, bool]]) -> None:
+        case = item.case
+        if case.key in self._given_up:
+            return
+        self._reporter.started(index, total, item.label)
+        started = datetime.now(timezone.utc)
+        do = self._measure if item.repeat else self._search
+        what = do(item, started)
+        seconds = (datetime.now(timezone.utc) - started).total_seconds()
+        self._durations.add(case.key, item.repeat == 0, seconds)
+        waiting = [pair for pair in rest if pair[0] not in self._given_up]
+        self._reporter.ended(index, total, item.label, what, seconds, self._durations.left(waiting))
+
+    def _measure(self, item: Item, started: datetime) -> str:
+        batch = self._batches.get(item.case.key)
+        target = self._target(item)
+        outcome = self._attempt(arguments(item, batch), item, target, started)
+        self._commit(outcome, item, target, started)
+        return headline(outcome.document) if outcome.status == "ok" else _problem(outcome)
+
+    def _search(self, item: Item, started: datetime) -> str:
+        """Finds the case's batch size, or fails the case."""
+        case = item.case
+        assert case.search is not None
+        first = Item(case, 1)
+
+        def fits(batch: int) -> bool:
+            known = self._trials.get((case.key, batch))
+            if known is not None:
+                return known
+            log = self._target(first).with_suffix(f".batch{batch}.log")
+            outcome = self._attempt(arguments(item, batch), item, log, started)
+            if outcome.status not in ("ok", "out_of_memory"):
+                raise _SearchFailed(outcome)
+            fitted = outcome.status == "ok"
+            self._trials[case.key, batch] = fitted
+            self._journal.add("trial", key=case.key, batch_size=batch, fits=fitted)
+            return fitted
+
+        try:
+            found = largest_batch(case.resolved.batch_size, case.search, fits)
+        except _SearchFailed as failure:
+            return self._give_up(first, failure.outcome, started)
+        if not found.batch_size:
+            smallest = case.search.multiple_of
+            log = self._target(first).with_suffix(f".batch{smallest}.log")
+            outcome = self._attempt(arguments(item, smallest), item, log, started)
+            if outcome.status == "ok":  # memory that was taken is free again
+                found = type(found)(smallest, limited=False)
+            else:
+                return self._give_up(first, outcome, started)
+        self._batches[case.key] = found.batch_size
+        seconds = (datetime.now(timezone.utc) - started).total_seconds()
+        self._journal.add("searched", key=case.key, batch_size=found.batch_size, seconds=seconds)
+        more = ", the limit of the search" if found.limited else ""
+        return f"{found.batch_size} per device{more}"
+
+    def _give_up(self, first: Item, outcome: Outcome, started: datetime) -> str:
+        self._given_up.add(first.case.key)
+        self._commit(outcome, first, self._target(first), started)
+        return _problem(outcome)
+
+    def _attempt(
+        self, flags: Sequence[str], item: Item, target: Path, started: datetime
+    ) -> Outcome:
+        """Runs one process; its log goes beside the target."""
+        record = self._store.attempt()
+        log = target.with_suffix(".log")
+        command = (*flags, f"--result_json={record}")
+        self._journal.add("start", key=item.case.key, repeat=item.repeat, log=log.name)
+        try:
+            finished = execute((*self._program, *command), log, item.case.timeout, self._grace)
+            attempt = Attempt(
+                kind=item.case.command,
+                command=("cnnbench", *command),
+                config=item.case.resolved.config,
+                explicit_flags=item.case.resolved.explicit_flags,
+                environment=self._facts,
+                started_at=started,
+                record=record,
+                log=log,
+                finished=finished,
+            )
+            return judge(attempt)
+        finally:
+            record.unlink(missing_ok=True)
+
+    def _commit(self, outcome: Outcome, item: Item, target: Path, started: datetime) -> None:
+        document = self._annotated(outcome.document, item, target)
+        if outcome.unusable is not None:
+            self._store.keep_unusable(outcome.unusable, target)
+        self._store.commit(document, target)
+        seconds = (datetime.now(timezone.utc) - started).total_seconds()
+        self._journal.add(
+            "end",
+            key=item.case.key,
+            repeat=item.repeat,
+            case=item.case.name,
+            status=outcome.status,
+            seconds=round(seconds, 3),
+            record=target.name,
+            message=outcome.message,
+            max_rss_bytes=outcome.max_rss_bytes,
+        )
+        self._results.append(
+            Result(item.case, item.repeat, outcome.status, target, outcome.message)
+        )
+
+    def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
+        """The record, with the sweep it belongs to, under its final name."""
+        case = item.case
+        sweep = {
+            "suite": self._plan.suite,
+            "case": case.name,
+            "key": case.key,
+            "repeat": item.repeat,
+            "seed": self._seed,
+        }
+        if case.search is not None:
+            sweep["requested_batch_size"] = case.resolved.batch_size
+        flag = "--result_json="
+        command = [
+            f"{flag}{target}" if word.startswith(flag) else word for word in document["command"]
+        ]
+        config = {**document["config"], "result_json": str(target)}
+        return {**document, "command": command, "config": config, "sweep": sweep}
+
+    def _target(self, item: Item) -> Path:
+        """Where the record goes: over a failed one of the same run when resuming."""
+        run = self._run_of(item)
+        failed = self._store.find(run) if self._resume else []
+        return failed[-1] if failed else self._store.path(run)
+
+    def _run_of(self, item: Item) -> Run:
+        return Run(f"{self._plan.suite}-{item.case.name}", item.case.key, item.repeat)
+
+
+def _problem(outcome: Outcome) -> str:
+    return f"{outcome.status.replace('_', ' ')}: {outcome.message}"

@@ -1,0 +1,172 @@
+"""What a sweep has found: a row per configuration, computed from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cnnbench.errors import ExitCode
+from cnnbench.record import RunRecord
+from cnnbench.sorting import natural_key
+from cnnbench.statistics import median
+from cnnbench.sweep.metrics import METRICS
+from cnnbench.sweep.planning import Case
+from cnnbench.sweep.results import figure, read_document, run_record
+from cnnbench.sweep.runner import Result
+from cnnbench.sweep.schema import Bound
+
+HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a metric's median over the processes lies within its bound.
+
+    Attributes:
+      value: the median; None if no run measured it.
+      word: HELD, VIOLATED or UNKNOWN.
+    """
+
+    bound: Bound
+    value: float | None
+    word: str
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.bound.metric} {self.word}"
+        text = f"{self.bound.metric} {figure(self.value)}"
+        low, high = self.bound.minimum, self.bound.maximum
+        if low is not None and self.value < low:
+            return f"{text} below {figure(low)}"
+        if high is not None and self.value > high:
+            return f"{text} above {figure(high)}"
+        return f"{text} {self.word}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration.
+
+    Attributes:
+      throughputs: images/sec, one per process that went well.
+      batch_size: per device; None where unknown or of mixed sizes.
+      ok, failed: processes.
+      problems: of those that failed: label, message, log.
+      verdicts: one per bound.
+    """
+
+    name: str
+    throughputs: tuple[float, ...]
+    batch_size: int | None
+    ok: int
+    failed: int
+    problems: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def throughput(self) -> float | None:
+        """Median over the processes."""
+        return median(sorted(self.throughputs)) if self.throughputs else None
+
+    @property
+    def spread(self) -> float | None:
+        """Largest less smallest, as a share of the median; None for fewer than two."""
+        if len(self.throughputs) < 2:
+            return None
+        middle = median(sorted(self.throughputs))
+        return (max(self.throughputs) - min(self.throughputs)) / middle
+
+
+def summarise(cases: Sequence[Case], results: Iterable[Result]) -> tuple[Row, ...]:
+    """The rows, by name as people count.
+
+    Args:
+      cases: of the plan.
+      results: the newest of each run.
+    """
+    by_key: dict[str, list[Result]] = {case.key: [] for case in cases}
+    for result in results:
+        by_key[result.case.key].append(result)
+    rows = [_row(case, by_key[case.key]) for case in cases]
+    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def exit_code(rows: Iterable[Row]) -> ExitCode:
+    """The exit code of a sweep.
+
+    FAILED if a run failed, for then its bounds have not been judged on all runs; else
+    REGRESSION if a bound is violated, else INCONCLUSIVE if one could not be judged, else OK.
+    """
+    listed = list(rows)
+    words = {verdict.word for row in listed for verdict in row.verdicts}
+    if any(row.failed for row in listed):
+        return ExitCode.FAILED
+    if VIOLATED in words:
+        return ExitCode.REGRESSION
+    return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The rows as lines of text, then what failed."""
+    titles = ("configuration", "batch", "images/sec", "spread", "runs", "bounds")
+    cells = [titles, *(_cells(row) for row in rows)]
+    if not any(row.verdicts for row in rows):
+        cells = [line[:-1] for line in cells]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    right = (1, 2, 3)
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    lines += [f"failed: {problem}" for row in rows for problem in row.problems]
+    return lines
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
+    bad = [str(verdict) for verdict in row.verdicts if verdict.word != HELD]
+    bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
+    return (
+        row.name,
+        "-" if row.batch_size is None else str(row.batch_size),
+        "-" if row.throughput is None else figure(row.throughput),
+        "-" if row.spread is None else f"{row.spread:.1%}",
+        runs,
+        bounds,
+    )
+
+
+def _row(case: Case, results: Sequence[Result]) -> Row:
+    good = [read_document(result.path) for result in results if result.status == "ok"]
+    records = [record for record in map(run_record, filter(None, good)) if record is not None]
+    bad = [result for result in results if result.status != "ok"]
+    lost = good.count(None)
+    speeds = [METRICS["throughput"](record) for record in records]
+    sizes = {record.batch.per_device for record in records if record.batch is not None}
+    return Row(
+        name=case.name,
+        throughputs=tuple(speed for speed in speeds if speed is not None),
+        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        ok=len(good) - lost,
+        failed=len(bad) + lost,
+        problems=tuple(
+            f"{case.name} #{result.repeat}: {result.message} ({result.path.with_suffix('.log')})"
+            for result in bad
+        ),
+        verdicts=tuple(_verdict(bound, records) for bound in case.bounds),
+    )
+
+
+def _verdict(bound: Bound, records: Sequence[RunRecord]) -> Verdict:
+    found = [METRICS[bound.metric](record) for record in records]
+    values = sorted(value for value in found if value is not None)
+    if not values:
+        return Verdict(bound, None, UNKNOWN)
+    value = median(values)
+    low = bound.minimum is None or value >= bound.minimum
+    high = bound.maximum is None or value <= bound.maximum
+    # A NaN is within no bound.
+    return Verdict(bound, value, HELD if low and high else VIOLATED)

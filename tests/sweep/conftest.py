@@ -1,0 +1,77 @@
+"""Suites in temporary files, and a stand-in for the runs of a sweep."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.params import Params
+from cnnbench.record import Batch, RunRecord
+from cnnbench.record_codec import encode
+from cnnbench.sweep.document import load
+from cnnbench.sweep.planning import Plan, make_plan
+from cnnbench.sweep.schema import Suite, check
+
+FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
+
+
+def sound_record(**changes: object) -> RunRecord:
+    """A record of three steps of a batch of 4."""
+    values: dict = {
+        "run_id": "0" * 32,
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "status": "ok",
+        "command": ("cnnbench", "run"),
+        "config": encode(Params().as_dict()),
+        "batch": Batch(per_device=4, global_=4),
+        "step_seconds": (0.1, 0.1, 0.2),
+        "losses": (3.0, 2.0, 1.0),
+        "environment": FACTS,
+    }
+    return RunRecord(**{**values, **changes})
+
+
+@pytest.fixture
+def make_record() -> Callable[..., RunRecord]:
+    return sound_record
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a suite; returns its path."""
+
+    def write(text: str, name: str = "suite.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
+    """The checked suite in a text."""
+    return lambda text: check(load(write(text)))
+
+
+@pytest.fixture
+def plan(suite: Callable[[str], Suite]) -> Callable[..., Plan]:
+    """The plan of the suite in a text."""
+    return lambda text, overrides=None: make_plan(suite(text), FACTS, overrides)
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """``program`` to start in place of cnnbench, and ``template`` of its records."""
+    template = tmp_path_factory.mktemp("fake") / "template.json"
+    template.write_text(json.dumps(sound_record().to_dict()), encoding="ascii")
+    script = Path(__file__).with_name("fake_run.py")
+    return SimpleNamespace(
+        program=(sys.executable, "-I", str(script), str(template)), template=template
+    )

@@ -1,0 +1,220 @@
+"""Plans: every flag of every entry is checked before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.data.cifar10_files import write_cifar10
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.sweep import suites
+from cnnbench.sweep.document import load
+from cnnbench.sweep.planning import Overrides, make_plan, select
+from cnnbench.sweep.schema import Search, check
+
+FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
+TINY = "entries: [{name: a, flags: {model: lenet}}]"
+
+
+def test_a_case(plan):
+    (case,) = plan(
+        """
+        defaults: {repeats: 2, timeout: 7}
+        entries:
+          - {name: a, flags: {model: lenet, num_batches: 5, use_fp16: true}}
+        """
+    ).cases
+    assert case.flags == ("--model=lenet", "--num_batches=5", "--use_fp16=true")
+    assert (case.name, case.command, case.repeats, case.timeout) == ("a", "run", 2, 7)
+    assert case.resolved.batch_size == 32
+    assert case.resolved.config["precision"] == "fp16"
+    assert case.resolved.config["num_warmup_batches"] == 10
+    assert set(case.resolved.explicit_flags) == {"model", "num_batches", "use_fp16"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "message"),
+    [
+        ("modle: lenet", 20, 'unknown key "modle"; did you mean "model"?'),
+        ("model: lenett", 20, "--model=lenett: "),
+        ("model: lenet\n     num_gpus: 0", 21, "--num_gpus=0: must be at least 1"),
+        ("model: lenet\n     num_gpus: two", 21, "--num_gpus=two: must be an integer"),
+        ("model: lenet\n     xla: maybe", 21, "--xla=maybe: must be true or false"),
+        ("num_batches: 3\n     num_epochs: 2", 20, "cannot go with --num_epochs"),
+        ("result_json: x.json", 20, "is the sweep's own business"),
+        ("result_csv: x.csv", 20, "is the sweep's own business"),
+        ("train_dir: /nowhere", 20, "cannot go with training in a sweep"),
+        ("data_dir: /nowhere/at/all", 20, "/nowhere/at/all"),
+        ("data_name: imagenet\n     data_dir: ${CNNBENCH_TEST_EMPTY}", 18, "hold no records"),
+    ],
+)
+def test_a_mistake_in_entry_17_is_refused_with_its_line(
+    plan, tmp_path, monkeypatch, flags, line, message
+):
+    (tmp_path / "train-00000-of-00001").write_bytes(b"")
+    monkeypatch.setenv("CNNBENCH_TEST_EMPTY", str(tmp_path))
+    lines = [
+        "entries:",
+        *(f" - {{name: e{i}, flags: {{tf_random_seed: {i}}}}}" for i in range(1, 17)),
+    ]
+    lines += [" - name: e17", "   flags:", f"     {flags}"]
+    with pytest.raises(UsageError) as caught:
+        plan("\n".join(lines))
+    assert f"suite.yaml:{line}: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_equal_configurations_are_refused(plan):
+    with pytest.raises(UsageError, match=r'yaml:4: "b" runs the same as "a"'):
+        plan(
+            """
+            entries:
+              - {name: a, flags: {model: trivial, batch_size: 32}}
+              - {name: b}
+            """
+        )
+
+
+def test_notices_name_the_configuration(plan):
+    made = plan("entries: [{name: a, flags: {single_l2_loss_op: true}}]")
+    assert len(made.notices) == 1
+    assert made.notices[0].startswith("a: --single_l2_loss_op")
+
+
+def test_optional_entries_are_left_out_aloud(plan, monkeypatch):
+    monkeypatch.delenv("CNNBENCH_NO_SUCH", raising=False)
+    optional = "{name: b, optional: true, flags: {data_dir: '${CNNBENCH_NO_SUCH}'}}"
+    made = plan(f"entries: [{{name: a}}, {optional}]")
+    assert [case.name for case in made.cases] == ["a"]
+    assert made.notices == ("b: left out, because CNNBENCH_NO_SUCH is not set",)
+    with pytest.raises(UsageError, match="no entry is left to run; b: left out"):
+        plan(f"entries: [{optional}]")
+
+
+def test_overrides(plan):
+    (case,) = plan(TINY, Overrides({"num_gpus": "2", "model": "trivial"}, 5, 60.0, True)).cases
+    assert case.flags == ("--model=trivial", "--num_gpus=2")
+    assert (case.repeats, case.timeout, case.search) == (5, 60.0, Search())
+
+
+def test_what_a_matrix_varies_cannot_be_overridden(plan):
+    with pytest.raises(FlagError, match='--num_gpus=4: is what "a" varies; choose with --filter'):
+        plan("entries: [{name: a, matrix: {num_gpus: [1, 2]}}]", Overrides({"num_gpus": "4"}))
+
+
+def test_a_search_must_not_begin_beyond_its_end(plan):
+    with pytest.raises(UsageError, match=r"ends at 16, below the batch size it starts with, 32"):
+        plan("entries: [{name: a, max_batch_search: {limit: 16}}]")
+
+
+def key_of(suite, text=TINY, facts=FACTS):
+    return make_plan(suite(text), facts).cases[0].key
+
+
+def test_the_key_is_of_the_resolved_configuration(suite):
+    key = key_of(suite)
+    spelled = "entries: [{name: other, repeats: 4, flags: {model: lenet, batch_size: 32}}]"
+    assert key_of(suite, spelled) == key
+    shown = "entries: [{name: a, flags: {model: lenet, progress: 'off'}}]"
+    assert key_of(suite, shown) == key
+    for flags in ("num_gpus: 2", "precision: bf16", "batch_size: 31", "tf_random_seed: 1"):
+        changed = f"entries: [{{name: a, flags: {{model: lenet, {flags}}}}}]"
+        assert key_of(suite, changed) != key
+    searched = "entries: [{name: a, flags: {model: lenet}, max_batch_search: true}]"
+    assert key_of(suite, searched) != key
+
+
+def test_the_key_is_of_the_environment_that_matters(suite):
+    key = key_of(suite)
+    assert key_of(suite, facts={**FACTS, "load_average_1min": 7.0}) == key
+    assert key_of(suite, facts={**FACTS, "git_commit": "abc"}) == key
+    for change in (
+        {"tensorflow_version": "2.20.0"},
+        {"hostname": "there"},
+        {"env_TF_ENABLE_ONEDNN_OPTS": "0"},
+        {"gpu_names": ["A100"]},
+    ):
+        assert key_of(suite, facts={**FACTS, **change}) != key
+
+
+def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
+    plugin = tmp_path / "plugin.py"
+    source = Path("docs/examples/tiny_plugin.py")
+    text = (Path(__file__).parents[2] / source).read_text(encoding="utf-8").replace("tiny", "tiny9")
+    plugin.write_text(text, encoding="utf-8")
+    yaml = f"entries: [{{name: a, flags: {{model: tiny9, model_plugin: {plugin}}}}}]"
+    key = key_of(suite, yaml)
+    assert key_of(suite, yaml) == key
+    plugin.write_text(text + "# another text\n", encoding="utf-8")
+    assert key_of(suite, yaml) != key
+
+
+def test_select(plan):
+    made = plan("entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]")
+    assert [c.name for c in select(made, "gpus=1$").cases] == ["a num_gpus=1"]
+    with pytest.raises(FlagError, match="matches none of"):
+        select(made, "resnet")
+    with pytest.raises(FlagError, match="is not a regular expression"):
+        select(made, "(")
+
+
+def test_the_shipped_suites():
+    assert suites.names() == (
+        "all_reduce",
+        "batch_size",
+        "input_pipeline",
+        "leading_indicators",
+        "precision",
+        "scaling",
+        "smoke",
+        "throughput",
+    )
+
+
+@pytest.fixture(scope="module")
+def data_folders(tmp_path_factory):
+    """Folders that look like data sets to whoever only plans."""
+    cifar = tmp_path_factory.mktemp("cifar10")
+    images = np.zeros((10, 32, 32, 3), np.uint8)
+    for subset in ("train", "validation"):
+        write_cifar10(cifar, images, np.arange(10), subset=subset, form="binary")
+    imagenet = tmp_path_factory.mktemp("imagenet")
+    for name in ("train-00000-of-00001", "validation-00000-of-00001"):
+        with tf.io.TFRecordWriter(str(imagenet / name)) as records:
+            records.write(b"not looked into")
+    return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
+    for variable, folder in data_folders.items():
+        monkeypatch.setenv(variable, folder)
+    suite = check(load(suites.find(name)))
+    made = make_plan(suite, FACTS)
+    assert suite.name == name
+    assert suite.description
+    assert len(made.cases) >= 8
+    assert len({case.key for case in made.cases}) == len(made.cases)
+    assert all("no effect" not in notice for notice in made.notices), made.notices
+
+
+def test_smoke_needs_no_data_and_no_gpu(monkeypatch):
+    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
+    made = make_plan(check(load(suites.find("smoke"))), FACTS)
+    modes = {case.resolved.config["variable_update"] for case in made.cases}
+    assert modes == {"parameter_server", "replicated", "independent"}
+    assert {case.resolved.config["device"] for case in made.cases} == {"cpu"}
+
+
+def test_finding_suites(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert suites.find("smoke").endswith("configs/smoke.yaml")
+    (tmp_path / "smoke").write_text("mine", encoding="utf-8")
+    assert suites.find("smoke") == "smoke"
+    with pytest.raises(UsageError, match=r"no suite 'smok'; there are all_reduce, .*or name a"):
+        suites.find("smok")
+    with pytest.raises(UsageError, match=r"^x/y\.yaml: no such file; shipped suites are"):
+        suites.find("x/y.yaml")
