@@ -38,6 +38,15 @@ def memory_of(device: str) -> str:
     return process_of(device) if ":CPU:" in device.upper() else device
 
 
+def count_memories(devices: Sequence[str]) -> int:
+    """How many memories devices have between them.
+
+    To cut a tensor keeps as many links busy as there are memories; more chunks than that
+    only have to be joined again.
+    """
+    return len({memory_of(device) for device in devices})
+
+
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
     """Cuts into at most `most` chunks of one aligned size, of which the last may be shorter.
 
@@ -50,8 +59,8 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
       Elements of each chunk. No chunk is empty, except the one of an empty tensor.
     """
     unit = ALIGNMENT // itemsize
-    size = max(-(-elements // most), MIN_CHUNK_BYTES // itemsize)
-    size = -(-size // unit) * unit
+    count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
+    size = max(1, -(-elements // (count * unit))) * unit
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat, memory_of
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat, count_memories, memory_of
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 
@@ -19,6 +21,8 @@ class RecursiveHalvingDoubling:
     The devices stand in ranks. As many of them as are a power of two, p, take part in the
     rounds; rank p + r, if there is one, first shares the addition of its own and rank r's
     values with rank r, one half of the tensor each, and is given the result at the end.
+    The first rounds are between devices of one memory, where whole tensors cost no more
+    than halves; there are only as many chunks as memories.
 
     Raises:
       ValueError: shards are asked for.
@@ -28,23 +32,37 @@ class RecursiveHalvingDoubling:
         if context.shards != 1:
             raise ValueError("rechd takes no shards")
         self._devices = context.devices
+        self._ranks = _interleaved(context.devices)
         self._power = 1 << (len(context.devices).bit_length() - 1)
+        self._chunks = min(self._power, count_memories(context.devices))
 
-    def device(self, rank: int, index: int = 0) -> str:
-        """The device of a rank for tensor `index`; it completes the chunk of that number."""
-        return self._devices[(rank + index) % len(self._devices)]
+    def order(self, index: int = 0) -> list[str]:
+        """The devices by rank for tensor `index`; rank r completes chunk r."""
+        first = index % len(self._ranks)
+        return [*self._ranks[first:], *self._ranks[:first]]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        count = len(self._devices)
-        order = [self.device(rank, index) for rank in range(count)]
-        cut = Cut(tensors[0], self._power)
+        cut = Cut(tensors[0], self._chunks)
+        order = self.order(index)
+        value_on = dict(zip(self._devices, tensors, strict=True))
         values = []
-        for rank, device in enumerate(order):
+        for device in order:
             with tf.device(device):
-                values.append(cut.flat(tensors[(rank + index) % count]))
+                values.append(cut.flat(value_on[device]))
         chunks = _halve(values, cut, order, self._power)
         return cut.join(_double(chunks, order), self._devices, index)
+
+
+def _interleaved(devices: Sequence[str]) -> list[str]:
+    """One device of each memory, then another one of each, and so on."""
+    seen: Counter[str] = Counter()
+    places = []
+    for device in devices:
+        places.append(seen[memory_of(device)])
+        seen[memory_of(device)] += 1
+    # Stable, so the memories keep their order.
+    return [device for _, device in sorted(zip(places, devices, strict=True), key=itemgetter(0))]
 
 
 # A part of a tensor, None where the tensor has fewer chunks than there are ranks.

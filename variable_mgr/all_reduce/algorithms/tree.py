@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, count_memories, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import add_up
@@ -20,19 +20,23 @@ class DoubleBinaryTree:
     tree hang together by the number of their trailing zero bits, so odd places are leaves.
     In the second tree each device stands one place further, so an inner device of one tree
     is a leaf of the other. With k shards each half travels as k chunks, one behind the other.
+    In one memory there is no link of which halves could share the load, so whole tensors
+    take the two trees in turn.
     """
 
     def __init__(self, context: ReduceContext) -> None:
         self._devices = context.devices
         self._shards = context.shards
+        self._trees = min(2, count_memories(context.devices))
 
     def device(self, chunk: int, place: int, index: int = 0) -> str:
         """Which device stands at a place, 1..n, of the tree of a chunk of tensor `index`."""
-        return self._devices[(place - 1 - chunk % 2 + index) % len(self._devices)]
+        tree = (chunk + index) % 2
+        return self._devices[(place - 1 - tree + index // 2) % len(self._devices)]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        cut = Cut(tensors[0], 2 * self._shards)
+        cut = Cut(tensors[0], self._trees * self._shards)
         parts = dict(zip(self._devices, cut.chunks(tensors, self._devices), strict=True))
         count = len(self._devices)
         # Children before their parents.
