@@ -11,14 +11,17 @@ import pytest
 from cnnbench.assembly import BuiltRun
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
-from cnnbench.variable_mgr import names
 
 PLUGIN = str(Path(__file__).parent / "plugins" / "poison_plugin.py")
 HARMLESS, NAN, INFINITY = 0, 13, 14
 MODES = [
-    mode
-    for mode in ("parameter_server", "replicated", "independent", "distributed_all_reduce")
-    if mode in names()
+    pytest.param({"variable_update": "parameter_server"}, id="ps"),
+    pytest.param({"variable_update": "replicated"}, id="replicated"),
+    pytest.param({"variable_update": "independent"}, id="independent"),
+    pytest.param(
+        {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
+        id="distributed",
+    ),
 ]
 SCALE = 1024.0
 
@@ -84,15 +87,17 @@ def changed(before: State, after: State) -> set[str]:
 @pytest.mark.parametrize("towers", [1, 2, 3, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "adam"])
-def test_a_bad_gradient_of_any_tower_skips_the_step(mode: str, optimizer: str, towers: int) -> None:
-    built = build(variable_update=mode, optimizer=optimizer, num_gpus=towers)
+def test_a_bad_gradient_of_any_tower_skips_the_step(
+    mode: dict[str, str], optimizer: str, towers: int
+) -> None:
+    built = build(**mode, optimizer=optimizer, num_gpus=towers)
     scale = built.step.loss_scale
     start = state(built)
     step(built)
     step(built)
     assert len(changed(start, state(built))) > len(start) // 2
     undisturbed = state(built)
-    alone = mode == "independent" and towers > 1
+    alone = mode["variable_update"] == "independent" and towers > 1
     for bad in range(towers):
         for label in (NAN, INFINITY):
             restore(built, start)
@@ -118,6 +123,48 @@ def test_a_bad_gradient_of_any_tower_skips_the_step(mode: str, optimizer: str, t
             assert {n for n in changed(undisturbed, state(built)) if n in mine} == set()
 
 
+AGGREGATIONS = {
+    "packed": {"gradient_repacking": 2, "all_reduce_spec": "rechd"},
+    "joined": {"agg_small_grads_max_bytes": 4096, "all_reduce_spec": "xring#2"},
+    "not compact": {"compact_gradient_transfer": False},
+    "on the host": {"local_parameter_device": "cpu"},
+}
+
+
+@pytest.mark.parametrize("bad", range(3))
+@pytest.mark.parametrize("flags", AGGREGATIONS.values(), ids=AGGREGATIONS)
+def test_no_aggregation_hides_a_bad_gradient(flags: dict[str, object], bad: int) -> None:
+    built = build(variable_update="replicated", num_gpus=3, optimizer="momentum", **flags)
+    step(built)
+    for label in (NAN, INFINITY):
+        before = state(built)
+        _, skipped = step(built, [bad], label)
+        assert skipped
+        assert changed(before, state(built)) == set()
+    _, skipped = step(built)
+    assert not skipped
+
+
+@pytest.mark.parametrize("label", [NAN, INFINITY])
+def test_deferred_gradients_are_judged_when_they_would_be_applied(label: int) -> None:
+    built = build(
+        variable_update="replicated",
+        num_gpus=2,
+        optimizer="adam",
+        variable_consistency="relaxed",
+        weight_decay=0.25,
+    )
+    seen = []
+    for bad in ([], [1], [], [], []):
+        before = state(built)
+        _, skipped = step(built, bad, label)
+        seen.append(skipped)
+        assert (changed(before, state(built)) == set()) is skipped
+    assert seen == [False, False, True, False, False]
+    assert built.step.loss_scale.value == SCALE / 2
+    assert all(np.isfinite(value).all() for value in state(built).values())
+
+
 def test_independent_towers_share_one_scale() -> None:
     built = build(variable_update="independent", num_gpus=3)
     step(built, [0, 2])
@@ -125,8 +172,8 @@ def test_independent_towers_share_one_scale() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_scale_doubles_after_exactly_n_good_steps(mode: str) -> None:
-    built = build(variable_update=mode, num_gpus=2, fp16_inc_loss_scale_every_n=3)
+def test_the_scale_doubles_after_exactly_n_good_steps(mode: dict[str, str]) -> None:
+    built = build(**mode, num_gpus=2, fp16_inc_loss_scale_every_n=3)
     seen = []
     for bad in ([], [], [1], [], [], [], [], []):
         step(built, bad)
@@ -135,8 +182,8 @@ def test_the_scale_doubles_after_exactly_n_good_steps(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_clipping_does_not_hide_an_infinity(mode: str) -> None:
-    built = build(variable_update=mode, num_gpus=2, gradient_clip=1e-3)
+def test_clipping_does_not_hide_an_infinity(mode: dict[str, str]) -> None:
+    built = build(**mode, num_gpus=2, gradient_clip=1e-3)
     before = state(built)
     for label in (NAN, INFINITY):
         _, skipped = step(built, [0, 1], label)
@@ -184,9 +231,9 @@ def test_a_constant_scale_applies_what_it_gets() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_updates_and_checks_stay_where_the_variables_are(
-    mode: str, cpu_devices: tuple[str, ...]
+    mode: dict[str, str], cpu_devices: tuple[str, ...]
 ) -> None:
-    built = build(variable_update=mode, num_gpus=3)
+    built = build(**mode, num_gpus=3)
     checks = [o.device for o in built.step.graph.get_operations() if o.type == "IsFinite"]
     assert set(checks) == set(cpu_devices[:3])
     homes = {

@@ -13,7 +13,7 @@ from cnnbench.assembly import BuiltRun
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.params import Params
-from cnnbench.variable_mgr import VariableMgrSpec, create, names, registry
+from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 from cnnbench.weight_decay import WeightDecay
@@ -21,9 +21,13 @@ from cnnbench.weight_decay import WeightDecay
 PLUGINS = Path(__file__).parent / "plugins"
 RATE, DECAY = 0.0625, 0.25
 MODES = [
-    mode
-    for mode in ("parameter_server", "replicated", "independent", "distributed_all_reduce")
-    if mode in names()
+    pytest.param({"variable_update": "parameter_server"}, id="ps"),
+    pytest.param({"variable_update": "replicated"}, id="replicated"),
+    pytest.param({"variable_update": "independent"}, id="independent"),
+    pytest.param(
+        {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
+        id="distributed",
+    ),
 ]
 
 VARIABLES = (
@@ -57,16 +61,16 @@ def detached(built: BuiltRun) -> list[np.ndarray]:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_weight_without_any_other_gradient_decays(
-    mode: str, towers: int, reduction: str, precision: str
+    mode: dict[str, str], towers: int, reduction: str, precision: str
 ) -> None:
     built = build(
-        variable_update=mode,
+        **mode,
         num_gpus=towers,
         gradient_reduction=reduction,
         precision=precision,
         fp16_enable_auto_loss_scale=precision == "fp16",
     )
-    summed = towers if reduction == "sum" and mode != "independent" else 1
+    summed = towers if reduction == "sum" and mode["variable_update"] != "independent" else 1
     expected = np.full(3, 2.0)
     for _ in range(3):
         built.step().loss.numpy()
@@ -76,8 +80,8 @@ def test_a_weight_without_any_other_gradient_decays(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_without_decay_it_stays(mode: str) -> None:
-    built = build(variable_update=mode, num_gpus=2, weight_decay=0.0)
+def test_without_decay_it_stays(mode: dict[str, str]) -> None:
+    built = build(**mode, num_gpus=2, weight_decay=0.0)
     built.step().loss.numpy()
     for copy in detached(built):
         np.testing.assert_array_equal(copy, np.full(3, 2.0, np.float32))

@@ -1,11 +1,11 @@
-"""A network whose gradients, but not its loss, can be made NaN or infinite by its labels.
+"""A network whose gradients, but not its loss, are spoilt by the labels NAN and INFINITY.
 
-The loss does not depend on the labels. An example with the label `NAN` or `INFINITY`
-multiplies what flows back from it by that. `detached` is a weight that no loss but the
-L2 loss depends on.
+The loss does not depend on the labels. An example with the label NAN makes every
+gradient NaN; one with the label INFINITY makes that of `lever` infinite and leaves all
+others as they are. `detached` is a weight that no loss but the L2 loss depends on.
 """
 
-import numpy as np
+import math
 
 from cnnbench.models import Initializer, LearningRateSpec, Model, register_model
 
@@ -20,23 +20,40 @@ class Poison(Model):
     learning_rate = LearningRateSpec(base=0.0625)
 
     def build(self, net, images):
+        import tensorflow as tf
+
         net.variable("detached", (3,), Initializer.constant(2.0))
+        lever = net.variable("lever", (), Initializer.constant(0.5))
+
+        def with_lever(x, lever):
+            """Puts the lever in place of the first logit."""
+            return tf.concat([tf.fill([tf.shape(x)[0], 1], lever), x[:, 1:]], axis=1)
+
         x = net.conv(images, 3, 2, stddev=0.5, batch_norm=True)
         x = net.affine(net.flatten(x), 4)
-        return net.logits(x, stddev=0.5)
+        x = net.logits(x, stddev=0.5)
+        return net.apply(with_lever, x, lever, shape=(net.num_classes,))
 
     def loss(self, logits, labels):
         import tensorflow as tf
 
-        @tf.custom_gradient
-        def poisoned(losses):
-            def gradient(upstream):
-                factors = tf.where(labels == NAN, np.nan, tf.ones_like(losses))
-                return upstream * tf.where(labels == INFINITY, np.inf, factors)
+        squares = tf.reduce_mean(tf.square(logits[:, 1:8] - 1.0), axis=1)
+        losses = squares + _spoilt(logits[:, 0], labels, INFINITY, math.inf)
+        return _spoilt(losses, labels, NAN, math.nan)
 
-            return tf.identity(losses), gradient
 
-        return poisoned(tf.reduce_mean(tf.square(logits[:, :8] - 1.0), axis=1))
+def _spoilt(values, labels, label, factor):
+    """The values; what flows back from the examples with that label is times the factor."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def identity(values):
+        def gradient(upstream):
+            return upstream * tf.where(labels == label, factor, tf.ones_like(upstream))
+
+        return tf.identity(values), gradient
+
+    return identity(values)
 
 
 register_model("poison", "imagenet", Poison)
