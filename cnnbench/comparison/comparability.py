@@ -11,6 +11,9 @@ from cnnbench.comparison.configuration import PLACES, Configuration
 from cnnbench.comparison.facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
 from cnnbench.record import RunRecord
 
+_COMMIT = 12
+"""Digits of a commit that tell it from all others and still fit into a line."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -31,9 +34,7 @@ class Difference:
     reason: str
 
     def __str__(self) -> str:
-        if self.base == self.new:
-            return f"{self.fact} is {_either(self.base)} within each side"
-        return f"{self.fact} is {_either(self.base)} in BASE and {_either(self.new)} in NEW"
+        return unlike_text(self.fact, self.base, self.new)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,13 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
     return tuple(sorted(found, key=lambda one: not one.blocks))
 
 
+def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
+    """A fact with its values on both sides."""
+    if base == new:
+        return f"{name} is {' or '.join(base)} within each side"
+    return f"{name} is {' or '.join(base)} in BASE and {' or '.join(new)} in NEW"
+
+
 def known_facts(records: Iterable[RunRecord]) -> frozenset[str]:
     """Names of all facts of these runs, flags included."""
     return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
@@ -112,7 +120,7 @@ def _difference(
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Facts of a run that are no flags, and the places that flags name."""
     for name, value in record.environment.items():
-        yield name, _text(value)
+        yield name, _text(value)[:_COMMIT] if name == "git_commit" else _text(value)
     if record.model is not None:
         yield "model_parameters", str(record.model.parameters)
         yield "model_trainable_parameters", str(record.model.trainable_parameters)
@@ -130,7 +138,3 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _either(values: tuple[str, ...]) -> str:
-    return " or ".join(values)

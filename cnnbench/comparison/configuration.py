@@ -104,9 +104,14 @@ class Configuration:
         if "precision" in flags:
             flags.pop("use_fp16", None)  # the same by its old name
         flags = {name: _value(name, flags[name]) for name in sorted(flags) if _counts(name)}
-        text = json.dumps([flags, record.placement is None], sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return cls(flags, key, record.placement is not None)
+        resolved = record.placement is not None
+        # Flags at their defaults are left out, so that a new flag changes no key.
+        text = json.dumps([_telling(flags), resolved], sort_keys=True)
+        return cls(flags, hashlib.sha256(text.encode()).hexdigest()[:12], resolved)
+
+    def telling(self) -> dict[str, Any]:
+        """The flags that are not at their defaults."""
+        return _telling(self.flags)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
         """Names of the flags by which two configurations differ."""
@@ -166,12 +171,25 @@ def _value(name: str, value: Any) -> Any:
     return len(str(value).split(",")) if value else 0
 
 
+def _telling(flags: Mapping[str, Any]) -> dict[str, Any]:
+    usual = _usual()
+    return {
+        name: value for name, value in flags.items() if name not in usual or usual[name] != value
+    }
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return ",".join(map(_shown, value))
     return "none" if value is None else str(value)
+
+
+@lru_cache(maxsize=1)
+def _usual() -> dict[str, Any]:
+    """The defaults as they enter the identity."""
+    return {name: _value(name, value) for name, value in _defaults().items()}
 
 
 @lru_cache(maxsize=1)

@@ -76,7 +76,9 @@ class Evidence:
 
     def _size(self, change: float) -> float:
         """The change without its direction: that of -1/11 is 10 %, for 11/10 undoes it."""
-        return max(change, -change if self.symmetric else 1 / (1 + change) - 1)
+        if self.symmetric:
+            return abs(change)
+        return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
 
 
 def usable(value: float, metric: Metric) -> bool:
@@ -144,4 +146,9 @@ def _scaled(value: float, metric: Metric) -> float:
 
 
 def _unscaled(shift: float, metric: Metric) -> float:
-    return math.expm1(shift) if metric.relative else shift
+    if not metric.relative:
+        return shift
+    try:
+        return math.expm1(shift)
+    except OverflowError:
+        return math.inf

@@ -141,12 +141,29 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "gpu": ("gpu_*",),
     "model": ("model", "model_*"),
-    "num_gpus": ("num_gpus", "global_batch", "gpu_names", "gpu_*"),
+    "device": (
+        *("device", "data_format", "num_intra_threads", "num_inter_threads", "gpu_*"),
+        *("datasets_num_private_threads", "intra_op_threads", "inter_op_threads", "env_TF_GPU_*"),
+    ),
+    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*"),
     "batch_size": ("batch_size", "eval_batch_size", "global_batch", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
     "variable_update": ("variable_update", "all_reduce"),
     "all_reduce_spec": ("all_reduce_spec", "all_reduce"),
     "precision": ("precision", "fp16_*"),
+    "num_intra_threads": ("num_intra_threads", "num_inter_threads", "*_op_threads"),
+    "num_inter_threads": ("num_inter_threads", "inter_op_threads"),
+    "autotune_threshold": (
+        *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
+    ),
+    "gpu_thread_mode": ("gpu_thread_mode", "env_TF_GPU_THREAD_*"),
+    "per_gpu_thread_count": ("per_gpu_thread_count", "env_TF_GPU_THREAD_*"),
+    "use_unified_memory": ("use_unified_memory", "env_TF_FORCE_UNIFIED_MEMORY"),
+    "winograd_nonfused": ("winograd_nonfused", "env_TF_ENABLE_WINOGRAD_NONFUSED"),
+    "batchnorm_persistent": (
+        *("batchnorm_persistent", "env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
+    ),
+    "xla": ("xla", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
 """Names that stand for several facts: a change of one that brings others along."""

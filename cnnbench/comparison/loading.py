@@ -97,7 +97,9 @@ def _expand(path: str) -> list[str]:
             for name in names
             if name.endswith(".json")
         )
-        return sorted((file for file in found if os.path.isfile(file)), key=natural_key)
+        # Not from pipes and the like, which could block; what a dangling link says is told.
+        readable = (file for file in found if os.path.isfile(file) or not os.path.exists(file))
+        return sorted(readable, key=natural_key)
     if os.path.exists(path):
         return [path]
     if not any(sign in path for sign in _WILD):
@@ -122,8 +124,12 @@ def _fault(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     if isinstance(error, json.JSONDecodeError):
-        end = "" if error.pos < len(error.doc) else ", where the file ends"
-        return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}{end}"
+        text = error.doc.strip()
+        if not text:
+            return "empty"
+        if text.startswith("{") and not text.endswith("}"):
+            return f"cut off after {len(error.doc)} characters"
+        return f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
     if isinstance(error, RecursionError):
         return "not a run record: nested too deeply"
     if isinstance(error, UnicodeDecodeError):

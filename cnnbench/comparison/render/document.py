@@ -44,7 +44,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "key": entry.configuration.key,
         "verdict": entry.main.verdict.value,
-        "flags": dict(entry.configuration.flags),
+        "flags": entry.configuration.telling(),
         "base_runs": [record.run_id for record in entry.base],
         "new_runs": [record.run_id for record in entry.new],
         "results": [_result(result) for result in entry.results],

@@ -7,6 +7,7 @@ for themselves in CommonMark, never for structure, not even for the border of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cnnbench.comparison.metrics import Metric
@@ -23,8 +24,10 @@ _SIGNS = {
     Verdict.MISSING: "🟡",
     Verdict.FAILED: "🔴",
 }
-# No full stop: GitHub makes a link of www., entities or not.
-_ALLOWED = frozenset(" ,=+")
+# Signs without a meaning within a line, given that brackets and colons have none either.
+_PLAIN = frozenset(" ,;=+-./()")
+# GitHub makes a link of it wherever it stands.
+_LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
 
 def render(comparison: Comparison) -> str:
@@ -115,10 +118,10 @@ def _row(cells: Sequence[str]) -> str:
 
 def _code(text: str) -> str:
     """Text of unknown origin, inert."""
-    return f"<code>{''.join(map(_entity, text))}</code>"
+    return f"<code>{_LINK.sub('&#46;', ''.join(map(_entity, text)))}</code>"
 
 
 def _entity(character: str) -> str:
-    if character.isalnum() or character in _ALLOWED:
+    if character.isalnum() or character in _PLAIN:
         return character
     return f"&#{ord(character)};" if character.isprintable() else " "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cnnbench.comparison.comparability import unlike_text
 from cnnbench.comparison.metrics import THROUGHPUT, Metric
-from cnnbench.comparison.reasons import change_text, count, span_text
+from cnnbench.comparison.reasons import change_text, span_text
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
 
@@ -36,7 +37,7 @@ def value_text(value: float | None, metric: Metric, unit: bool = True) -> str:
         return f"{value / 2**20:.1f}" + (" MiB" if unit else "")
     if metric.unit == "top-1":
         return f"{value:.4f}"
-    digits = 1 if value >= 100 else 2 if value >= 10 else 3
+    digits = 2 if value >= 10 else 3
     return f"{value:.{digits}f}" + (f" {metric.unit}" if unit else "")
 
 
@@ -117,14 +118,15 @@ def mean_sentence(comparison: Comparison) -> str | None:
 
 
 def mentions(comparison: Comparison) -> list[str]:
-    """Facts that differ without forbidding a verdict, each once, with the reason why not."""
-    found: dict[str, int] = {}
+    """Facts that differ without forbidding a verdict, each once, over all configurations."""
+    values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for one in entry.differences:
             if not one.blocks:
-                found[str(one)] = found.get(str(one), 0) + 1
-    total = len(comparison.entries)
+                base, new = values.setdefault(one.fact, (set(), set()))
+                base.update(one.base)
+                new.update(one.new)
     return [
-        text if number == total else f"{text} ({count(number, 'configuration', 'configurations')})"
-        for text, number in found.items()
+        unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
+        for fact, (base, new) in values.items()
     ]

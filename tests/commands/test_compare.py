@@ -1,0 +1,169 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.params import Params
+from cnnbench.record import Batch, Placement, RunRecord
+from cnnbench.record_codec import encode
+
+SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
+
+
+def save(folder, factor=1.0, environment=None):
+    """Five records of one configuration, by their speed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, speed in enumerate(SPEEDS):
+        record = RunRecord(
+            run_id=f"{folder.name}{number}",
+            started_at=f"2026-11-20T00:00:0{number}+00:00",
+            status="ok",
+            command=("cnnbench",),
+            config=encode(Params().as_dict()) | {"batch_size": 8, "device": "cpu"},
+            placement=Placement(
+                device="cpu",
+                devices=("/device:CPU:0",),
+                num_towers=1,
+                num_workers=1,
+                variable_update="parameter_server",
+            ),
+            batch=Batch(per_device=8, global_=8),
+            step_seconds=(8 / (speed * factor),) * 3,
+            environment={"cpu_model": "Fast CPU", **(environment or {})},
+        )
+        (folder / f"{number}.json").write_text(record.to_json())
+    return str(folder)
+
+
+@pytest.fixture
+def base(tmp_path):
+    return save(tmp_path / "base")
+
+
+def compare(*arguments):
+    return cli.main(["compare", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "word"), [(0.9, 1, "- slower"), (1.0, 0, "= same"), (1.1, 0, "+ faster")]
+)
+def test_the_verdict_is_printed_and_is_the_exit_code(base, tmp_path, capsys, factor, status, word):
+    assert compare(base, save(tmp_path / "new", factor)) == status
+    out, err = capsys.readouterr()
+    assert word in out
+    assert out.endswith(f"exit code {status}: {'a' if status else 'no'} regression\n")
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_patterns_and_single_files(base, tmp_path):
+    save(tmp_path / "new", 0.9)
+    assert compare(f"{base}/*.json", f"{tmp_path}/n*") == 1
+    assert compare(f"{base}/0.json", f"{tmp_path}/new/1.json") == 3
+
+
+def test_faulty_files_are_named_on_stderr_and_make_it_incomplete(base, tmp_path, capsys):
+    new = save(tmp_path / "new")
+    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
+    assert compare(base, new) == 3
+    out, err = capsys.readouterr()
+    assert err == f"cnnbench: warning: skipped {new}/9.json: cut off after 22 characters\n"
+    assert "= same" in out
+    assert "skipped: 1 file\n" in out
+
+
+def test_a_regression_outranks_a_faulty_file(base, tmp_path):
+    new = save(tmp_path / "new", 0.9)
+    (tmp_path / "new" / "9.json").write_text("")
+    assert compare(base, new) == 1
+
+
+def test_a_side_of_faulty_files_only_is_an_open_question(base, tmp_path, capsys):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "9.json").write_text("")
+    assert compare(base, str(tmp_path / "new")) == 3
+    assert "o missing" in capsys.readouterr().out
+
+
+def test_unlike_machines_and_how_to_allow_them(base, tmp_path, capsys):
+    new = save(tmp_path / "new", 0.9, {"cpu_model": "Slow CPU"})
+    assert compare(base, new) == 3
+    assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in capsys.readouterr().out
+    assert compare(base, new, "--allow_different=cpu_model") == 1
+    assert compare(base, new, "--allow_different=hostname,machine") == 1
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])
+def test_a_format_in_a_file_and_the_table_for_the_reader(base, tmp_path, capsys, format):
+    new = save(tmp_path / "new", 0.9)
+    assert compare(base, new, f"--format={format}") == 1
+    printed = capsys.readouterr().out
+    file = tmp_path / "report"
+    assert compare(f"--output={file}", base, f"--format={format}", new) == 1
+    assert file.read_text() == printed
+    assert "- slower" in capsys.readouterr().out
+
+
+def test_policy_flags(base, tmp_path, capsys):
+    new = save(tmp_path / "new", 0.95)
+    assert compare(base, new) == 1
+    assert compare(base, new, "--threshold=6") == 0
+    assert compare(base, new, "--alpha=0.002") == 3
+    assert compare(base, new, "--paired") == 3
+    noisy = tmp_path / "aa"
+    for number, factor in enumerate((0.8, 1.0, 1.2)):
+        save(noisy / str(number), factor)
+    assert compare(base, new, f"--baseline_aa={noisy}") == 3
+    capsys.readouterr()
+    assert compare(base, new, "--metrics=throughput", "--format=json") == 1
+    assert json.loads(capsys.readouterr().out)["metrics"] == ["throughput"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "takes two arguments, BASE and NEW, not 0"),
+        (("{base}",), "takes two arguments, BASE and NEW, not 1"),
+        (("{base}", "{base}", "{base}"), "not 3; quote patterns"),
+        (("{base}", "{base}/nowhere"), "nowhere: no such file or folder"),
+        (("{base}", "{empty}"), "empty: no run records; cnnbench run --result_json=FILE"),
+        (("{base}", "{base}", "--threshold=-1"), "--threshold=-1: must be at least 0"),
+        (("{base}", "{base}", "--alpha=1"), "--alpha=1: must be greater than 0 and less than 1"),
+        (("{base}", "{base}", "--metrics=speed"), "--metrics=speed: must be of throughput, memory"),
+        (("{base}", "{base}", "--metrics="), "--metrics=: must name some of throughput"),
+        (("{base}", "{base}", "--format=html"), "--format=html: must be one of table, markdown"),
+        (("{base}", "{base}", "--output={base}"), "is a folder; name a file"),
+        (("{base}", "{base}", "--allow_different=cpu_modle"), "did you mean cpu_model?"),
+        (("{base}", "{base}", "--tresholds=1"), "did you mean --threshold?"),
+    ],
+)
+def test_wrong_use_is_one_line(base, tmp_path, capsys, arguments, message):
+    (tmp_path / "empty").mkdir()
+    given = [one.format(base=base, empty=tmp_path / "empty") for one in arguments]
+    assert compare(*given) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_help_names_every_flag(capsys):
+    from cnnbench.commands.compare import _SPECS
+
+    assert compare("--help") == 0
+    text = capsys.readouterr().out
+    for spec in _SPECS:
+        assert f"--{spec.name}" in text or f"--[no]{spec.name}" in text
+
+
+def test_tensorflow_is_not_imported(base, tmp_path):
+    code = (
+        "import sys; from cnnbench import cli; cli.main(sys.argv[1:]);"
+        "assert not {'tensorflow', 'keras', 'pandas', 'scipy'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "compare", base, base], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
