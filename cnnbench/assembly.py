@@ -14,7 +14,8 @@ from cnnbench.optimizers import Optimizer, make_optimizer
 from cnnbench.params import Params
 from cnnbench.plan import Plan
 from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
-from cnnbench.train_step import StepConfig, TrainStep
+from cnnbench.step_config import StepConfig
+from cnnbench.train_step import TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec

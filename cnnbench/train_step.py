@@ -12,57 +12,22 @@ whoever has read the loss knows that the step is over.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.accuracy import top_hits
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.loss_scale import Factor, LossScale, scaled, unscaled
-from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
+from cnnbench.loss_scale import Factor, LossScale
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.moving_averages import update_moving_averages
 from cnnbench.optimizers import Optimizer
+from cnnbench.step_config import StepConfig
+from cnnbench.tower import Tower, TowerResult
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.weight_decay import WeightDecay, WeightLosses
-
-
-@dataclass(frozen=True)
-class StepConfig:
-    """The numbers and policies of a step.
-
-    Attributes:
-      data_format: "NHWC" or "NCHW".
-      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
-        and weight decay are float32 whatever it is.
-      weight_decay: factor of the L2 loss, 0 for none.
-      gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
-      gradient_reduction: "mean" or "sum" over towers.
-      bn_stats: "first" or "mean".
-      report_total_loss: whether the reported loss includes the L2 loss.
-      accuracy: whether top-1 and top-5 accuracies are computed too.
-      forward_only: only logits are computed; in place of the loss stands their mean.
-      xla_compile: compile each tower's forward and backward pass with XLA.
-      seed: of dropout.
-    """
-
-    data_format: DataFormat = "NHWC"
-    compute_dtype: str = "float32"
-    weight_decay: float = 0.0
-    gradient_clip: float | None = None
-    gradient_reduction: str = "mean"
-    bn_stats: str = "first"
-    report_total_loss: bool = True
-    accuracy: bool = False
-    forward_only: bool = False
-    xla_compile: bool = False
-    seed: int = 0
 
 
 class StepResult(NamedTuple):
@@ -88,16 +53,6 @@ class _Updates(NamedTuple):
     skipped: tf.Tensor | None
 
 
-class _Tower(NamedTuple):
-    """What one tower hands on: gradients in the order of the declared variables."""
-
-    gradients: list[Gradient]
-    loss: tf.Tensor
-    moments: tuple[Moments, ...]
-    top_1: tf.Tensor | None
-    top_5: tf.Tensor | None
-
-
 class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
@@ -120,13 +75,12 @@ class TrainStep:
         config: StepConfig,
         loss_scale: LossScale,
     ) -> None:
-        self._model = model
-        self._spec = spec
         self._manager = manager
         self._optimizer = optimizer
         self._inputs = inputs
         self._config = config
         self._devices = manager.get_devices()
+        self._towers = [Tower(model, spec, config, device) for device in self._devices]
         self._trainables = [v for v in spec.variables if v.trainable]
         self._decay = WeightDecay(
             manager, self._trainables, config.weight_decay, config.gradient_reduction
@@ -189,133 +143,17 @@ class TrainStep:
             updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
 
-    def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> _Tower:
+    def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> TowerResult:
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             images, labels, _ = self._inputs.of_tower(tower, batches)
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
-            if self._config.xla_compile:
-                return self._compiled_tower(tower, images, labels, seed, factor)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 return self._manager.read(tower, spec.name, dtype)
 
-            return self._forward_backward(read, images, labels, seed, factor)
+            return self._towers[tower](read, images, labels, seed, factor)
 
-    def _compiled_tower(
-        self,
-        tower: int,
-        images: tf.Tensor,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        factor: Factor,
-    ) -> _Tower:
-        """The tower as one XLA computation, with the variables read outside.
-
-        A variable may live on another device than the tower, which a compiled
-        computation cannot reach; its value can be handed in from anywhere.
-        """
-        values = {
-            name: self._manager.read(tower, name, dtype)
-            for name, dtype in self._dtypes_read(images).items()
-        }
-        moments: list[Moments] = []
-
-        @tf.function(autograph=False, jit_compile=True)
-        def compiled(
-            values: dict[str, tf.Tensor],
-            images: tf.Tensor,
-            labels: tf.Tensor,
-            seed: tf.Tensor,
-            factor: Factor,
-        ) -> tuple[Any, ...]:
-            result = self._forward_backward(
-                lambda spec, dtype: values[spec.name], images, labels, seed, factor
-            )
-            moments[:] = result.moments
-            statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
-            return result.gradients, result.loss, statistics, result.top_1, result.top_5
-
-        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed, factor)
-        outside = tuple(
-            dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
-            for m, (mean, variance) in zip(moments, statistics, strict=True)
-        )
-        return _Tower(list(gradients), loss, outside, top_1, top_5)
-
-    def _dtypes_read(self, images: tf.Tensor) -> dict[str, tf.DType]:
-        """Which variable the network reads in which dtype, from a trace that is thrown away."""
-        dtypes: dict[str, tf.DType] = {}
-
-        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-            dtypes[spec.name] = dtype
-            return tf.zeros(spec.shape, dtype)
-
-        with tf.Graph().as_default():
-            self._forward(
-                read,
-                tf.zeros(images.shape, images.dtype),
-                tf.zeros([2], tf.int64),
-            )
-        return dtypes
-
-    def _forward(self, read: Reader, images: tf.Tensor, seed: tf.Tensor) -> Forward:
-        return forward(
-            self._model,
-            self._spec.num_classes,
-            images,
-            read,
-            training=not self._config.forward_only,
-            data_format=self._config.data_format,
-            compute_dtype=tf.as_dtype(self._config.compute_dtype),
-            seed=seed,
-            on_cpu="device:CPU:" in self._devices[0],
-        )
-
-    def _forward_backward(
-        self,
-        read: Reader,
-        images: tf.Tensor,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        factor: Factor,
-    ) -> _Tower:
-        config = self._config
-        if config.forward_only:
-            logits = self._forward(read, images, seed).logits
-            # No loss is computed; a value that needs every logit keeps them all alive.
-            return _Tower([], tf.reduce_mean(logits), (), *self._accuracies(logits, labels))
-        values: dict[str, tf.Tensor] = {}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-
-            def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-                if spec.name not in values:
-                    values[spec.name] = read(spec, dtype)
-                    if spec.trainable:
-                        tape.watch(values[spec.name])
-                return values[spec.name]
-
-            made = self._forward(read_and_watch, images, seed)
-            loss = tf.reduce_mean(self._model.loss(made.logits, labels))
-            target = scaled(loss, factor)
-        sources = [values[v.name] for v in self._trainables if v.name in values]
-        found = iter(tape.gradient(target, sources))
-        gradients = [next(found) if v.name in values else None for v in self._trainables]
-        return _Tower(
-            unscaled(gradients, factor),
-            loss,
-            made.moments,
-            *self._accuracies(made.logits, labels),
-        )
-
-    def _accuracies(
-        self, logits: tf.Tensor, labels: tf.Tensor
-    ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        if not self._config.accuracy:
-            return None, None
-        top_1, top_5 = top_hits(logits, labels)
-        return tf.reduce_mean(top_1), tf.reduce_mean(top_5)
-
-    def _update(self, towers: Sequence[_Tower], weight_losses: WeightLosses) -> _Updates:
+    def _update(self, towers: Sequence[TowerResult], weight_losses: WeightLosses) -> _Updates:
         """Everything that changes the state of the model and of its optimizer."""
         manager = self._manager
         device_grads = [
@@ -382,7 +220,7 @@ class TrainStep:
             return tf.clip_by_value(gradient, -bound, bound)
 
     def _result(
-        self, towers: Sequence[_Tower], weight_losses: WeightLosses, updates: _Updates
+        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, updates: _Updates
     ) -> tuple[tf.Tensor | None, ...]:
         with tf.device(self._devices[0]), tf.name_scope("result"):
             loss = _mean([tower.loss for tower in towers])
