@@ -71,7 +71,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
     values = {}
-    for name, key, hint, optional in _schema(cls):
+    for name, key, hint, optional in _schema(typing.cast("Any", cls)):
         where = f"{path}.{key}" if path else key
         if key in data:
             values[name] = _decode(hint, data[key], where)
@@ -86,7 +86,7 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.cache
-def _schema(cls: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
+def _schema(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
     """Name, key, type and optionality of each field; finding the types out is slow."""
     hints = typing.get_type_hints(cls)
     return tuple(

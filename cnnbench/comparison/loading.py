@@ -81,8 +81,8 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
 def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
     """Every file once, in order of their names within each path."""
     seen: set[str] = set()
-    for path in map(os.fspath, paths):
-        for file in _expand(path):
+    for path in paths:
+        for file in _expand(os.fspath(path)):
             real = os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
