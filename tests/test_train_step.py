@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from cnnbench.assembly import BuiltRun
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
 from cnnbench.train_step import TrainStep
+from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 
 
 def build(**flags: object) -> BuiltRun:
@@ -242,3 +245,49 @@ def test_dropout_draws_anew_in_every_step() -> None:
     built.step()
     built.step()
     assert counter.numpy() == 2
+
+
+def test_sparse_gradients_reach_the_manager_sparse_and_unscaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = tmp_path / "rows.py"
+    plugin.write_text(
+        "from cnnbench.models import Initializer, LearningRateSpec, Model, register_model\n"
+        "import tensorflow as tf\n"
+        "class Rows(Model):\n"
+        "    name, dataset, image_size, batch_size = 'rows', 'imagenet', 1, 2\n"
+        "    learning_rate = LearningRateSpec(1.0)\n"
+        "    def build(self, net, images):\n"
+        "        table = net.variable('table', (5, 1), Initializer.constant(2.0))\n"
+        "        def look_up(x, table):\n"
+        "            rows = tf.gather(table, [[3, 1]] * x.shape[0])\n"
+        "            return tf.tile(tf.reduce_sum(rows, axis=1), [1, net.num_classes])\n"
+        "        return net.apply(look_up, images, table, shape=(net.num_classes,))\n"
+        "    def loss(self, logits, labels):\n"
+        "        return logits[:, 0]\n"
+        "register_model('rows', 'imagenet', Rows)\n"
+    )
+    seen = []
+    reduce = ReplicatedVariableMgr.preprocess_device_grads
+
+    def recorded(self: ReplicatedVariableMgr, device_grads: Any) -> Any:
+        seen.extend(gradient for pairs in device_grads for gradient, _ in pairs)
+        return reduce(self, device_grads)
+
+    monkeypatch.setattr(ReplicatedVariableMgr, "preprocess_device_grads", recorded)
+    built = build(
+        model="rows",
+        model_plugin=str(plugin),
+        num_gpus=2,
+        variable_update="replicated",
+        precision="fp16",
+        fp16_loss_scale=64.0,
+        weight_decay=0.0,
+    )
+    assert len(seen) == 2
+    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
+    assert {gradient.values.dtype for gradient in seen} == {tf.float32}
+    built.step.set_learning_rate(0.5)
+    built.step().loss.numpy()
+    for copy in built.manager.savable_variables()["table"].copies:
+        np.testing.assert_allclose(copy.numpy()[:, 0], [2.0, 1.5, 2.0, 1.5, 2.0])
