@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cnnbench.params.declaration import FlagSpec, specs_of
 from cnnbench.params.obsolete import OBSOLETE
-from cnnbench.params.params import GROUPS
+from cnnbench.params.params import FLAGS, GROUPS
 from cnnbench.params.unavailable import NOT_YET
 
 _VALUE = {
@@ -27,14 +27,19 @@ def sections() -> tuple[tuple[str, tuple[FlagSpec, ...]], ...]:
     return (*groups, (OBSOLETE_TITLE, OBSOLETE))
 
 
-def flags_help(width: int | None = None) -> str:
-    """All flags with type, default, valid values and meaning, by section.
+def flags_help(
+    width: int | None = None,
+    titled: Iterable[tuple[str, Iterable[FlagSpec]]] | None = None,
+) -> str:
+    """Flags with type, default, valid values and meaning, by section.
 
     Args:
       width: columns to fill; the terminal's, at most 100, if None.
+      titled: title and flags of every section; those of a run if None.
     """
     columns = width or min(shutil.get_terminal_size().columns, 100)
-    return "\n".join(_section(title, specs, columns) for title, specs in sections())
+    shown = sections() if titled is None else titled
+    return "\n".join(_section(title, specs, columns) for title, specs in shown)
 
 
 def default_text(spec: FlagSpec) -> str:
@@ -47,7 +52,8 @@ def default_text(spec: FlagSpec) -> str:
 def limits(spec: FlagSpec) -> str:
     """Valid values of a flag in words, with what is not available yet; '' for any."""
     entry = NOT_YET.get(spec.name)
-    if entry is None:
+    # Another command may have a flag of this name.
+    if entry is None or spec not in FLAGS:
         return spec.range_text
     if not entry.values:
         return f"not available yet: {entry.machinery}"

@@ -56,7 +56,6 @@ NOT_YET: dict[str, NotYet] = {
     ),
     "bn_stats": NotYet("synchronised batch norm", ("sync",)),
     "staged_vars": NotYet("staged variables"),
-    "iters_per_step": NotYet("the command cnnbench allreduce"),
     # cluster
     "job_name": NotYet(_PROCESSES),
     "ps_hosts": NotYet(_PROCESSES),

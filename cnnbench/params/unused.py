@@ -169,6 +169,7 @@ UNUSED: tuple[Unused, ...] = (
         lambda p: not p.agg_small_grads_max_bytes,
         "without --agg_small_grads_max_bytes",
     ),
+    Unused(("iters_per_step",), lambda p: True, "in a run: it is for cnnbench allreduce"),
     Unused(_GPU_ONLY, lambda p: p.device == "cpu", "with --device=cpu"),
     Unused(
         ("peak_flops",),

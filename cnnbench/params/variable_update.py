@@ -107,7 +107,7 @@ class VariableUpdateParams:
         "either way.",
     )
     iters_per_step: int = flag(
-        5, "All-reduce benchmark only: reductions chained in one step.", minimum=1
+        5, "For cnnbench allreduce only: reductions chained in one call.", minimum=1
     )
 
 

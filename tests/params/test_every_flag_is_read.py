@@ -9,11 +9,18 @@ from cnnbench.params.unavailable import NOT_YET
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cnnbench", "models", "variable_mgr")
 # Declarations, checks and notices do not make a flag work, nor does a column about it.
-NOT_READERS = (ROOT / "cnnbench" / "params", ROOT / "cnnbench" / "result_csv.py")
+# Another command has flags of its own, some by the same name.
+NOT_READERS = (
+    ROOT / "cnnbench" / "params",
+    ROOT / "cnnbench" / "result_csv.py",
+    ROOT / "cnnbench" / "allreduce",
+    ROOT / "cnnbench" / "commands" / "allreduce.py",
+)
 
 NOT_READ = {
     "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
     "input_preprocessor": "there is one",
+    "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
 }
 
 

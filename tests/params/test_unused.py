@@ -114,8 +114,13 @@ def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
     assert all(f"--{known}" not in notice for notice in parse_args([flag, *busy]).notices)
 
 
+def test_a_flag_of_another_command_never_has_an_effect():
+    (notice,) = parse_args(["--iters_per_step=5"]).notices
+    assert notice == "--iters_per_step has no effect in a run: it is for cnnbench allreduce"
+
+
 def test_every_entry_has_a_case():
-    tried = {case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES}
+    tried = {"iters_per_step"} | {case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES}
     assert [entry.flags for entry in UNUSED if not tried & set(entry.flags)] == []
 
 

@@ -1,0 +1,1 @@
+"""``cnnbench allreduce``: measures and checks reductions between devices by themselves."""

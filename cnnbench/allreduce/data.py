@@ -1,0 +1,127 @@
+"""What is reduced, and which results are right.
+
+The values of a device repeat with a period that is a prime, so that a few hundred
+kilobytes describe tensors of any size, and no part of a tensor that an algorithm might
+put in a wrong place (they are cut at multiples of powers of two) looks like another.
+
+There are two sets. Integers that are added without rounding, in whatever order, must come
+out exactly; a device that was left out or counted twice shows there. Numbers of mixed
+magnitudes and signs round differently in every order; each sum must lie within
+
+    ((n-1) eps + cast eps) * sum |x_i|
+
+of the exact one: n-1 additions, of which each rounds by at most eps/2 of a partial sum
+that is at most sum |x_i|, the second eps/2 being room for the growth of the partial
+sums by rounding; and eps/2 for the rounding of each value to 16 bits if it is sent so
+(cast 1, else 0). eps is the distance from 1 to the next number of the format that is
+added in. See N. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+PERIOD = 65521
+SETS = ("integers", "floats")
+
+_MAGNITUDES = (-4.0, 4.0)
+_LARGEST_INTEGER = 100
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy form of float32, float16 or bfloat16."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The values of every device and their sum.
+
+    Attributes:
+      name: one of `SETS`.
+      values: one period of each device's values, in the dtype that is reduced.
+      total: float64, one period of the exact sums.
+      magnitude: float64, the sums of the absolute values.
+    """
+
+    name: str
+    values: tuple[Array, ...]
+    total: Array
+    magnitude: Array
+
+    def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
+        """A tensor of `shape` with device's values from number `begin` on."""
+        count = int(np.prod(shape, dtype=np.int64))
+        start = np.roll(self.values[device], -(begin % PERIOD))
+        return np.resize(start, count).reshape(shape)
+
+    def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
+        """How many elements of a result are not the sum.
+
+        Args:
+          result: the sum on one device, any shape.
+          begin: number of its first element.
+          added_in: name of the dtype in which the sum was made.
+          cast: whether the values were rounded to that dtype first.
+        """
+        tolerance = self._tolerance(added_in, cast)
+        total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
+        flat = result.reshape(-1)
+        wrong = 0
+        for first in range(0, len(flat), PERIOD):
+            part = flat[first : first + PERIOD].astype(np.float64)
+            error = np.abs(part - total[: len(part)])
+            # Written so that NaN, which compares as false, is wrong.
+            wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
+        return wrong
+
+    def _tolerance(self, added_in: str, cast: bool) -> Array:
+        if self.name == "integers":
+            return np.zeros_like(self.total)
+        eps = float(ml_dtypes.finfo(numpy_dtype(added_in)).eps)
+        roundings = len(self.values) - 1 + int(cast)
+        return roundings * eps * self.magnitude
+
+
+def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
+    """Draws a data set.
+
+    Args:
+      name: one of `SETS`.
+      devices: how many.
+      dtype: of the tensors.
+      added_in: names of all dtypes in which sums will be made; integers are so small that
+        no sum is rounded in any of them.
+      seed: the same values for the same seed.
+    """
+    streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
+    generators = [np.random.default_rng(stream) for stream in streams]
+    if name == "integers":
+        exact = min(2 ** (ml_dtypes.finfo(numpy_dtype(d)).nmant + 1) for d in (dtype, *added_in))
+        values = [_integers(g, d, devices, int(exact)) for d, g in enumerate(generators)]
+    else:
+        values = [_floats(generator) for generator in generators]
+    rounded = [value.astype(numpy_dtype(dtype)) for value in values]
+    exactly = np.stack([value.astype(np.float64) for value in rounded])
+    return DataSet(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
+
+
+def _integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
+    """Values of one device, so small that the sum of all does not exceed `exact`."""
+    largest = min(_LARGEST_INTEGER, max(1, exact // devices))
+    values = generator.integers(-largest, largest, PERIOD, endpoint=True)
+    # With more devices than the format counts, some are zero, others at every element.
+    used = (device + np.arange(PERIOD)) % devices < exact
+    return np.where(used, values, 0)
+
+
+def _floats(generator: np.random.Generator) -> Array:
+    exponents = generator.uniform(*_MAGNITUDES, PERIOD)
+    return generator.choice([-1.0, 1.0], PERIOD) * np.exp2(exponents)

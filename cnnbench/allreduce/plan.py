@@ -1,0 +1,148 @@
+"""What a run of `cnnbench allreduce` will do, worked out before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.allreduce.length import Length
+from cnnbench.allreduce.sizes import Workload, parse_sizes
+from cnnbench.allreduce.ways import Packing, Way, parse_packings, parse_peers, parse_specs
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.params import Params, validate
+from cnnbench.params.allreduce import AllReduceParams
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+
+DEFAULT_SIZES = "1K:64M:x4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The work of one run.
+
+    Attributes:
+      workloads: tensors to reduce, in order.
+      counts: numbers of devices, in order.
+      dtype: of the tensors.
+      specs: algorithms; None for all that work on the devices.
+      packings: around each of them.
+      peers: names.
+      length: for how long.
+      runtime: what configures TensorFlow, for the largest number of devices.
+    """
+
+    workloads: tuple[Workload, ...]
+    counts: tuple[int, ...]
+    dtype: str
+    specs: tuple[AllReduceSpec, ...] | None
+    packings: tuple[Packing, ...]
+    peers: tuple[str, ...]
+    length: Length
+    runtime: Params
+
+    def ways(self, specs: Sequence[AllReduceSpec]) -> tuple[Way, ...]:
+        """Every spec with every packing, then the peers."""
+        return (
+            *(Way(spec=spec, packing=packing) for spec in specs for packing in self.packings),
+            *(Way(peer=peer) for peer in self.peers),
+        )
+
+
+def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
+    """Resolves everything that can be refused without a device.
+
+    Args:
+      params: every value checked by itself.
+      explicit: names of the flags that were given.
+
+    Raises:
+      FlagError: names flag and value.
+    """
+    counts = tuple(dict.fromkeys(params.num_gpus))
+    if not counts:
+        raise FlagError("num_gpus", "", "must name at least one number of devices")
+    return Plan(
+        workloads=_workloads(params),
+        counts=counts,
+        dtype=params.dtype,
+        specs=parse_specs(params.all_reduce_spec),
+        packings=parse_packings(params),
+        peers=_peers(params.peers),
+        length=_length(params, explicit),
+        runtime=_runtime(params, max(counts)),
+    )
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    from cnnbench.allreduce.peers import NAMES
+
+    return parse_peers(text, NAMES)
+
+
+def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
+    sizes = params.sizes
+    if params.model is None:
+        for name in ("data_name", "model_plugin"):
+            value = getattr(params, name)
+            if value is not None:
+                raise FlagError(name, value, "needs --model, whose gradients are reduced")
+        return parse_sizes(sizes or DEFAULT_SIZES, params.dtype)
+    named = () if sizes is None else parse_sizes(sizes, params.dtype)
+    return (*named, _gradients(params.model, params.data_name, params.model_plugin))
+
+
+def _gradients(name: str, data_name: str | None, plugin: str | None) -> Workload:
+    from cnnbench.data.dataset import find_dataset
+    from cnnbench.models import registry
+    from cnnbench.models.declare import declare
+
+    if plugin:
+        registry.load_plugin(plugin)
+    dataset = find_dataset(data_name, None)
+    try:
+        spec = declare(registry.get_model(name, dataset.name), dataset.num_classes)
+    except UsageError:
+        raise
+    except Exception as error:  # a plug-in's body is somebody's code
+        raise FlagError(
+            "model", name, f"its build() raises {type(error).__name__}: {error}"
+        ) from error
+    shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
+    if not shapes:
+        raise FlagError("model", name, "has no gradients to reduce")
+    return Workload(name, shapes)
+
+
+def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
+    rounds = params.num_batches
+    if params.iterations is not None:
+        if "num_batches" in explicit and rounds != params.iterations:
+            raise FlagError("iterations", params.iterations, f"contradicts --num_batches={rounds}")
+        rounds = params.iterations
+    one_by_one = params.build_only and "iters_per_step" not in explicit
+    return Length(
+        chain=1 if one_by_one else params.iters_per_step,
+        warmup=params.num_warmup_batches,
+        rounds=rounds,
+        seed=params.tf_random_seed,
+        build_only=params.build_only,
+    )
+
+
+def _runtime(params: AllReduceParams, devices: int) -> Params:
+    """The parameters of a run that configure TensorFlow the same way."""
+    runtime = Params(
+        num_gpus=devices,
+        device=params.device,
+        gpu_indices=params.gpu_indices,
+        num_intra_threads=params.num_intra_threads,
+        num_inter_threads=params.num_inter_threads,
+        gpu_thread_mode=params.gpu_thread_mode,
+        per_gpu_thread_count=params.per_gpu_thread_count,
+        allow_growth=params.allow_growth,
+        enable_optimizations=params.enable_optimizations,
+    )
+    validate(runtime)
+    return runtime

@@ -1,0 +1,112 @@
+"""From what was asked for to functions that reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cnnbench.allreduce.buffers import DeviceTensors
+from cnnbench.allreduce.program import Reduction
+from cnnbench.allreduce.ways import Way
+from cnnbench.errors import first_line
+from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
+from cnnbench.variable_mgr.all_reduce import (
+    AllReduceSpec,
+    ReduceContext,
+    names,
+    registry,
+    single,
+)
+from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The devices that reduce together, and what algorithms are told beside them.
+
+    Attributes:
+      devices: full device strings, in ring order.
+      cpu: the host's.
+      add_on_cpu: whether copying adds on the host.
+      network_topology: of hierarchical copies.
+      group_size: devices in a group of two-level algorithms, 0 for those of a process.
+    """
+
+    devices: tuple[str, ...]
+    cpu: str
+    add_on_cpu: bool = False
+    network_topology: str = "dgx1"
+    group_size: int = 0
+
+    @property
+    def context(self) -> ReduceContext:
+        """What algorithms are told."""
+        cpus = tuple(device for device in self.devices if "/device:CPU:" in device)
+        return ReduceContext(
+            devices=self.devices,
+            cpu_devices=cpus or (self.cpu,),
+            cpu_device=self.cpu if self.add_on_cpu else None,
+            network_topology=self.network_topology,
+        )
+
+    def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
+        """What sums the tensors of these devices.
+
+        Raises:
+          FlagError: an algorithm cannot work with these devices; points into the spec.
+        """
+        groups = groups_of(self.devices, self.group_size)
+        return Reducer(spec, self.context, groups, merge_scope)
+
+
+def factory(way: Way, place: Place) -> Callable[[], Reduction]:
+    """What makes the reduction of a way, anew for every one in a chain.
+
+    Raises:
+      FlagError: an algorithm cannot work with these devices.
+    """
+    if way.peer is not None:
+        from cnnbench.allreduce import peers
+
+        name = way.peer
+        return lambda: peers.make(name, place.devices)
+    spec = way.spec or single("copy")
+    place.reducer(spec)
+    aggregation = way.aggregation(place.network_topology, place.group_size)
+
+    def make() -> Reduction:
+        stages = make_stages(aggregation, place.devices, None)
+        reducer = place.reducer(spec, aggregation.allreduce_merge_scope)
+
+        def reduce(tensors: DeviceTensors) -> DeviceTensors:
+            return run_through(stages, tensors, reducer)
+
+        return reduce
+
+    return make
+
+
+def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
+    """The algorithms that work on these devices, and why the others do not."""
+    specs, reasons = [], {}
+    for name in names():
+        try:
+            registry.create(name, place.context)
+        except ValueError as error:
+            reasons[name] = first_line(error)
+        except Exception as error:  # a defective algorithm is no reason to measure none
+            reasons[name] = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            specs.append(single(name))
+    return tuple(specs), reasons
+
+
+def check(specs: Sequence[AllReduceSpec], place: Place) -> None:
+    """Refuses specs that cannot work on these devices.
+
+    Raises:
+      FlagError: points into the spec.
+    """
+    for spec in specs:
+        place.reducer(spec)

@@ -1,0 +1,253 @@
+"""One run of `cnnbench allreduce`, from its flags to its record."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from cnnbench import environment, runtime
+from cnnbench.allreduce import table
+from cnnbench.allreduce.plan import make_plan
+from cnnbench.allreduce.record import AllReduceRecord, Copying, Devices, Point
+from cnnbench.allreduce.results import Results
+from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.native_log import without_chatter
+from cnnbench.params.allreduce import AllReduceParams
+from cnnbench.progress import Messages, Progress
+from cnnbench.record import ErrorInfo
+from cnnbench.record_codec import encode
+from cnnbench.signals import uninterrupted
+from cnnbench.terminal import LineWriter
+
+if TYPE_CHECKING:
+    from cnnbench.allreduce.reductions import Place
+    from cnnbench.allreduce.size_bench import SizeBench
+    from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+
+
+class AllReduceBench:
+    """Measures what its flags say.
+
+    Args:
+      params: every value checked by itself.
+      writer: takes the lines of the table.
+      command: argv for the record.
+      explicit_flags: names of the flags that were given.
+      messages: where notices go; silent by default.
+      progress: live progress; none by default.
+
+    Raises:
+      FlagError: a parameter that cannot be used.
+    """
+
+    def __init__(
+        self,
+        params: AllReduceParams,
+        writer: LineWriter,
+        *,
+        command: Sequence[str] = (),
+        explicit_flags: Sequence[str] = (),
+        messages: Messages | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.params = params
+        self.plan = make_plan(params, explicit_flags)
+        self._writer = writer
+        self._command = tuple(command)
+        self._explicit = tuple(explicit_flags)
+        self._messages = messages or Messages.silent()
+        self._progress = progress or Progress.silent()
+        self._results = Results(params.result_json, params.result_csv)
+        self._run_id = uuid.uuid4().hex
+        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._placement: Devices | None = None
+        self._environment: Mapping[str, Any] = {}
+        self._copies: list[Copying] = []
+        self._points: list[Point] = []
+        self._peers: list[Point] = []
+
+    def run(self) -> AllReduceRecord:
+        """Measures everything, prints the table and keeps the files up to date.
+
+        Returns:
+          The record.
+
+        Raises:
+          UsageError: found only now, such as too few GPUs; no file is written.
+          BenchmarkError: sums were wrong or a reduction failed; the files say which.
+          KeyboardInterrupt: the files hold what was measured.
+        """
+        self._results.prepare()
+        places = self._start()
+        try:
+            specs = self._specs(places)
+            self._measure(places, specs)
+        except UsageError:
+            raise
+        except KeyboardInterrupt:
+            with uninterrupted():
+                self._results.update(self.record("interrupted"))
+            raise
+        except Exception as error:
+            with uninterrupted():
+                self._results.update(self.record("failed", _info(error)))
+            raise
+        return self._finish()
+
+    def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
+        """What has been measured so far."""
+        config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
+        config["iters_per_step"] = self.plan.length.chain
+        config["num_batches"] = self.plan.length.rounds
+        return AllReduceRecord(
+            run_id=self._run_id,
+            started_at=self._started_at,
+            status=status,
+            error=error,
+            command=self._command,
+            config={name: encode(value) for name, value in config.items()},
+            explicit_flags=self._explicit,
+            placement=self._placement,
+            copies=tuple(self._copies),
+            points=tuple(self._points),
+            peers=tuple(self._peers),
+            environment=self._environment,
+        )
+
+    def _start(self) -> dict[int, Place]:
+        """Loads and configures TensorFlow; the place for every number of devices."""
+        for warning in runtime.export_environment(self.plan.runtime):
+            self._messages.warning(warning)
+        with without_chatter():
+            runtime.load_tensorflow()
+            devices = runtime.configure(self.plan.runtime)
+            # The devices are made when the first operation runs.
+            self._environment = environment.collect()
+        for notice in devices.notices:
+            self._messages.notice(notice)
+        self._placement = Devices(device=devices.kind, devices=devices.towers)
+        from cnnbench.allreduce.reductions import Place
+
+        return {
+            count: Place(
+                devices=devices.towers[:count],
+                cpu=devices.cpu,
+                add_on_cpu=self.params.local_parameter_device == "cpu",
+                network_topology=self.params.network_topology,
+                group_size=self.params.all_reduce_group_size,
+            )
+            for count in self.plan.counts
+        }
+
+    def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
+        """The specs to measure on each number of devices."""
+        from cnnbench.allreduce.reductions import check, usable
+
+        if self.plan.specs is not None:
+            for place in places.values():
+                check(self.plan.specs, place)
+            return dict.fromkeys(places, self.plan.specs)
+        found = {count: usable(place) for count, place in places.items()}
+        left_out: dict[tuple[str, str], list[str]] = {}
+        for count, (_, reasons) in found.items():
+            for name, reason in reasons.items():
+                left_out.setdefault((name, reason), []).append(str(count))
+        for (name, reason), counts in left_out.items():
+            self._lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
+        return {count: specs for count, (specs, _) in found.items()}
+
+    def _measure(
+        self, places: Mapping[int, Place], specs: Mapping[int, tuple[AllReduceSpec, ...]]
+    ) -> None:
+        from cnnbench.allreduce.size_bench import SizeBench, build_something
+
+        ways = {count: self.plan.ways(specs[count]) for count in places}
+        names = [(str(way), str(way.packing)) for each in ways.values() for way in each]
+        rows = table.Table(names, self.plan.length.build_only)
+        self._lines([*self._head(), "#", *rows.header()])
+        with without_chatter():
+            build_something(places[self.plan.counts[0]])
+        for count, place in places.items():
+            for workload in self.plan.workloads:
+                bench = SizeBench(place, workload, self.plan.dtype, ways[count], self.plan.length)
+                try:
+                    bench.run(self._progress)
+                finally:
+                    with uninterrupted():
+                        self._take(bench, rows)
+
+    def _take(self, bench: SizeBench, rows: table.Table) -> None:
+        """Prints and records what was measured on one size."""
+        copying, points = bench.copying, bench.points
+        if copying is not None:
+            self._copies.append(copying)
+            self._lines([table.copy_line(copying)])
+        elif bench.copy_error is not None:
+            self._lines([f"# memory copy: {bench.copy_error}"])
+        for point in points:
+            (self._peers if point.spec in self.plan.peers else self._points).append(point)
+        # Unless it is told otherwise later, this is all there is.
+        record = self.record("interrupted")
+        for point in points:
+            self._report(point, record.share_of_bound(point), rows)
+        self._results.update(record, points)
+
+    def _report(self, point: Point, share: float | None, rows: table.Table) -> None:
+        lines = [rows.row(point, share)]
+        if point.error is not None:
+            lines.append(table.error_line(point))
+        if self.params.verbose and not self.plan.length.build_only:
+            lines.append(table.build_line(point))
+        self._lines(lines)
+        warning = table.implausible(point, share)
+        if warning is not None:
+            self._messages.warning(warning)
+
+    def _finish(self) -> AllReduceRecord:
+        """The footer, and the last word of the files."""
+        failed = [p for p in (*self._points, *self._peers) if p.failed]
+        message = _verdict(failed)
+        error = None if message is None else ErrorInfo(type="BenchmarkError", message=message)
+        record = self.record("ok" if error is None else "failed", error)
+        with uninterrupted():
+            self._results.update(record)
+        self._lines(table.footer(record))
+        if message is not None:
+            raise BenchmarkError(message)
+        return record
+
+    def _head(self) -> list[str]:
+        version = self._environment.get("tensorflow_version", "unknown")
+        assert self._placement is not None
+        length = self.plan.length
+        how = (
+            f"{length.chain} reductions per call"
+            if length.build_only
+            else f"{length.rounds} calls of {length.chain} chained reductions after "
+            f"{length.warmup} warm-up calls, all rows of a size interleaved"
+        )
+        return [
+            f"# cnnbench allreduce, TensorFlow {version}, {self._started_at}",
+            f"# Devices: {' '.join(self._placement.devices)}",
+            f"# {how}",
+        ]
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        self._writer.lines(lines)
+
+
+def _verdict(failed: Sequence[Point]) -> str | None:
+    """One line about everything that failed; None if nothing did."""
+    if not failed:
+        return None
+    first = failed[0]
+    where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
+    what = first.error or f"{first.wrong} of {first.checked} elements are wrong"
+    more = f"; {len(failed) - 1} more rows failed" if len(failed) > 1 else ""
+    return f"{where}: {what}{more}"
+
+
+def _info(error: Exception) -> ErrorInfo:
+    return ErrorInfo(type=type(error).__name__, message=str(error))

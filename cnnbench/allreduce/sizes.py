@@ -1,0 +1,134 @@
+"""The grammar of --sizes, and the tensors it asks for.
+
+    sizes = item ("," item)*
+    item  = (size | range) ["*" count]
+    range = size ":" size ":" ("x" factor | "+" size)
+    size  = integer ["K" | "M" | "G" | "T"]             powers of 1024, in bytes
+
+`1K:256M:x4` is 1K, 4K, 16K ... up to 256M, `64K:256K:+64K` is four sizes, and `4K*1000`
+is a thousand tensors of 4 KiB each.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.errors import FlagError
+
+FLAG = "sizes"
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Names of the number formats, with the bytes of an element."""
+
+_UNITS = "KMGT"
+_MOST_SIZES = 1000
+_FORM = "sizes such as 4K, 4K*1000, 1K:256M:x4 or 64K:1M:+64K"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The tensors that every device holds.
+
+    Attributes:
+      name: the size as text ("65536", "4096*1000"), or the model whose gradients they are.
+      shapes: of each tensor.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors of one device."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+
+def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
+    """The workloads of --sizes, in order, none twice.
+
+    Args:
+      text: see the module's grammar.
+      dtype: one of `DTYPES`.
+
+    Raises:
+      FlagError: names the piece that is wrong.
+    """
+    workloads: dict[Workload, None] = {}
+    for item in text.split(","):
+        head, star, tail = item.strip().partition("*")
+        count = _count(text, item, tail) if star else 1
+        for size in _range(text, head):
+            workloads[_workload(text, item, size, count, dtype)] = None
+        if len(workloads) > _MOST_SIZES:
+            raise FlagError(FLAG, text, f"asks for more than {_MOST_SIZES} sizes")
+    return tuple(workloads)
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of a size such as "64K"; None if it is none."""
+    match = re.fullmatch(rf"([0-9]{{1,15}})([{_UNITS}]?)", text.strip().upper())
+    if match is None:
+        return None
+    digits, unit = match.groups()
+    return int(digits) * (1024 ** (_UNITS.index(unit) + 1) if unit else 1)
+
+
+def _range(text: str, item: str) -> Sequence[int]:
+    pieces = item.split(":")
+    first = _size(text, pieces[0])
+    if len(pieces) == 1:
+        return [first]
+    if len(pieces) != 3:
+        raise FlagError(FLAG, text, f"{item!r}: a range needs three parts, as in 1K:256M:x4")
+    last, step = _size(text, pieces[1]), pieces[2].strip()
+    if last < first:
+        raise FlagError(FLAG, text, f"{item!r}: a range must not end below its beginning")
+    if step[:1] == "+":
+        by = _size(text, step[1:])
+        if (last - first) // by >= _MOST_SIZES:
+            raise FlagError(FLAG, text, f"{item!r}: is more than {_MOST_SIZES} sizes")
+        return range(first, last + 1, by)
+    factor = re.fullmatch(r"[xX]([0-9]{1,9})", step)
+    if factor is None or int(factor.group(1)) < 2:
+        raise FlagError(
+            FLAG, text, f"{item!r}: must end in a factor of 2 or more (x4) or a step (+64K)"
+        )
+    sizes = [first]
+    while sizes[-1] * int(factor.group(1)) <= last:
+        sizes.append(sizes[-1] * int(factor.group(1)))
+    return sizes
+
+
+def _size(text: str, piece: str) -> int:
+    size = parse_bytes(piece)
+    if not size:
+        raise FlagError(
+            FLAG,
+            text,
+            f"{piece.strip()!r}: must be bytes, 1 or more, as in 4096, 64K or 1M; "
+            f"--{FLAG} takes {_FORM}",
+        )
+    return size
+
+
+def _count(text: str, item: str, piece: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", piece.strip()) or int(piece) < 1:
+        raise FlagError(
+            FLAG, text, f"{item.strip()!r}: after * must stand the number of tensors, 1 to 999999"
+        )
+    return int(piece)
+
+
+def _workload(text: str, item: str, size: int, count: int, dtype: str) -> Workload:
+    each = DTYPES[dtype]
+    if size % each:
+        raise FlagError(
+            FLAG,
+            text,
+            f"{item.strip()!r}: {size} bytes are no whole number of {dtype} elements of {each} "
+            "bytes",
+        )
+    name = str(size) if count == 1 else f"{size}*{count}"
+    return Workload(name, ((size // each,),) * count)

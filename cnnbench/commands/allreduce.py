@@ -1,0 +1,64 @@
+"""``cnnbench allreduce``: reductions between devices, measured and checked by themselves."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from cnnbench.errors import ExitCode
+from cnnbench.params import parse_flags
+from cnnbench.params.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
+from cnnbench.params.declaration import specs_of
+from cnnbench.progress import Messages, Progress
+from cnnbench.terminal import LineWriter
+
+_ABOUT = """\
+Usage: cnnbench allreduce [FLAGS]
+
+Reduces tensors between devices, checks every sum, and prints a row for each size, number
+of devices, algorithm and packing: median and p99 time of one reduction, bandwidths as
+nccl-tests defines them, wrong elements, and the share of what copying memory would allow.
+docs/all_reduce_benchmark.md explains every column. Exit code 4 if any sum is wrong or any
+row fails.
+
+  cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
+  cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
+      --gradient_repacking=0,8 --result_json=allreduce.json
+
+"""
+
+
+def __getattr__(name: str) -> str:
+    """HELP, put together only when somebody asks."""
+    if name != "HELP":
+        raise AttributeError(name)
+    from cnnbench.params.helptext import flags_help
+
+    titled = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
+    return _ABOUT + flags_help(titled=titled)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures all-reduces.
+
+    Returns:
+      The exit code of a run in which every sum was right; every other way out is an
+      exception that cnnbench.cli turns into a line and an exit code.
+    """
+    given = parse_flags(argv, ALLREDUCE_FLAGS)
+    params = params_of(given)
+    progress = Progress(sys.stderr, params.progress)
+    # A job manager's SIGTERM ends a run like Ctrl-C: the files keep what was measured.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from cnnbench.allreduce.session import AllReduceBench
+
+    AllReduceBench(
+        params,
+        LineWriter(sys.stdout, progress.clear),
+        command=["cnnbench", "allreduce", *argv],
+        explicit_flags=tuple(given),
+        messages=Messages(sys.stderr, progress),
+        progress=progress,
+    ).run()
+    return ExitCode.OK

@@ -1,0 +1,416 @@
+"""Whole runs in this process, on its logical CPU devices."""
+
+import io
+import json
+import re
+
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from cnnbench.allreduce import table
+from cnnbench.allreduce.record import AllReduceRecord
+from cnnbench.allreduce.session import AllReduceBench
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.params.allreduce import AllReduceParams, params_of
+from cnnbench.progress import Messages
+from cnnbench.terminal import LineWriter
+from cnnbench.variable_mgr.all_reduce import registry
+
+QUICK = {
+    "device": "cpu",
+    "num_gpus": (3,),
+    "sizes": "64",
+    "all_reduce_spec": "copy",
+    "num_batches": 2,
+    "num_warmup_batches": 1,
+    "iters_per_step": 2,
+}
+
+
+class Run:
+    """A run, its table and its notices."""
+
+    def __init__(self, explicit=(), **flags):
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.bench = AllReduceBench(
+            params_of({**QUICK, **flags}),
+            LineWriter(self.out),
+            command=("cnnbench", "allreduce"),
+            explicit_flags=explicit,
+            messages=Messages(self.err),
+        )
+
+    def __call__(self):
+        return self.bench.run()
+
+    @property
+    def rows(self):
+        lines = self.out.getvalue().splitlines()
+        return [line.split() for line in lines if not line.startswith("#")]
+
+    @property
+    def comments(self):
+        return [line for line in self.out.getvalue().splitlines() if line.startswith("#")]
+
+
+@pytest.fixture
+def algorithm(monkeypatch):
+    """Makes a function of (tensors, devices, index) an algorithm for one test."""
+
+    def add(name, function):
+        def factory(context):
+            return lambda tensors, index: function(tensors, context.devices, index)
+
+        monkeypatch.setitem(registry._factories, name, factory)
+
+    return add
+
+
+def total(tensors):
+    return tf.add_n(list(tensors))
+
+
+def one_left_out(tensors, devices, index):
+    with tf.device(devices[0]):
+        return [total(tensors[:-1])] * len(devices)
+
+
+def not_a_number(tensors, devices, index):
+    with tf.device(devices[0]):
+        return [total(tensors) * float("nan")] * len(devices)
+
+
+def one_device_wrong(tensors, devices, index):
+    with tf.device(devices[0]):
+        right = total(tensors)
+    with tf.device(devices[-1]):
+        return [right] * (len(devices) - 1) + [tf.identity(tensors[-1])]
+
+
+def one_element_wrong(tensors, devices, index):
+    with tf.device(devices[0]):
+        size = tensors[0].shape.num_elements()
+        return [total(tensors) + 0.5 * tf.one_hot(size - 1, size)] * len(devices)
+
+
+def other_shape(tensors, devices, index):
+    with tf.device(devices[0]):
+        return [total(tensors)[1:]] * len(devices)
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong_elements"),
+    [
+        # 16 elements on 3 devices, twice. A few sums of small integers are right by chance.
+        (one_left_out, range(90, 97)),
+        (not_a_number, range(96, 97)),
+        (one_device_wrong, range(28, 33)),
+        (one_element_wrong, range(6, 7)),
+        (other_shape, range(96, 97)),
+    ],
+)
+def test_wrong_sums_are_counted_and_fail_the_run(algorithm, broken, wrong_elements, tmp_path):
+    algorithm("broken", broken)
+    path = tmp_path / "r.json"
+    run = Run(all_reduce_spec="copy,broken", result_json=str(path))
+    with pytest.raises(BenchmarkError, match=r"broken on 3 devices, 64 bytes: \d+ of 96 elements"):
+        run()
+    right, wrong = AllReduceRecord.from_json(path.read_bytes()).points
+    assert (right.spec, right.wrong, right.checked) == ("copy", 0, 96)
+    assert (wrong.spec, wrong.checked) == ("broken", 96)
+    assert wrong.wrong in wrong_elements
+    # Wrong or not, it was timed, and the table shows both.
+    assert len(wrong.seconds) == 2
+    assert [row[-2] for row in run.rows] == ["0", str(wrong.wrong)]
+    assert f"# Wrong values: {wrong.wrong} of 192 FAILED" in run.comments
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
+def test_an_algorithm_that_raises_is_no_reason_to_stop(algorithm):
+    def raises(tensors, devices, index):
+        raise RuntimeError("out of ideas")
+
+    def fails_at_run_time(tensors, devices, index):
+        with tf.device(devices[0]):
+            with tf.control_dependencies([tf.debugging.assert_less(total(tensors), -1e9)]):
+                return [total(tensors)] * len(devices)
+
+    algorithm("raises", raises)
+    algorithm("fails", fails_at_run_time)
+    run = Run(all_reduce_spec="raises,fails,copy")
+    with pytest.raises(BenchmarkError, match=r"raises on 3 devices, 64 bytes: .*; 1 more rows"):
+        run()
+    first, second, third = run.bench.record("interrupted").points
+    assert first.error == "RuntimeError: out of ideas"
+    assert second.error is not None
+    assert second.error.startswith("InvalidArgumentError")
+    assert third.error is None
+    assert len(third.seconds) == 2
+    assert "# Rows with errors: 2 FAILED" in run.comments
+
+
+def test_every_algorithm_on_every_size_and_number_of_devices(tmp_path):
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    run = Run(
+        explicit=("sizes",),
+        sizes="4,52*3",
+        all_reduce_spec=None,
+        num_gpus=(2, 3),
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    record = run()
+    specs = {point.spec for point in record.points}
+    assert {"copy", "xring", "pscpu", "rechd", "tree", "collective"} <= specs
+    assert len(record.points) == 4 * len(specs)
+    assert all(p.wrong == 0 and p.checked == 2 * p.elements * p.devices for p in record.points)
+    assert all(len(p.seconds) == 2 and min(p.seconds) > 0 for p in record.points)
+    assert {(p.bytes, p.tensors, p.elements, p.devices) for p in record.points} == {
+        (4, 1, 1, 2),
+        (4, 1, 1, 3),
+        (156, 3, 39, 2),
+        (156, 3, 39, 3),
+    }
+    assert [(c.bytes, c.devices) for c in record.copies] == [(4, 2), (156, 2), (4, 3), (156, 3)]
+    # What does not work here is said once, not measured.
+    assert sum("nccl" in line for line in run.comments) == 1
+    assert len(run.rows) == len(record.points)
+    assert AllReduceRecord.from_json(path.read_bytes()) == record
+    assert record.status == "ok"
+    assert record.explicit_flags == ("sizes",)
+    assert record.config["sizes"] == ["4", "52*3"]
+    frame = pd.read_csv(rows)
+    assert len(frame) == len(record.points)
+    assert list(frame["spec"]) == [point.spec for point in record.points]
+    assert list(frame["median_seconds"]) == [point.median for point in record.points]
+    shares = [record.share_of_bound(point) for point in record.points]
+    assert list(frame["share_of_copy_bound"]) == shares
+    assert set(frame["schema"]) == {1}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_packing_is_right(dtype):
+    wires = "same,float16,bfloat16" if dtype == "float32" else "same"
+    run = Run(
+        sizes="40*5,404",
+        dtype=dtype,
+        all_reduce_spec="xring#2,copy:100:pscpu#3,pscpu/xring",
+        all_reduce_group_size=2,
+        gradient_repacking=(0, 2),
+        agg_small_grads_max_bytes="0,64",
+        agg_small_grads_max_group=2,
+        wire_dtype=wires,
+        allreduce_merge_scope=2,
+        num_batches=1,
+    )
+    record = run()
+    assert len(record.points) == 2 * 3 * 4 * len(wires.split(","))
+    assert {point.wrong for point in record.points} == {0}
+    packed = {str(point.packing) for point in record.points}
+    assert "small64x2+packs2+scope2" in packed
+    assert len(packed) == 4 * len(wires.split(","))
+
+
+def test_what_is_deferred_comes_out_a_call_later():
+    record = Run(variable_consistency="relaxed", all_reduce_spec="copy,xring")()
+    assert {str(point.packing) for point in record.points} == {"relaxed"}
+    assert {point.wrong for point in record.points} == {0}
+
+
+def test_gradients_of_a_model():
+    record = Run(sizes=None, model="lenet", num_gpus=(2,), num_batches=1)()
+    (point,) = record.points
+    assert point.workload == "lenet"
+    assert point.tensors == 8
+    assert point.bytes == 4 * point.elements > 1_000_000
+
+
+def test_build_times_alone():
+    run = Run(build_only=True, num_gpus=(2, 3), sizes="64*2,64*4")
+    record = run()
+    assert record.copies == ()
+    assert [(p.devices, p.tensors) for p in record.points] == [(2, 2), (2, 4), (3, 2), (3, 4)]
+    for point in record.points:
+        assert point.seconds == ()
+        assert 0 < point.trace_seconds < point.build_seconds
+    assert record.points[3].operations > record.points[0].operations
+    assert record.config["iters_per_step"] == 1
+    assert [row[7] for row in run.rows] == ["4", "8", "6", "12"]
+    # Asked for, a chain is built.
+    longer = Run(build_only=True, explicit=("iters_per_step",), sizes="64*2")()
+    assert longer.config["iters_per_step"] == 2
+
+
+def test_chained_reductions_follow_one_another(algorithm):
+    """The n-th reduction of a call begins after the sums of the one before are there."""
+    events = []
+
+    def note(what):
+        events.append(what)
+        return 0.0
+
+    def noting(tensors, devices, index):
+        number = len(built)
+        built.append(number)
+        sums = []
+        for device in devices:
+            with tf.device(device), tf.control_dependencies(list(tensors)):
+                begin = tf.numpy_function(lambda n=number: note(("begin", n)), [], tf.double)
+            with tf.device(device), tf.control_dependencies([begin]):
+                own = tf.add_n(list(tensors))
+            with tf.device(device), tf.control_dependencies([own]):
+                end = tf.numpy_function(lambda n=number: note(("end", n)), [], tf.double)
+            with tf.device(device), tf.control_dependencies([end]):
+                sums.append(tf.identity(own))
+        return sums
+
+    built = []
+    algorithm("noting", noting)
+    record = Run(all_reduce_spec="noting", num_gpus=(2,), iters_per_step=3)()
+    assert record.points[0].wrong == 0
+    assert built == [0, 1, 2]
+    # Build, two checks, a warm-up and two timed calls; on two devices each.
+    assert len(events) == 6 * 3 * 2 * 2
+    for call in range(6):
+        part = events[12 * call : 12 * (call + 1)]
+        assert [n for _, n in part] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_rows_of_a_size_are_interleaved(algorithm):
+    calls = []
+
+    def counted(name):
+        def function(tensors, devices, index):
+            with tf.device(devices[0]), tf.control_dependencies(list(tensors)):
+                count = tf.numpy_function(lambda: calls.append(name) or 0.0, [], tf.double)
+            with tf.device(devices[0]), tf.control_dependencies([count]):
+                return [tf.add_n(list(tensors))] * len(devices)
+
+        return function
+
+    for name in ("a", "b", "c"):
+        algorithm(name, counted(name))
+    Run(all_reduce_spec="a,b,c", iters_per_step=1, num_warmup_batches=0, num_batches=20)()
+    timed = calls[-60:]
+    rounds = [tuple(timed[i : i + 3]) for i in range(0, 60, 3)]
+    assert {tuple(sorted(order)) for order in rounds} == {("a", "b", "c")}
+    assert len(set(rounds)) > 3
+
+
+def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
+    sizes = []
+
+    def interrupting(tensors, devices, index):
+        sizes.append(tensors[0].shape.num_elements())
+        if sizes[-1] == 32:
+            raise KeyboardInterrupt
+        with tf.device(devices[0]):
+            return [tf.add_n(list(tensors))] * len(devices)
+
+    algorithm("interrupting", interrupting)
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    run = Run(
+        sizes="64,128,256",
+        all_reduce_spec="copy,interrupting",
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    record = AllReduceRecord.from_json(path.read_bytes())
+    assert record.status == "interrupted"
+    assert [(p.spec, p.bytes) for p in record.points] == [("copy", 64), ("interrupting", 64)]
+    assert all(len(point.seconds) == 2 for point in record.points)
+    assert len(pd.read_csv(rows)) == 2
+
+
+def test_the_file_is_rewritten_after_every_size(algorithm, tmp_path):
+    path = tmp_path / "r.json"
+    seen = []
+
+    def looking(tensors, devices, index):
+        if path.exists():
+            seen.append(json.loads(path.read_text()))
+        with tf.device(devices[0]):
+            return [tf.add_n(list(tensors))] * len(devices)
+
+    algorithm("looking", looking)
+    Run(sizes="64,128", all_reduce_spec="looking", result_json=str(path))()
+    assert {document["status"] for document in seen} == {"interrupted"}
+    assert {len(document["points"]) for document in seen} == {1}
+    assert json.loads(path.read_text())["status"] == "ok"
+
+
+def test_a_time_that_cannot_be_is_doubted(monkeypatch):
+    monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
+    run = Run()
+    run()
+    assert re.fullmatch(
+        r"cnnbench: warning: copy - on 64 bytes and 3 devices: \d+ times the memory-copy bound; "
+        r"not measured\?\n",
+        run.err.getvalue(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"all_reduce_spec": "copy,xring#4"}, "--all_reduce_spec=xring#4: character 1, 'xring#4'"),
+        ({"all_reduce_spec": "nccl"}, "--all_reduce_spec=nccl: character 1, 'nccl'"),
+        ({"all_reduce_spec": "copy,rang"}, "--all_reduce_spec=rang: character 1, 'rang'"),
+        ({"all_reduce_spec": "copy:4K"}, "--all_reduce_spec=copy:4K: character 6, '4K'"),
+        ({"sizes": "4Q"}, "--sizes=4Q: '4Q'"),
+        ({"model": "resnet1"}, "--model=resnet1: "),
+        ({"data_name": "cifar10"}, "--data_name=cifar10: needs --model"),
+        ({"dtype": "float16", "wire_dtype": "bfloat16"}, "--wire_dtype=bfloat16: is for float32"),
+        ({"wire_dtype": "int8"}, "--wire_dtype=int8: must be of same, float16, bfloat16"),
+        ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
+        (
+            {"compact_gradient_transfer": True, "wire_dtype": "bfloat16"},
+            "--compact_gradient_transfer=true: means float16",
+        ),
+        ({"gpu_indices": "0,1"}, "--gpu_indices=0,1: names 2 GPUs, but --num_gpus=3"),
+        ({"result_json": "/nowhere/r.json"}, "--result_json=/nowhere/r.json: there is no folder"),
+    ],
+)
+def test_refusals(flags, message):
+    with pytest.raises(FlagError) as caught:
+        Run(**flags)()
+    assert str(caught.value).startswith(message)
+
+
+def test_two_files_cannot_be_one(tmp_path):
+    path = str(tmp_path / "r")
+    with pytest.raises(FlagError, match="is the file of --result_json too"):
+        Run(result_json=path, result_csv=path)()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be at least 2"),
+        ({"num_gpus": ()}, "--num_gpus=: must name"),
+        ({"dtype": "float64"}, "--dtype=float64: must be one of float32, float16, bfloat16"),
+        ({"iters_per_step": 0}, "--iters_per_step=0: must be at least 1"),
+    ],
+)
+def test_values_are_checked_one_by_one(given, message):
+    with pytest.raises(FlagError) as caught:
+        Run(**given)
+    assert str(caught.value).startswith(message)
+
+
+def test_iterations_is_another_name():
+    assert Run(iterations=7).bench.plan.length.rounds == 7
+    assert Run(iterations=2, num_batches=2, explicit=("num_batches",)).bench.plan.length.rounds == 2
+    with pytest.raises(FlagError, match="contradicts --num_batches=3"):
+        Run(iterations=2, num_batches=3, explicit=("num_batches",))
+
+
+def test_defaults():
+    bench = AllReduceBench(AllReduceParams(), LineWriter(io.StringIO()))
+    assert [workload.name for workload in bench.plan.workloads][::8] == ["1024", "67108864"]
+    assert bench.plan.counts == (2,)
+    assert bench.plan.specs is None
+    assert len(bench.plan.packings) == 1

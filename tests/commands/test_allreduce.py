@@ -1,0 +1,131 @@
+"""`cnnbench allreduce` as a process: streams, exit codes, what an interruption leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.params.allreduce import ALLREDUCE_FLAGS
+
+SECONDS = 240
+BASE = (sys.executable, "-m", "cnnbench", "allreduce", "--device=cpu")
+
+
+def allreduce(*flags):
+    return subprocess.run(
+        [*BASE, *flags], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+def test_a_table_and_nothing_else(tmp_path):
+    path, table = tmp_path / "r.json", tmp_path / "r.csv"
+    done = allreduce(
+        "--num_gpus=3,2",
+        "--sizes=1K:4K:x4",
+        "--all_reduce_spec=copy,xring#2",
+        "--gradient_repacking=0,2",
+        "--num_batches=2",
+        f"--result_json={path}",
+        f"--result_csv={table}",
+        "--verbose",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [(row[4], row[0], row[5], row[6]) for row in rows] == [
+        (devices, size, spec, packing)
+        for devices in ("3", "2")
+        for size in ("1024", "4096")
+        for spec in ("copy", "xring#2")
+        for packing in ("-", "packs2")
+    ]
+    assert {row[-2] for row in rows} == {"0"}
+    # 2 data sets x 2 ways x 2 packings x (3 + 2) devices x (256 + 1024) elements
+    assert "# Wrong values: 0 of 51200 OK" in lines
+    assert sum(line.startswith("# build: ") for line in lines) == len(rows)
+    document = json.loads(path.read_text())
+    assert document["command"][:3] == ["cnnbench", "allreduce", "--device=cpu"]
+    assert document["placement"]["devices"] == [
+        f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3)
+    ]
+    assert document["environment"]["tensorflow_version"]
+    assert len(table.read_text().splitlines()) == 1 + len(rows)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_measured(number, tmp_path):
+    path = tmp_path / "r.json"
+    process = subprocess.Popen(
+        [*BASE, "--all_reduce_spec=copy", "--sizes=1K:512M:x2", f"--result_json={path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while process.stdout.readline().split()[:1] != ["2048"]:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Wrong values" not in out
+    assert err.splitlines()[-1] == "cnnbench: error: interrupted"
+    document = json.loads(path.read_text())
+    assert document["status"] == "interrupted"
+    assert [point["bytes"] for point in document["points"]][:2] == [1024, 2048]
+    assert all(1 <= len(point["seconds"]) <= 20 for point in document["points"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--sizes=4Q"], "--sizes=4Q: '4Q': must be bytes"),
+        (["--sizes=1K:4K"], "--sizes=1K:4K: '1K:4K': a range needs three parts"),
+        (["--all_reduce_spec=xring,copy:4K"], "--all_reduce_spec=copy:4K: character 6, '4K'"),
+        (["--all_reduce_spec=ring"], "--all_reduce_spec=ring: character 1, 'ring'"),
+        (["--num_gpus=1"], "--num_gpus=1: must be at least 2"),
+        (["--dtype=fp8"], "--dtype=fp8: must be one of float32, float16, bfloat16"),
+        (["--size=4K"], "unknown flag --size; did you mean --sizes?"),
+        (["4K"], "stray argument '4K'"),
+    ],
+)
+def test_refused_before_tensorflow_is_loaded(flags, line):
+    code = (
+        "import sys; from cnnbench import cli; status = cli.main(['allreduce', *sys.argv[1:]]);"
+        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"cnnbench: error: {line}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_only_devices_can_tell_is_refused_in_one_line():
+    done = allreduce("--all_reduce_spec=xring#3", "--num_gpus=3,2", "--sizes=1K")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "--all_reduce_spec=xring#3: character 1, 'xring#3'" in done.stderr
+
+
+def test_help_lists_every_flag(capsys):
+    assert cli.main(["allreduce", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: cnnbench allreduce [FLAGS]\n")
+    for spec in ALLREDUCE_FLAGS:
+        assert f"--{spec.name}=" in text or f"--[no]{spec.name}\n" in text
+    assert "not available yet" not in text
