@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.params import FLAGS, parse_flags
+from cnnbench.sorting import natural_key
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
@@ -71,7 +71,7 @@ def _rows(dataset: Dataset) -> list[_Row]:
     from cnnbench.models.declare import declare
 
     rows = []
-    for name in sorted(registry.model_names(dataset.name), key=_by_number):
+    for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
             model = registry.get_model(name, dataset.name)
             spec = declare(model, dataset.num_classes)
@@ -89,11 +89,6 @@ def _rows(dataset: Dataset) -> list[_Row]:
             )
         )
     return rows
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """Sorts resnet20 before resnet110."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _table(rows: Iterable[_Row]) -> list[str]:

@@ -1,7 +1,6 @@
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.commands import models
 from cnnbench.models import registry
 
 PLUGIN = """
@@ -72,16 +71,6 @@ def test_sizes(capsys):
 def test_one_data_set(capsys):
     assert main(["models", "--data_name=cifar10"]) == 0
     assert {dataset for dataset, _ in _rows(capsys.readouterr().out)} == {"cifar10"}
-
-
-def test_depths_are_sorted_as_numbers():
-    names = ["resnet110", "resnet20_v2", "resnet20", "alexnet"]
-    assert sorted(names, key=models._by_number) == [
-        "alexnet",
-        "resnet20",
-        "resnet20_v2",
-        "resnet110",
-    ]
 
 
 def test_plugin(plugin, capsys):
