@@ -8,12 +8,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.params import FLAGS, parse_command, parse_flags
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.params.obsolete import OBSOLETE
+
+if TYPE_CHECKING:
+    from cnnbench.sweep.planning import Plan
+    from cnnbench.sweep.reporter import Reporter
 
 HELP = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
@@ -71,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.sweep import suites
     from cnnbench.sweep.document import load
     from cnnbench.sweep.planning import Overrides, make_plan, select
+    from cnnbench.sweep.reporter import Reporter
     from cnnbench.sweep.schema import check
 
     if len(arguments) != 1:
@@ -83,13 +88,16 @@ def main(argv: Sequence[str]) -> int:
     plan = make_plan(check(load(suites.find(arguments[0]))), facts, overrides)
     if options.filter is not None:
         plan = select(plan, options.filter)
+    reporter = Reporter(sys.stderr)
+    for notice in plan.notices:
+        reporter.line(notice)
     if options.list:
         for case in plan.cases:
             print(f"{case.name}  x{case.repeats}")
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
-    return _run(plan, options, facts)
+    return _run(plan, options, facts, reporter)
 
 
 def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -108,7 +116,7 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
     return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
 
 
-def _show(plan: Any, options: SweepFlags) -> int:
+def _show(plan: Plan, options: SweepFlags) -> int:
     from cnnbench.sweep.order import ordered
     from cnnbench.sweep.runner import arguments, program
 
@@ -120,18 +128,14 @@ def _show(plan: Any, options: SweepFlags) -> int:
     return ExitCode.OK
 
 
-def _run(plan: Any, options: SweepFlags, facts: dict[str, Any]) -> int:
-    from cnnbench.sweep.reporter import Reporter
+def _run(plan: Plan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
     from cnnbench.sweep.runner import Sweep, program
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import exit_code, summarise, table
 
     # A job manager's SIGTERM ends a sweep like Ctrl-C: the child is ended, nothing is lost.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    reporter = Reporter(sys.stderr)
     with Store(options.results) as store:
-        for notice in plan.notices:
-            reporter.line(notice)
         seed = options.seed
         if seed is None and options.resume:
             before = store.journal().last_sweep(plan.suite) or {}

@@ -90,7 +90,7 @@ class Store:
 
     def path(self, run: Run) -> Path:
         """Where a new record of this run goes."""
-        label = re.sub(r"[^\w.=+-]+", "-", run.label)[:_NAME_LENGTH].strip("-.")
+        label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", run.label)[:_NAME_LENGTH].strip("-.") or "run"
         return self.folder / f"{label}.{run.key}.r{run.repeat}.{self.stamp}.json"
 
     def attempt(self) -> Path:

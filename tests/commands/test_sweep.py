@@ -1,0 +1,171 @@
+"""``cnnbench sweep`` from the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.commands.sweep import HELP, SweepFlags
+from cnnbench.comparison import load_records
+from cnnbench.params import parse_args
+from cnnbench.params.declaration import specs_of
+
+PLUGIN = Path(__file__).parents[1] / "plugins" / "greedy_plugin.py"
+
+SUITE = """
+name: tiny
+defaults:
+  flags: {model: trivial, device: cpu, batch_size: 2, num_batches: 3, num_warmup_batches: 1}
+  timeout: 120
+entries:
+  - name: a
+    repeats: 2
+    matrix: {num_gpus: [1, 2]}
+"""
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(SUITE, encoding="utf-8")
+    return tmp_path
+
+
+def test_help_names_every_flag(capsys):
+    assert main(["sweep", "--help"]) == 0
+    assert capsys.readouterr().out == HELP
+    for spec in specs_of(SweepFlags):
+        assert f"  --{spec.name}" in HELP
+
+
+def test_list(in_folder, capsys):
+    assert main(["sweep", "tiny.yaml", "--list"]) == 0
+    assert capsys.readouterr().out == "a num_gpus=1  x2\na num_gpus=2  x2\n"
+    assert main(["sweep", "--list", "--filter=gpus=2", "tiny.yaml", "--repeats=1"]) == 0
+    assert capsys.readouterr().out == "a num_gpus=2  x1\n"
+    assert not (in_folder / "results").exists()
+
+
+def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
+    command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
+    assert main([*command, "--", "--num_batches=7", "--xla"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("# 1 a num_gpus=")
+    assert lines[0].endswith(" #1, at most 9 s")
+    for line in lines[1::2]:
+        words = line.split()
+        assert words[words.index("run") - 1].endswith("cnnbench")
+        params = parse_args(words[words.index("run") + 1 :]).params
+        assert (params.num_batches, params.xla, params.batch_size) == (7, True, 2)
+    assert not (in_folder / "results").exists()
+
+
+def test_dry_run_of_a_shipped_suite(in_folder, capsys):
+    assert main(["sweep", "smoke", "--dry_run", "--filter=lenet"]) == 0
+    assert capsys.readouterr().out.count("--model=lenet") == 6
+
+
+def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
+    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
+    assert main(["sweep", "smoke", "--list"]) == 0
+    said = capsys.readouterr().err
+    assert said == "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "sweep takes a suite: all_reduce, batch_size,"),
+        (["tiny.yaml", "other"], "sweep takes one suite, not 2"),
+        (["tinny"], "no suite 'tinny'; there are all_reduce"),
+        (["tinny.yaml"], "tinny.yaml: no such file"),
+        (["tiny.yaml", "--reslts=x"], "unknown flag --reslts; did you mean --results?"),
+        (["tiny.yaml", "--repeats=0"], "--repeats=0: must be from 1 to 1000"),
+        (["tiny.yaml", "--timeout=0"], "--timeout=0: must be greater than 0"),
+        (["tiny.yaml", "--filter=b"], '--filter=b: matches none of "a num_gpus=1"'),
+        (["tiny.yaml", "--", "--modle=x"], "unknown flag --modle; did you mean --model?"),
+        (["tiny.yaml", "--", "x"], "stray argument 'x'"),
+        (["tiny.yaml", "--", "--num_gpus=3"], '--num_gpus=3: is what "a" varies'),
+        (["tiny.yaml", "--", "--result_json=x"], "tiny.yaml:7: a num_gpus=1: --result_json=x"),
+        (["tiny.yaml", "--results=tiny.yaml/x"], "--results=tiny.yaml/x: cannot be used"),
+        (["typo.yaml"], 'typo.yaml:3: unknown key "modle"; did you mean "model"?'),
+    ],
+)
+def test_wrong_use(in_folder, capsys, arguments, message):
+    typo = "entries:\n - name: a\n   flags: {modle: x}\n"
+    (in_folder / "typo.yaml").write_text(typo, encoding="utf-8")
+    assert main(["sweep", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("cnnbench: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not (in_folder / "results").exists()
+
+
+def test_planning_loads_no_tensorflow(in_folder):
+    code = (
+        "import sys; from cnnbench.cli import main; main(['sweep', 'smoke', '--dry_run']);"
+        "print('tensorflow' in sys.modules, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.timeout(280)
+def test_end_to_end(in_folder, capfd):
+    """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
+    command = [sys.executable, "-m", "cnnbench", "sweep", "tiny.yaml", "--resume", "--seed=1"]
+    first = subprocess.Popen([*command, "--repeats=1"], stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    line = first.stderr.readline()  # one run is done, another has begun
+    assert line.startswith("[1/2] a num_gpus=")
+    first.send_signal(signal.SIGTERM)
+    assert first.communicate(timeout=60)[1].endswith("cnnbench: error: interrupted\n")
+    assert first.returncode == 130
+    assert len(load_records(["results"]).records) == 1
+    assert main([*command[3:], "--repeats=1"]) == 0
+    captured = capfd.readouterr()
+    assert "cnnbench: 1 of 2 runs are done already" in captured.err
+    lines = captured.out.splitlines()
+    assert lines[0].split() == ["configuration", "batch", "images/sec", "spread", "runs"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["a", "num_gpus=1", "2"],
+        ["a", "num_gpus=2", "2"],
+    ]
+    loaded = load_records(["results"])
+    assert {record.status for record in loaded.records} == {"ok"}
+    assert sorted(record.placement.num_towers for record in loaded.records) == [1, 2]
+    assert {len(record.step_seconds) for record in loaded.records} == {3}
+
+
+@pytest.mark.timeout(280)
+def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd):
+    suite = f"""
+    name: greedy
+    defaults:
+      flags: {{model: greedy, model_plugin: "{PLUGIN}", device: cpu, num_batches: 3}}
+      timeout: 120
+    entries:
+      - name: search
+        flags: {{num_warmup_batches: 1}}
+        max_batch_search: {{limit: 8, multiple_of: 4, num_batches: 2}}
+    """
+    (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
+    assert main(["sweep", "greedy.yaml"]) == 0
+    events = [json.loads(e) for e in Path("results/sweep.jsonl").read_text().splitlines()]
+    trials = [(e["batch_size"], e["fits"]) for e in events if e["event"] == "trial"]
+    assert trials == [(4, True), (8, False)]
+    (record,) = load_records(["results"]).records
+    assert record.batch.per_device == 4
+    assert "search: largest batch: 4 per device (" in capfd.readouterr().err

@@ -1,0 +1,175 @@
+"""The table at the end, the bounds and the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from cnnbench.record import Batch, Evaluation
+from cnnbench.sweep.metrics import METRICS
+from cnnbench.sweep.results import figure, headline
+from cnnbench.sweep.runner import Result
+from cnnbench.sweep.summary import exit_code, summarise, table
+
+
+@pytest.fixture
+def rows(plan, tmp_path, make_record):
+    """Rows of a suite, given per configuration the step seconds of its processes."""
+
+    def rows(text, steps, batch=10, **changes):
+        made = plan(text)
+        results = []
+        for case in made.cases:
+            for repeat, seconds in enumerate(steps[case.name], start=1):
+                path = tmp_path / f"{case.key}-{repeat}.json"
+                if seconds is None:
+                    results.append(Result(case, repeat, "timed_out", path, "killed after 9 s"))
+                    continue
+                record = make_record(
+                    batch=Batch(per_device=batch, global_=batch),
+                    step_seconds=(seconds, seconds, 3 * seconds),
+                    **changes,
+                )
+                path.write_text(json.dumps(record.to_dict()))
+                results.append(Result(case, repeat, "ok", path))
+        return summarise(made.cases, results)
+
+    return rows
+
+
+MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"
+
+
+def test_golden_table(rows, tmp_path):
+    made = rows(
+        MATRIX,
+        {
+            "a num_gpus=1": [0.1, 0.2, 0.4],
+            "a num_gpus=2": [0.001, None],
+            "a num_gpus=16": [None],
+        },
+    )
+    text = "\n".join(table(made)).replace(str(tmp_path), "DIR")
+    keys = {row.name: row.problems for row in made}
+    assert text.splitlines()[:4] == [
+        "configuration  batch  images/sec  spread  runs",
+        "a num_gpus=1      10        50.0  150.0%  3 ok",
+        "a num_gpus=2      10       10000       -  1 ok, 1 failed",
+        "a num_gpus=16      -           -       -  0 ok, 1 failed",
+    ]
+    assert len(text.splitlines()) == 6
+    assert text.splitlines()[4].startswith("failed: a num_gpus=2 #2: killed after 9 s (DIR/")
+    assert all(problem.endswith(".log)") for problem in keys["a num_gpus=16"])
+    assert exit_code(made) == 4
+
+
+BOUNDED = "entries: [{name: a, repeats: 3, flags: {model: lenet}, bounds: %s}]"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code", "cell"),
+    [
+        ("{throughput: {min: 50}}", 0, "ok"),
+        ("{throughput: {min: 49.9, max: 50.1}, step_seconds: {max: 0.2}}", 0, "ok"),
+        ("{throughput: {min: 50.1}}", 1, "throughput 50.0 below 50.1"),
+        ("{throughput: {max: 49}}", 1, "throughput 50.0 above 49.0"),
+        ("{mfu: {min: 0.1}}", 3, "mfu unknown"),
+        ("{mfu: {min: 0.1}, throughput: {max: 1}}", 1, "mfu unknown; throughput 50.0 above 1.000"),
+        ("{final_loss: {max: 10}}", 0, "ok"),
+    ],
+)
+def test_bounds_are_of_the_median_over_the_processes(rows, bounds, code, cell):
+    made = rows(BOUNDED % bounds, {"a": [0.1, 0.2, 0.4]})
+    assert exit_code(made) == code
+    assert table(made)[1].endswith(f"3 ok  {cell}")
+
+
+def test_a_failed_run_counts_before_a_violated_bound(rows):
+    made = rows(BOUNDED % "{throughput: {min: 99}}", {"a": [0.2, None]})
+    assert exit_code(made) == 4
+    assert "below 99" in table(made)[1]
+
+
+def test_a_loss_that_is_no_number_is_within_no_bound(rows):
+    losses = (1.0, 1.0, math.nan)
+    made = rows(BOUNDED % "{final_loss: {max: 10}}", {"a": [0.2]}, losses=losses)
+    assert exit_code(made) == 1
+
+
+def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
+    case = plan("entries: [{name: a}]").cases[0]
+    made = summarise([case], [Result(case, 1, "ok", tmp_path / "gone.json")])
+    assert (made[0].ok, made[0].failed) == (0, 1)
+    assert exit_code(made) == 4
+
+
+def test_every_metric_reads_a_full_record(make_record):
+    from cnnbench.record import Measured, ModelInfo, StartupSeconds
+
+    record = make_record(
+        model=ModelInfo(
+            name="m",
+            parameters=1,
+            trainable_parameters=1,
+            forward_flops_per_image=10,
+            training_flops_per_image=30,
+        ),
+        startup_seconds=StartupSeconds(import_=1.0, build=2.0, first_step=3.0),
+        evaluations=(
+            Evaluation(global_step=3, top_1=0.5, top_5=0.75, examples=9, images_per_sec=1),
+        ),
+        measured=Measured(
+            loop_seconds=0.5,
+            loop_images=12,
+            input_wait_seconds=0.1,
+            peak_memory_bytes=1000,
+            peak_flops_per_sec=9000.0,
+        ),
+    )
+    values = {name: read(record) for name, read in METRICS.items()}
+    assert values.pop("images_per_sec_jitter") == 0.0
+    assert values == pytest.approx(
+        {
+            "throughput": 40.0,
+            "images_per_sec": 30.0,
+            "total_images_per_sec": 24.0,
+            "achieved_flops_per_sec": 900.0,
+            "mfu": 0.1,
+            "input_wait_fraction": 0.2,
+            "peak_memory_bytes": 1000.0,
+            "step_seconds": 0.1,
+            "startup_seconds": 6.0,
+            "final_loss": 1.0,
+            "top_1": 0.5,
+            "top_5": 0.75,
+        }
+    )
+
+
+def test_every_metric_is_none_where_nothing_was_measured(make_record):
+    record = make_record(step_seconds=(), losses=(), batch=None)
+    assert {read(record) for read in METRICS.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.500"),
+        (12.34, "12.3"),
+        (1234.5, "1234"),
+        (2e9, "2.000e+09"),
+        (1e-5, "1.000e-05"),
+    ],
+)
+def test_figures(value, text):
+    assert figure(value) == text
+
+
+def test_headlines(make_record):
+    assert headline(make_record().to_dict()) == "ok 40.0 images/sec"
+    assert headline(make_record(step_seconds=(), losses=()).to_dict()) == "ok"
+    points = [{"error": None}, {"error": "x"}, {}]
+    assert headline({"kind": "allreduce", "points": points}) == "ok 2 points"
