@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.placement import device_string
+from cnnbench.variable_mgr.all_reduce import ReduceContext, create
+from cnnbench.variable_mgr.all_reduce.algorithms import collective
+from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
+
+GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(4))
+
+
+def make(devices, shards=1):
+    return create("collective", ReduceContext(devices=devices, shards=shards))
+
+
+def constants(devices, shape, dtype=tf.float32):
+    """Device d has the value 10^d everywhere, so that a sum shows who is in it."""
+    values = []
+    for number, device in enumerate(devices):
+        with tf.device(device):
+            values.append(tf.fill(shape, tf.cast(10**number, dtype)))
+    return values
+
+
+def operations(function, devices, shape=(3,)):
+    graph = function.get_concrete_function([tf.TensorSpec(shape)] * len(devices)).graph
+    return [op for op in graph.get_operations() if op.type == "CollectiveReduce"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_sums_on_every_device(count, shards, cpu_devices):
+    devices = cpu_devices[:count]
+    algorithm = make(devices, shards)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 0)
+
+    for _ in range(3):
+        for total in step(constants(devices, (5, 3))):
+            np.testing.assert_array_equal(total, np.full((5, 3), sum(10**d for d in range(count))))
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+def test_dtypes_travel_as_they_are(dtype, cpu_devices):
+    devices = cpu_devices[:2]
+    algorithm = make(devices)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 0)
+
+    values = constants(devices, (4,), dtype)
+    for total in step(values):
+        assert total.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(total, tf.float32), [11.0] * 4)
+    graph = step.get_concrete_function(values).graph
+    assert not [op for op in graph.get_operations() if op.type == "Cast"]
+
+
+def test_every_device_has_one_op_of_one_group_and_instance(cpu_devices):
+    devices = cpu_devices[:3]
+    algorithm = make(devices)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return [algorithm(values, index) for index in range(2)]
+
+    found = operations(step, devices)
+    assert [op.device for op in found] == [*devices, *devices]
+    assert {op.get_attr("group_size") for op in found} == {3}
+    assert {op.get_attr("group_key") for op in found} == {group_key(devices)}
+    assert {op.get_attr("merge_op") for op in found} == {b"Add"}
+    assert {op.get_attr("final_op") for op in found} == {b"Id"}
+    keys = [op.get_attr("instance_key") for op in found]
+    assert keys == [keys[0]] * 3 + [keys[0] + 1] * 3
+
+
+def test_group_keys_name_sets_of_devices():
+    assert group_key(GPUS) == group_key(tuple(reversed(GPUS)))
+    subsets = [GPUS[:2], GPUS[:3], GPUS, GPUS[2:], (GPUS[0], GPUS[2])]
+    keys = {group_key(devices) for devices in subsets}
+    assert len(keys) == len(subsets)
+    # The op's attribute is a signed 32-bit number; tf.distribute counts up from 1.
+    assert all(2**30 <= key < 2**31 for key in keys)
+    other_task = tuple(device.replace("task:0", "task:1") for device in GPUS)
+    assert group_key(other_task) not in keys
+
+
+def test_instance_keys_follow_the_order_of_tracing(cpu_devices, monkeypatch):
+    """Two processes that trace the same reductions must name them alike."""
+    devices = cpu_devices[:2]
+
+    def one_process():
+        counters = type(collective._instances)(collective._instances.default_factory)
+        monkeypatch.setattr(collective, "_instances", counters)
+        first, second = make(devices), make(devices, shards=2)
+
+        @tf.function(autograph=False)
+        def step(values):
+            return [first(values, 0), second(values, 0), first(values, 1)]
+
+        @tf.function(autograph=False)
+        def another(values):
+            return second(values, 0)
+
+        found = operations(step, devices) + operations(another, devices)
+        return [(op.device, op.get_attr("instance_key")) for op in found]
+
+    keys = one_process()
+    assert keys == one_process()
+    assert [key for _, key in keys] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_only_so_many_reductions_are_under_way(cpu_devices):
+    devices = cpu_devices[:3]
+    algorithm = make(devices)
+    count = 3 * IN_FLIGHT + 1
+
+    @tf.function(autograph=False)
+    def step(values):
+        return [algorithm(values, index) for index in range(count)]
+
+    found = operations(step, devices)
+    for d, device in enumerate(devices):
+        own = found[d :: len(devices)]
+        assert {op.device for op in own} == {device}
+        for index, op in enumerate(own):
+            before = own[index - IN_FLIGHT : index - IN_FLIGHT + 1] if index >= IN_FLIGHT else []
+            assert list(op.control_inputs) == before
+
+
+def test_the_limit_counts_all_algorithms_of_a_device(cpu_devices):
+    """A hybrid spec, or the two levels of one, have several on the same device."""
+    pair, everyone = make(cpu_devices[:2]), make(cpu_devices[:3], shards=2)
+
+    @tf.function(autograph=False)
+    def step(values):
+        for index in range(IN_FLIGHT):
+            pair(values[:2], index)
+            everyone(values, index)
+
+    found = operations(step, cpu_devices[:3])
+    first = [op for op in found if op.device == cpu_devices[0]]
+    third = [op for op in found if op.device == cpu_devices[2]]
+    assert [len(op.control_inputs) for op in first] == [0] * IN_FLIGHT + [1] * IN_FLIGHT
+    assert first[IN_FLIGHT].control_inputs[0] is first[0]
+    assert not any(op.control_inputs for op in third)
+
+
+def test_thousands_of_ops_on_eight_devices(cpu_devices):
+    algorithm = make(cpu_devices)
+
+    @tf.function(autograph=False)
+    def step(values):
+        sums = [[] for _ in cpu_devices]
+        for index in range(1000):
+            for of_device, total in zip(sums, algorithm(values, index), strict=True):
+                of_device.append(total)
+        result = []
+        for device, of_device in zip(cpu_devices, sums, strict=True):
+            with tf.device(device):
+                result.append(tf.stack(of_device))
+        return result
+
+    for total in step(constants(cpu_devices, (2,))):
+        np.testing.assert_array_equal(total, np.full((1000, 2), 11111111.0))
+
+
+def test_functions_alive_together_and_reductions_in_a_chain(cpu_devices):
+    devices = cpu_devices[:4]
+    algorithm = make(devices)
+
+    @tf.function(autograph=False)
+    def one(values):
+        return algorithm(values, 0)
+
+    @tf.function(autograph=False)
+    def chained(values):
+        for index in range(2 * IN_FLIGHT):
+            # A mean of what is equal already, so any number of rounds gives the sum.
+            values = algorithm(values, index)
+            scaled = []
+            for device, value in zip(devices, values, strict=True):
+                with tf.device(device):
+                    scaled.append(value / 4)
+            values = scaled
+        return values
+
+    for _ in range(2):
+        np.testing.assert_array_equal(one(constants(devices, (7,)))[3], [1111.0] * 7)
+        np.testing.assert_array_equal(chained(constants(devices, (7,)))[0], [1111.0 / 4] * 7)
+        # A new trace of the same function, beside the old one.
+        np.testing.assert_array_equal(one(constants(devices, (2, 2)))[1], np.full((2, 2), 1111.0))
+
+
+def test_in_a_loop_of_steps(cpu_devices):
+    devices = cpu_devices[:2]
+    algorithm = make(devices)
+
+    @tf.function(autograph=False)
+    def steps(first, second):
+        def body(count, a, b):
+            a, b = algorithm([a, b], 0)
+            return count + 1, a, b
+
+        return tf.while_loop(lambda count, *_: count < 3, body, (0, first, second))
+
+    _, first, second = steps(*constants(devices, (2,)))
+    np.testing.assert_array_equal(first, [44.0, 44.0])
+    np.testing.assert_array_equal(second, [44.0, 44.0])
+
+
+def test_nothing_is_sent_of_an_empty_tensor(cpu_devices, trace):
+    traced = trace("collective", ReduceContext(devices=cpu_devices[:2]), (0, 3))
+    assert traced.of_type("CollectiveReduce") == []
+
+
+def test_a_graph_is_not_kept_alive(cpu_devices):
+    algorithm = make(cpu_devices[:2])
+
+    def trace_once():
+        @tf.function(autograph=False)
+        def step(values):
+            return [algorithm(values, index) for index in range(2)]
+
+        spec = [tf.TensorSpec((3,))] * 2
+        return weakref.ref(step.get_concrete_function(spec).graph)
+
+    graph = trace_once()
+    gc.collect()
+    assert graph() is None
+
+
+@pytest.mark.parametrize(("count", "offsets"), [(2, [0, -1]), (3, [0, -1]), (4, [0, -2])])
+def test_two_rings_begin_half_the_devices_apart(count, offsets, trace):
+    traced = trace("collective", ReduceContext(devices=GPUS[:count], shards=2), (3,))
+    found = traced.of_type("CollectiveReduce")
+    assert [list(op.get_attr("subdiv_offsets")) for op in found] == [offsets] * count
+
+
+def test_rings_are_offset_by_the_devices_of_one_process(trace):
+    devices = tuple(device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(4))
+    found = trace("collective", ReduceContext(devices=devices, shards=2), (3,)).of_type(
+        "CollectiveReduce"
+    )
+    assert list(found[0].get_attr("subdiv_offsets")) == [0, -2]
+
+
+def test_more_than_two_rings_are_refused():
+    with pytest.raises(ValueError, match="one or two rings, and not 3"):
+        make(GPUS, shards=3)
+
+
+def test_eager_reductions_are_refused(cpu_devices):
+    with pytest.raises(RuntimeError, match=r"inside a tf\.function only"):
+        make(cpu_devices[:2])(constants(cpu_devices[:2], (3,)), 0)

@@ -1,0 +1,124 @@
+"""What can be known of NCCL without a GPU: when it is refused, and the graph it makes."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.placement import device_string
+from cnnbench.variable_mgr.all_reduce import ReduceContext, create, single
+from cnnbench.variable_mgr.all_reduce.algorithms import nccl
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+
+GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(3))
+
+
+@pytest.fixture
+def build_with_nccl(monkeypatch):
+    monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
+
+
+def test_cpus_are_refused(cpu_devices):
+    with pytest.raises(ValueError, match=r"on GPUs only, and .*CPU:0 is none"):
+        create("nccl", ReduceContext(devices=cpu_devices[:2]))
+
+
+def test_one_cpu_among_gpus_is_refused(cpu_devices):
+    with pytest.raises(ValueError, match=r"on GPUs only, and .*CPU:1 is none"):
+        create("nccl", ReduceContext(devices=(*GPUS, cpu_devices[1])))
+
+
+def test_the_refusal_points_into_the_spec(cpu_devices):
+    context = ReduceContext(devices=cpu_devices[:2])
+    with pytest.raises(FlagError, match=r"^--all_reduce_spec=nccl: .*'nccl': .*GPUs only"):
+        Reducer(single("nccl"), context, groups=[context.devices])
+
+
+def test_several_processes_are_refused():
+    devices = tuple(device_string("worker", task, "gpu", 0) for task in (0, 1))
+    with pytest.raises(ValueError, match=r"in 2: .*task:0, .*task:1; use two levels"):
+        create("nccl", ReduceContext(devices=devices))
+
+
+def test_shards_are_refused():
+    with pytest.raises(ValueError, match="no shards"):
+        create("nccl", ReduceContext(devices=GPUS, shards=2))
+
+
+def test_a_build_without_the_kernel_is_refused(monkeypatch):
+    monkeypatch.setattr(nccl, "kernel_exists", lambda: False)
+    with pytest.raises(ValueError, match=f"{tf.__version__} was built without NCCL"):
+        create("nccl", ReduceContext(devices=GPUS))
+
+
+def test_the_kernel_is_there_in_builds_for_cuda():
+    build = tf.sysconfig.get_build_info()
+    assert nccl.kernel_exists() == (build["is_cuda_build"] or build["is_rocm_build"])
+
+
+@pytest.mark.parametrize(
+    ("text", "exists"),
+    [
+        ("Could not find device for node. All kernels registered: <no registered kernels>", False),
+        ("Op type not registered 'NcclAllReduce' in binary", False),
+        ("Could not find device for node. All kernels registered: device='GPU'", True),
+    ],
+)
+def test_what_the_refusal_of_a_cpu_kernel_says(text, exists, monkeypatch):
+    def refuse(**attributes):
+        raise tf.errors.NotFoundError(None, None, text)
+
+    monkeypatch.setattr(tf.raw_ops, "NcclAllReduce", refuse)
+    assert nccl.kernel_exists() is exists
+
+
+@pytest.mark.usefixtures("build_with_nccl")
+def test_every_gpu_has_one_op_and_each_reduction_a_name(trace):
+    traced = trace("nccl", ReduceContext(devices=GPUS), (3, 5), tensors=2)
+    operations = traced.of_type("NcclAllReduce")
+    assert [op.device for op in operations] == [*GPUS, *GPUS]
+    assert {op.get_attr("num_devices") for op in operations} == {3}
+    assert {op.get_attr("reduction") for op in operations} == {b"sum"}
+    names = [op.get_attr("shared_name") for op in operations]
+    assert len(set(names[:3])) == len(set(names[3:])) == 1
+    assert names[0] != names[3]
+    assert all(op.inputs[0].op.type == "Placeholder" for op in operations)
+    assert len({op.inputs[0].op.name for op in operations}) == 6
+    given = [tensor for of_tensor in traced.results for tensor in of_tensor]
+    assert all(a is op.outputs[0] for a, op in zip(given, operations, strict=True))
+    # An edge from the op of one GPU to that of another would be a deadlock.
+    assert not any(op.control_inputs for op in operations)
+
+
+@pytest.mark.usefixtures("build_with_nccl")
+def test_names_differ_between_functions(trace):
+    context = ReduceContext(devices=GPUS)
+    names = {
+        op.get_attr("shared_name")
+        for _ in range(2)
+        for op in trace("nccl", context, (3,)).of_type("NcclAllReduce")
+    }
+    assert len(names) == 2
+
+
+@pytest.mark.usefixtures("build_with_nccl")
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+def test_sums_have_the_dtype_of_the_values(dtype):
+    algorithm = create("nccl", ReduceContext(devices=GPUS))
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 0)
+
+    graph = step.get_concrete_function([tf.TensorSpec([4], dtype)] * 3).graph
+    assert {output.dtype for output in graph.outputs} == {dtype}
+    sent = {op.inputs[0].dtype for op in graph.get_operations() if op.type == "NcclAllReduce"}
+    assert sent == {tf.float32 if dtype == tf.bfloat16 else dtype}
+    assert {op.device for op in graph.get_operations() if op.type == "Cast"} <= set(GPUS)
+
+
+@pytest.mark.usefixtures("build_with_nccl")
+def test_nothing_is_sent_of_an_empty_tensor(trace):
+    traced = trace("nccl", ReduceContext(devices=GPUS), (0, 4))
+    assert traced.of_type("NcclAllReduce") == []

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.placement import device_string
+from cnnbench.variable_mgr.all_reduce import ReduceContext, names, parse_all_reduce_spec, registry
+from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
+
+# What needs no GPU. Those that other tests register are none of this file's business.
+WITHIN = tuple(name for name in names() if name != "nccl" and not name.startswith("test_"))
+
+
+def groups_by(devices, sizes):
+    remaining = iter(devices)
+    return [tuple(itertools.islice(remaining, size)) for size in sizes]
+
+
+def context_of(devices, **fields):
+    return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
+
+
+def run(algorithm, devices, indices, length=37):
+    """Sums of integers at each index, checked against NumPy."""
+    rng = np.random.default_rng(7)
+    values = [rng.integers(-99, 99, size=length).astype(np.float32) for _ in devices]
+
+    @tf.function(autograph=False)
+    def step(values):
+        return [algorithm(values, index) for index in indices]
+
+    for sums in step([tf.constant(value) for value in values]):
+        for total in sums:
+            np.testing.assert_array_equal(total, sum(values))
+
+
+@pytest.mark.parametrize("between", WITHIN)
+@pytest.mark.parametrize("within", WITHIN)
+def test_every_pair_sums(within, between, cpu_devices):
+    devices = cpu_devices[:5]
+    algorithm = TwoLevel(within, between, context_of(devices), groups_by(devices, (2, 3)), 1)
+    run(algorithm, devices, range(3))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1), (1, 3), (3, 1), (2, 2, 2), (4, 1, 2), (1, 1, 1, 1), (8,), (7, 1)], ids=str
+)
+def test_groups_of_any_size(sizes, cpu_devices):
+    devices = cpu_devices[: sum(sizes)]
+    algorithm = TwoLevel("xring", "rechd", context_of(devices), groups_by(devices, sizes), 1)
+    run(algorithm, devices, range(2 * max(sizes) + 1))
+
+
+def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices):
+    devices = cpu_devices[:4]
+    groups = [(devices[3], devices[0]), (devices[1], devices[2])]
+    algorithm = TwoLevel("copy", "copy", context_of(devices), groups, 1)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 0)
+
+    concrete = step.get_concrete_function([tf.TensorSpec([2])] * 4)
+    first = next(op for op in concrete.graph.get_operations() if op.type == "AddN")
+    # "values" and "values_3", the arguments of devices 3 and 0.
+    assert sorted(tensor.op.name for tensor in first.inputs) == ["values", "values_3"]
+    run(algorithm, devices, range(2))
+
+
+def test_speakers_take_turns_and_stay_on_their_devices(cpu_devices):
+    devices = cpu_devices[:5]
+    groups = groups_by(devices, (2, 3))
+    algorithm = TwoLevel("psgpu", "copy", context_of(devices), groups, 1)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return [algorithm(values, index) for index in range(6)]
+
+    graph = step.get_concrete_function([tf.TensorSpec([4])] * 5).graph
+    adds = [op for op in graph.get_operations() if op.type in ("AddN", "AddV2")]
+    last = adds[2::3]
+    # Three turns with the first group as the place of the last addition, then the second.
+    assert [op.device for op in last] == [devices[i] for i in (0, 1, 0, 2, 3, 4)]
+
+
+def test_one_group_is_the_algorithm_within(cpu_devices, trace):
+    devices = cpu_devices[:4]
+    algorithm = TwoLevel("copy", "xring", context_of(devices), [devices], 1)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 2)
+
+    graph = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph
+    work = [op for op in graph.get_operations() if op.type not in ("Placeholder", "Identity")]
+    assert [(op.type, op.device) for op in work] == [("AddN", devices[2])]
+
+
+def test_the_devices_of_a_group_share_the_sum(cpu_devices):
+    devices = cpu_devices[:4]
+    groups = groups_by(devices, (2, 2))
+    algorithm = TwoLevel("xring", "collective", context_of(devices), groups, 1)
+    given = []
+
+    @tf.function(autograph=False)
+    def step(values):
+        given.extend(algorithm(values, 0))
+        return given
+
+    step.get_concrete_function([tf.TensorSpec([4])] * 4)
+    assert given[0] is given[1]
+    assert given[2] is given[3]
+    assert [given[0].device, given[2].device] == [devices[0], devices[2]]
+
+
+@pytest.fixture
+def poison():
+    """An algorithm that gives every device but the one of the index what cannot be computed."""
+
+    class Poison:
+        def __init__(self, context):
+            self._devices = context.devices
+
+        def __call__(self, tensors, index):
+            result = []
+            for number, device in enumerate(self._devices):
+                with tf.device(device):
+                    total = tf.add_n(tensors)
+                    if number != index % len(self._devices):
+                        # Out of range, which is an error where it is computed on a CPU.
+                        total = tf.raw_ops.GatherV2(params=total, indices=[9**9], axis=0)
+                    result.append(total)
+            return result
+
+    registry.register("test_poison")(Poison)
+    yield
+    del registry._factories["test_poison"]
+
+
+@pytest.mark.usefixtures("poison")
+def test_what_the_silent_devices_would_compute_is_not_run(cpu_devices):
+    devices = cpu_devices[:4]
+    context, pairs = context_of(devices), groups_by(devices, (2, 2))
+    run(TwoLevel("test_poison", "copy", context, pairs, 1), devices, range(4))
+    # It is an error where it is used.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(TwoLevel("test_poison", "copy", context, [devices], 1), devices, [0])
+
+
+def test_each_group_adds_on_the_cpu_of_its_own_process():
+    gpus = [device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2)]
+    cpus = [device_string("worker", task, "cpu", 0) for task in (0, 1)]
+    context = ReduceContext(devices=tuple(gpus), cpu_devices=tuple(cpus), cpu_device=cpus[0])
+    for within in ("pscpu", "copy"):
+        algorithm = TwoLevel(within, "psgpu", context, groups_of(gpus), 1)
+
+        @tf.function(autograph=False)
+        def step(values, algorithm=algorithm):
+            return algorithm(values, 0)
+
+        graph = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph
+        adds = [op.device for op in graph.get_operations() if op.type in ("AddN", "AddV2")]
+        assert adds[:2] == cpus
+        assert adds[2] in gpus
+
+
+def test_nccl_is_no_second_level(cpu_devices):
+    devices = cpu_devices[:4]
+    with pytest.raises(ValueError, match="first level only"):
+        TwoLevel("copy", "nccl", context_of(devices), groups_by(devices, (2, 2)), 1)
+
+
+def test_nccl_within_needs_gpus(cpu_devices):
+    devices = cpu_devices[:4]
+    with pytest.raises(ValueError, match="GPUs only"):
+        TwoLevel("nccl", "xring", context_of(devices), groups_by(devices, (2, 2)), 1)
+
+
+def test_nccl_within_gpus_and_a_ring_between(monkeypatch):
+    from cnnbench.variable_mgr.all_reduce.algorithms import nccl
+
+    monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
+    gpus = [device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2)]
+    algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=tuple(gpus)), groups_of(gpus), 1)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return algorithm(values, 1)
+
+    operations = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph.get_operations()
+    reductions = [op for op in operations if op.type == "NcclAllReduce"]
+    assert [op.device for op in reductions] == gpus
+    assert [op.get_attr("num_devices") for op in reductions] == [2] * 4
+    names = [op.get_attr("shared_name") for op in reductions]
+    assert names[0] == names[1] != names[2] == names[3]
+    [add] = [op for op in operations if op.type in ("AddN", "AddV2")]
+    # At index 1 the second GPU of each process speaks.
+    assert add.device in (gpus[1], gpus[3])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_more_shards_than_groups_are_refused(groups, cpu_devices):
+    devices = cpu_devices[:4]
+    split = groups_by(devices, (4,) if groups == 1 else (2, 2))
+    with pytest.raises(ValueError, match=rf"3 shards between {groups} group\(s\)"):
+        TwoLevel("copy", "psgpu", context_of(devices), split, 3)
+
+
+def test_what_between_refuses_is_refused_before_anything_is_traced(cpu_devices):
+    devices = cpu_devices[:4]
+    with pytest.raises(ValueError, match="copy takes no shards"):
+        TwoLevel("xring", "copy", context_of(devices), groups_by(devices, (2, 2)), 2)
+
+
+def test_groups_must_hold_every_device_once(cpu_devices):
+    devices = cpu_devices[:3]
+    with pytest.raises(ValueError, match="do not divide"):
+        TwoLevel("copy", "copy", context_of(devices), [devices[:2]], 1)
+
+
+def test_shards_go_to_the_level_between(cpu_devices):
+    devices = cpu_devices[:6]
+    groups = groups_by(devices, (2, 2, 2))
+    reducer = Reducer(parse_all_reduce_spec("pscpu/psgpu#3"), context_of(devices), groups)
+    run(lambda values, index: [s for [s] in reducer([[v] for v in values])], devices, [0], 100_003)
+    with pytest.raises(FlagError, match="4 shards between 3 group"):
+        Reducer(parse_all_reduce_spec("pscpu/psgpu#4"), context_of(devices), groups)

@@ -1,0 +1,91 @@
+"""Hierarchical copy: sums in two halves of the devices, then of the two halves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.chunks import memory_of, spread
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import add_up
+
+# The pairs of GPUs that NVLink joins across the two halves of such a machine.
+_GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """Who adds for each half, and who belongs to it, as positions in the device list.
+
+    The halves' sums meet on the main device of the first one.
+    """
+
+    mains: tuple[int, int]
+    halves: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@register("hierarchical_copy")
+class HierarchicalCopy:
+    """Tensor i is added on two main devices, one in each half, which rotate with i.
+
+    Each main adds the values of its half; the first adds the two sums and copies the
+    total to the second; each half takes it from its own main. So one value crosses
+    from half to half in each direction, not one per device.
+
+    Raises:
+      ValueError: an unknown topology, gcp_v100 with other than 8 devices, or shards.
+    """
+
+    def __init__(self, context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError("hierarchical_copy takes no shards")
+        self._devices = context.devices
+        self._trees = _trees(len(context.devices), context.network_topology)
+
+    def main_devices(self, index: int) -> tuple[str, str]:
+        """Where tensor `index` is added: the first holds the total, the second its copy."""
+        first, second = self._trees[index % len(self._trees)].mains
+        return self._devices[first], self._devices[second]
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`; the devices of a half share the sum."""
+        tree = self._trees[index % len(self._trees)]
+        mains = self.main_devices(index)
+        sums = []
+        for main, half in zip(mains, tree.halves, strict=True):
+            with tf.device(main):
+                sums.append(add_up([tensors[member] for member in half]))
+        with tf.device(mains[0]):
+            total = add_up(sums)
+        copies = spread(total, mains[0], [mains])
+        result = [total] * len(tensors)
+        for member in tree.halves[1]:
+            result[member] = copies[memory_of(mains[1])]
+        return result
+
+
+def _trees(count: int, topology: str) -> list[_Tree]:
+    """One tree after the other, for consecutive tensors."""
+    lower, upper = tuple(range(count // 2)), tuple(range(count // 2, count))
+    if topology == "gcp_v100":
+        if count != 8:
+            raise ValueError(f"gcp_v100 is a topology of exactly 8 devices, and there are {count}")
+        mains = list(_GCP_V100_MAINS)
+    elif topology == "dgx1":
+        mains = [(first, _opposite(first, lower, upper)) for first in range(count)]
+    else:
+        raise ValueError(f"unknown topology {topology!r}; must be one of dgx1, gcp_v100")
+    return [_Tree(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]
+
+
+def _opposite(first: int, lower: Sequence[int], upper: Sequence[int]) -> int:
+    """The device in the place of `first` in the other half.
+
+    It is (first + n/2) mod n for an even number n of devices. Of an odd number, the upper
+    half has one more, whose opposite is the lower half's first.
+    """
+    own, other = (lower, upper) if first in lower else (upper, lower)
+    return other[own.index(first) % len(other)]

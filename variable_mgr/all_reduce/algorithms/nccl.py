@@ -1,0 +1,91 @@
+"""NCCL: NVIDIA's library sums over the GPUs of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.groups import process_of
+from cnnbench.variable_mgr.all_reduce.registry import register
+
+# Dtypes of TensorFlow's kernel; bfloat16 is not among them (TensorFlow 2.21).
+_DTYPES = (tf.float16, tf.float32, tf.float64)
+
+_reductions = itertools.count()
+
+
+@register("nccl")
+class Nccl:
+    """One NcclAllReduce op on each GPU.
+
+    The result of every GPU must be used, as with collectives. A bfloat16 tensor, for
+    which TensorFlow has no kernel, travels as float32, which holds every bfloat16 number
+    and doubles the bytes.
+
+    Attributes:
+      runs_together: tells callers that results must not go unused.
+
+    Raises:
+      ValueError: a device is no GPU, the devices belong to several processes, this
+        TensorFlow has no NCCL, or shards.
+    """
+
+    runs_together = True
+
+    def __init__(self, context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError("nccl takes no shards")
+        _check_devices(context.devices)
+        if not kernel_exists():
+            raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
+        self._devices = context.devices
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`; every GPU gets a sum of its own."""
+        if tensors[0].shape.num_elements() == 0:
+            return list(tensors)
+        dtype = tensors[0].dtype
+        # The ops of one reduction find each other by this name, within one run of the graph.
+        name = f"cnnbench_nccl_{next(_reductions)}"
+        sums = []
+        for device, tensor in zip(self._devices, tensors, strict=True):
+            with tf.device(device):
+                total = tf.raw_ops.NcclAllReduce(
+                    input=tensor if dtype in _DTYPES else tf.cast(tensor, tf.float32),
+                    reduction="sum",
+                    num_devices=len(self._devices),
+                    shared_name=name,
+                )
+                sums.append(total if dtype in _DTYPES else tf.cast(total, dtype))
+        return sums
+
+
+def kernel_exists() -> bool:
+    """Whether this TensorFlow has the kernel, found out by asking it for one on the CPU.
+
+    There is none for CPUs in any build, and the refusal lists those that there are.
+    """
+    try:
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            tf.raw_ops.NcclAllReduce(
+                input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
+            )
+    except tf.errors.OpError as error:
+        # Wording that is not known leaves it to the run to fail.
+        return not any(text in str(error) for text in ("no registered kernels", "not registered"))
+    return True
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    for device in devices:
+        if "/device:GPU:" not in device:
+            raise ValueError(f"nccl sums on GPUs only, and {device} is none")
+    processes = sorted(set(map(process_of, devices)))
+    if len(processes) > 1:
+        raise ValueError(
+            f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
+            f"{', '.join(processes)}; use two levels, such as nccl/xring"
+        )
