@@ -7,6 +7,9 @@ from cnnbench.comparison.evidence import Case, Evidence, usable
 from cnnbench.comparison.metrics import Metric
 from cnnbench.comparison.policy import Policy
 
+_LOPSIDED = 0.1
+"""Floors from here on look different upwards and downwards: 10 % more, 9.1 % less."""
+
 
 def change_text(change: float, metric: Metric, signed: bool = True) -> str:
     """A change in per cent, or in percentage points for accuracies."""
@@ -16,6 +19,24 @@ def change_text(change: float, metric: Metric, signed: bool = True) -> str:
     rounded = round(scaled, digits) + 0.0
     sign = "+" if signed else ""
     return f"{rounded:{sign}.{digits}f} {unit}"
+
+
+def floor_text(floor: float, change: float, metric: Metric) -> str:
+    """The floor in the direction of a change.
+
+    Floors are the same distance both ways on the scale of quotients: 100 % more is undone
+    by 50 % less. As long as the two look alike, the floor is told as the user gave it.
+    """
+    if metric.relative and change < 0 and floor >= _LOPSIDED:
+        return change_text(1 / (1 + floor) - 1, metric)
+    return change_text(floor, metric, signed=False)
+
+
+def margin_text(margin: float, metric: Metric) -> str:
+    """A range around no change; see `floor_text`."""
+    if metric.relative and margin >= _LOPSIDED:
+        return span_text(1 / (1 + margin) - 1, margin, metric)
+    return f"±{change_text(margin, metric, signed=False)}"
 
 
 def span_text(low: float, high: float, metric: Metric) -> str:
@@ -46,14 +67,14 @@ def unequal_pairs(case: Case) -> str:
 
 def decided(case: Case, found: Evidence, p: float, family: int) -> str:
     """Faster or slower."""
-    floor = change_text(found.floor, case.metric, signed=False)
+    floor = floor_text(found.floor, found.change, case.metric)
     change = change_text(found.change, case.metric)
     return f"{change} is beyond the floor of {floor}, and {_chance(p, family)}"
 
 
 def equivalent(case: Case, found: Evidence) -> str:
     """Same."""
-    return f"the interval {_span(case, found)} lies within {_margin(case, found)}"
+    return f"the interval {_span(case, found)} lies within {margin_text(found.margin, case.metric)}"
 
 
 def undecided(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> str:
@@ -65,17 +86,19 @@ def undecided(case: Case, found: Evidence, p: float, family: int, policy: Policy
             f"at least {_needed(case, policy)} are needed"
         )
     change = change_text(found.change, metric)
-    floor = change_text(found.floor, metric, signed=False)
+    floor = floor_text(found.floor, found.change, metric)
     if p <= policy.alpha and found.floor > found.margin and not found.beyond_floor:
         return f"{change} is not beyond the A/A spread of {floor}, though {_chance(p, family)}"
     if p <= policy.alpha:
-        where = f"the interval {_span(case, found)} reaches beyond {_margin(case, found)}"
+        where = (
+            f"the interval {_span(case, found)} reaches beyond {margin_text(found.margin, metric)}"
+        )
         return f"{change} is not beyond the floor of {floor}, but {where}"
     if found.p <= policy.alpha < family * reachable:
         return f"{_counts(case)} are too few to prove a change among {family} configurations; " + (
             f"at least {_needed(case, policy, family)} are needed"
         )
-    where = f"the interval {_span(case, found)} reaches beyond {_margin(case, found)}"
+    where = f"the interval {_span(case, found)} reaches beyond {margin_text(found.margin, metric)}"
     return f"{where}, and {_chance(p, family)}: more processes or a quieter machine are needed"
 
 
@@ -117,7 +140,3 @@ def _span(case: Case, found: Evidence) -> str:
     assert found.low is not None
     assert found.high is not None
     return span_text(found.low, found.high, case.metric)
-
-
-def _margin(case: Case, found: Evidence) -> str:
-    return f"±{change_text(found.margin, case.metric, signed=False)}"

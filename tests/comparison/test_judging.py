@@ -114,7 +114,7 @@ def test_the_spread_of_like_runs_raises_the_floor():
     assert judge(BASE, new, noise=0.08).verdict is Verdict.SLOWER
     found = judge(BASE, new, noise=0.12)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.reason == "-10.0 % is not beyond the A/A spread of 12.0 %, though p = 0.0079"
+    assert found.reason == "-10.0 % is not beyond the A/A spread of -10.7 %, though p = 0.0079"
 
 
 def test_a_noisy_machine_does_not_make_everything_the_same():
@@ -366,3 +366,15 @@ def test_autocorrelated_steps_do_not_turn_it_red():
         120, lambda random: [[median_speed(random) for _ in range(5)] for _ in ("base", "new")]
     )
     assert share(found, {Verdict.SLOWER}) <= 0.02 + 3 * math.sqrt(0.02 * 0.98 / 120)
+
+
+def test_wide_floors_are_told_in_the_direction_of_the_change():
+    # A floor of 100 % is 50 % downwards; one of 3 % is told as it was given.
+    assert judge([100.0] * 5, [40.0] * 5, noise=1.0).reason == (
+        "-60.0 % is beyond the floor of -50.0 %, and p = 0.0079"
+    )
+    assert judge([40.0] * 5, [100.0] * 5, noise=1.0).reason == (
+        "+150.0 % is beyond the floor of 100.0 %, and p = 0.0079"
+    )
+    found = judge([100.0] * 5, [90.0] * 5, Policy(threshold=0.25))
+    assert found.reason == "the interval -10.0 to -10.0 % lies within -20.0 to +25.0 %"
