@@ -1,0 +1,132 @@
+"""Parameters of this machine from measured points.
+
+Least squares of the relative error, no parameter below 0 (Lawson and Hanson 1974, as in
+scipy.optimize.nnls), repeated with weights that make it the sum of absolute errors: a
+few points that something disturbed then count little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cnnbench.cost_model.host import RATES, Host, features
+from cnnbench.cost_model.links import Link
+from cnnbench.cost_model.network import Network, NotPredictedError
+from cnnbench.cost_model.packing import Packing
+from cnnbench.cost_model.path import Stage
+from cnnbench.cost_model.points import Point
+from cnnbench.cost_model.tensor import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
+
+_ROUNDS = 20
+# An error below this share counts as much as this, or single points would take all weight.
+_SMALL_ERROR = 0.01
+_LINK_ROUNDS = 5
+
+
+class CostModel(Protocol):
+    """Predicts the time of a reduction: a `Host` or a `Network`."""
+
+    def seconds(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> float:
+        """Seconds for a list of tensors; raises `NotPredictedError`."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model.
+
+    Attributes:
+      model: what predicts.
+      used: the points it was fitted to.
+      left_out: points that no formula covers, with the reason.
+    """
+
+    model: Host | Network
+    used: tuple[Point, ...]
+    left_out: tuple[tuple[Point, str], ...]
+
+
+def fit(points: Sequence[Point]) -> Fit:
+    """Fits the model that suits the devices: `Host` for logical CPUs, `Network` for GPUs.
+
+    Raises:
+      ValueError: no point that a formula covers.
+    """
+    used, left_out = predictable(points)
+    if not used:
+        raise ValueError("there is no formula for any of the measured algorithms")
+    model = _fit_host(used) if used[0].kind == "cpu" else _fit_network(used)
+    return Fit(model, used, left_out)
+
+
+def predictable(
+    points: Sequence[Point],
+) -> tuple[tuple[Point, ...], tuple[tuple[Point, str], ...]]:
+    """The points that formulas cover, and the others with the reason."""
+    used: list[Point] = []
+    left_out: list[tuple[Point, str]] = []
+    for point in points:
+        try:
+            if point.relaxed:
+                raise NotPredictedError("relaxed consistency")
+            if point.kind == "cpu":
+                _features(point)
+            else:
+                _START.seconds(point.spec, point.tensors, point.devices, point.packing)
+            used.append(point)
+        except NotPredictedError as error:
+            left_out.append((point, str(error)))
+    return tuple(used), tuple(left_out)
+
+
+def _fit_host(points: Sequence[Point]) -> Host:
+    rows = [list(_features(point).values()) for point in points]
+    rates = _solve(rows, [point.seconds for point in points])
+    return Host(dict(zip(RATES, rates, strict=True)))
+
+
+def _features(point: Point) -> dict[str, float]:
+    return features(point.spec, point.tensors, point.devices, point.packing, point.group_size)
+
+
+_START = Network(Link("start", 5e-6, 1e-10, 1e-12))
+
+
+def _fit_network(points: Sequence[Point]) -> Network:
+    """Alpha, beta, gamma and launch; which way is the shortest depends on them, hence rounds."""
+    network = _START
+    for _ in range(_LINK_ROUNDS):
+        rows = [[1.0, *_sums(network, point)] for point in points]
+        launch, alpha, beta, gamma = _solve(rows, [point.seconds for point in points])
+        network = Network(Link("fitted", alpha, beta, gamma), launch=launch)
+    return network
+
+
+def _sums(network: Network, point: Point) -> tuple[float, float, float]:
+    """Messages, bytes and additions in a row."""
+    total = sum(network.stages(point.spec, point.tensors, point.devices, point.packing), Stage())
+    return total.coefficients()
+
+
+def _solve(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Non-negative x with rows @ x close to seconds, by the sum of relative errors."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    matrix: Any = np.asarray(rows, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
+    # Columns of like size: seconds per byte and per op lie many orders apart.
+    scale = matrix.max(axis=0)
+    scale[scale == 0] = 1.0
+    matrix = matrix / scale
+    target = np.ones(len(rows))
+    weights = np.ones(len(rows))
+    solution = np.zeros(matrix.shape[1])
+    for _ in range(_ROUNDS):
+        solution, _ = nnls(matrix * weights[:, None], target * weights, maxiter=10_000)
+        errors = np.abs(matrix @ solution - target)
+        weights = 1 / np.sqrt(np.maximum(errors, _SMALL_ERROR))
+    return [float(value) for value in solution / scale]

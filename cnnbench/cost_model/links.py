@@ -1,0 +1,180 @@
+"""Links between devices: latency, time per byte, time per byte added; presets with sources.
+
+A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m others
+``gamma * m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives
+one message at a time, both directions at once.
+
+What the presets mean, and where their figures are from:
+
+* alpha: one step of a reduction from GPU to GPU, software included, as NCCL's own model
+  has it ("Simple" protocol, ring): NVIDIA/nccl, src/graph/tuning.cc, commit 5067397,
+  June 2026: NVLink 3.4, PCIe 5.7, network 14.0 microseconds. That network is RDMA. TCP
+  adds what Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM
+  2015, section 2, measured between hosts for 2 KB: 25.4 instead of 1.7 microseconds.
+* beta: of NVLink, what NCCL reckons an all-reduce gets out of one link (src/graph/topo.h,
+  the same commit: 20.0 GB/s for V100 and A100, 20.6 for H100; the nominal rate is 25),
+  times the links per GPU (6, 12, 18: data sheets of V100 2020, A100 2021, H100 2023). Of
+  PCIe x16, NCCL's 12 GB/s for generation 3 (topo.h, of 15.75 nominal by the PCI Express
+  base specification 3.0, 2010), doubled with each generation as the nominal rate is. Of
+  networks, the line rate without headers: InfiniBand at an MTU of 4096 keeps 4096 of 4122
+  bytes, RoCE v2 at 4096 keeps 4096 of 4178, TCP at 1500 with time stamps 1448 of 1538 (from
+  the header sizes in the standards). One TCP stream rarely fills 100 Gb/s and more: several
+  are assumed.
+* gamma: adding reads two bytes and writes one, from the memory of the GPU that such links
+  went with: V100 900 GB/s, A100 1555 GB/s (40 GB), H100 PCIe 2000 GB/s and SXM 3350 GB/s
+  (data sheets as above).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from dataclasses import dataclass
+
+from cnnbench.errors import FlagError
+
+_GIGA = 1e9
+_MICRO = 1e-6
+
+_NVLINK_ALPHA = 3.4 * _MICRO
+_PCIE_ALPHA = 5.7 * _MICRO
+_RDMA_ALPHA = 14.0 * _MICRO
+_TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
+
+_INFINIBAND_PAYLOAD = 4096 / 4122
+_ROCE_PAYLOAD = 4096 / 4178
+_TCP_PAYLOAD = 1448 / 1538
+
+_V100_MEMORY = 900 * _GIGA
+_A100_MEMORY = 1555 * _GIGA
+_H100_PCIE_MEMORY = 2000 * _GIGA
+_H100_SXM_MEMORY = 3350 * _GIGA
+
+# Bytes that memory moves for one byte added: two read, one written.
+_TRAFFIC_OF_ADDING = 3
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects one device with the others.
+
+    Attributes:
+      name: preset, or how the parameters were given.
+      alpha: seconds per message.
+      beta: seconds per byte, in one direction, of one device.
+      gamma: seconds per byte added.
+    """
+
+    name: str
+    alpha: float
+    beta: float
+    gamma: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second in one direction, of one device."""
+        return math.inf if self.beta == 0 else 1 / self.beta
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: alpha {self.alpha / _MICRO:.3g} us, "
+            f"bandwidth {self.bandwidth / _GIGA:.4g} GB/s, gamma {self.gamma * _GIGA:.3g} ns/B"
+        )
+
+
+def _preset(name: str, alpha: float, bandwidth: float, memory: float) -> tuple[str, Link]:
+    return name, Link(name, alpha, 1 / bandwidth, _TRAFFIC_OF_ADDING / memory)
+
+
+def _network(
+    name: str, alpha: float, gbits: int, payload: float, memory: float
+) -> tuple[str, Link]:
+    return _preset(name, alpha, gbits / 8 * payload * _GIGA, memory)
+
+
+PRESETS: dict[str, Link] = dict(
+    (
+        _preset("pcie3", _PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
+        _preset("pcie4", _PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
+        _preset("pcie5", _PCIE_ALPHA, 48 * _GIGA, _H100_PCIE_MEMORY),
+        _preset("nvlink2", _NVLINK_ALPHA, 6 * 20.0 * _GIGA, _V100_MEMORY),
+        _preset("nvlink3", _NVLINK_ALPHA, 12 * 20.0 * _GIGA, _A100_MEMORY),
+        _preset("nvlink4", _NVLINK_ALPHA, 18 * 20.6 * _GIGA, _H100_SXM_MEMORY),
+        _network("tcp25", _TCP_ALPHA, 25, _TCP_PAYLOAD, _V100_MEMORY),
+        _network("tcp100", _TCP_ALPHA, 100, _TCP_PAYLOAD, _V100_MEMORY),
+        _network("tcp200", _TCP_ALPHA, 200, _TCP_PAYLOAD, _A100_MEMORY),
+        _network("tcp400", _TCP_ALPHA, 400, _TCP_PAYLOAD, _H100_SXM_MEMORY),
+        _network("roce25", _RDMA_ALPHA, 25, _ROCE_PAYLOAD, _V100_MEMORY),
+        _network("roce100", _RDMA_ALPHA, 100, _ROCE_PAYLOAD, _V100_MEMORY),
+        _network("roce200", _RDMA_ALPHA, 200, _ROCE_PAYLOAD, _A100_MEMORY),
+        _network("roce400", _RDMA_ALPHA, 400, _ROCE_PAYLOAD, _H100_SXM_MEMORY),
+        _network("edr", _RDMA_ALPHA, 100, _INFINIBAND_PAYLOAD, _V100_MEMORY),
+        _network("hdr", _RDMA_ALPHA, 200, _INFINIBAND_PAYLOAD, _A100_MEMORY),
+        _network("ndr", _RDMA_ALPHA, 400, _INFINIBAND_PAYLOAD, _H100_SXM_MEMORY),
+    )
+)
+"""Links by name; for NVLink, with an NVSwitch or as many direct links."""
+
+_KEYS = ("alpha", "bandwidth", "gamma")
+
+
+def parse_link(flag: str, text: str) -> Link:
+    """A link from the command line.
+
+    Args:
+      flag: name of the flag, for errors.
+      text: a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``;
+        or a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
+
+    Returns:
+      The link; without gamma, adding costs nothing.
+
+    Raises:
+      FlagError: neither; says what would be valid.
+    """
+    first, *rest = [part.strip() for part in text.split(",")]
+    link = None if "=" in first else _find(flag, text, first)
+    values = _values(flag, text, rest if link is not None else [first, *rest])
+    if link is None:
+        missing = [key for key in _KEYS[:2] if key not in values]
+        if missing:
+            raise FlagError(
+                flag, text, f"lacks {missing[0]}; give alpha=SECONDS,bandwidth=BYTES_PER_SECOND"
+            )
+        link = Link(text, 0.0, 0.0, 0.0)
+    changes = dict(values)
+    if "bandwidth" in changes:
+        changes["beta"] = 1 / changes.pop("bandwidth")
+    return dataclasses.replace(link, name=text, **changes)
+
+
+def _find(flag: str, text: str, name: str) -> Link:
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise FlagError(
+            flag,
+            text,
+            f"there is no link {name!r}; {hint}must be one of {', '.join(PRESETS)}, or "
+            "alpha=SECONDS,bandwidth=BYTES_PER_SECOND",
+        )
+    return PRESETS[name]
+
+
+def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for part in parts:
+        key, equals, number = part.partition("=")
+        if not equals or key not in _KEYS or key in values:
+            reason = "is given twice" if key in values else f"must be {' or '.join(_KEYS)}=number"
+            raise FlagError(flag, text, f"{part!r} {reason}")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < 0 or (key == "bandwidth" and value == 0):
+            least = "above 0" if key == "bandwidth" else "of at least 0"
+            raise FlagError(flag, text, f"{key} must be a finite number {least}, not {number!r}")
+        values[key] = value
+    return values
