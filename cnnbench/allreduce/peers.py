@@ -1,0 +1,119 @@
+"""Other people's reductions: the cross-device ops of tf.distribute, to measure beside ours.
+
+TensorFlow's collective ring, its default, is not here: it is the algorithm `collective`.
+(A MirroredStrategy also numbers its groups of devices from 1 in every instance, so that
+two of them over different devices end all collectives of the process.)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
+from cnnbench.variable_mgr.all_reduce.groups import process_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# The name here and the class in tf.distribute.
+_CLASSES = {
+    "reduction_to_one_device": "ReductionToOneDevice",
+    "hierarchical_copy_all_reduce": "HierarchicalCopyAllReduce",
+    "nccl_all_reduce": "NcclAllReduce",
+}
+NAMES = tuple(_CLASSES)
+
+
+class Peer:
+    """A reduction of tf.distribute in the form of ours: towers' tensors in, sums out.
+
+    It is called while a tf.function is traced, on tensors made on each device, and adds
+    to that function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole
+    list under a `MirroredStrategy` of the same devices. So what is timed is the same as
+    for our algorithms: the same tensors on the same devices, in the same function, until
+    every device has every sum. Options are TensorFlow's defaults: the hierarchical copy
+    and NCCL join all tensors into one pack, ReductionToOneDevice reduces each by itself
+    on the first device. The replica context adds one IdentityN per device, which copies
+    nothing.
+
+    Args:
+      name: one of `NAMES`.
+      devices: full device strings of one process, all different.
+
+    Raises:
+      ValueError: no such name, or it cannot work with these devices; says why.
+    """
+
+    def __init__(self, name: str, devices: Sequence[str]) -> None:
+        check(name, devices)
+        self.name = name
+        self.devices = tuple(devices)
+        self._strategy = _strategy(name, self.devices)
+
+    def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        """Sums each tensor over the devices.
+
+        Args:
+          tower_tensors: tower_tensors[t][i] is tensor i, made on device t; dtype and
+            static shape of tensor i are the same on all devices.
+
+        Returns:
+          sums[t][i] on device t.
+        """
+        import tensorflow as tf
+
+        if not tower_tensors[0]:
+            return [[] for _ in self.devices]
+
+        def replica() -> Any:
+            context = tf.distribute.get_replica_context()
+            number = int(tf.get_static_value(context.replica_id_in_sync_group))
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tower_tensors[number]))
+
+        by_tensor = [
+            self._strategy.experimental_local_results(of_devices)
+            for of_devices in self._strategy.run(replica)
+        ]
+        return [[sums[t] for sums in by_tensor] for t in range(len(self.devices))]
+
+
+def make(name: str, devices: Sequence[str]) -> Callable[[Any], Any]:
+    """The peer `name` for some devices.
+
+    Raises:
+      ValueError: as `Peer` does.
+    """
+    return Peer(name, devices)
+
+
+def check(name: str, devices: Sequence[str]) -> None:
+    """Refuses what a peer cannot do, or does wrong.
+
+    Raises:
+      ValueError: says why.
+    """
+    if name not in _CLASSES:
+        raise ValueError(f"there is no peer {name!r}; must be one of {', '.join(NAMES)}")
+    if len({process_of(device) for device in devices}) > 1:
+        raise ValueError("a MirroredStrategy reduces between the devices of one process")
+    if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
+        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        raise ValueError(
+            f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
+            "devices: its halves are equal, so it needs an even number"
+        )
+    if name == "nccl_all_reduce":
+        registry.create("nccl", ReduceContext(devices=tuple(devices)))
+
+
+@functools.cache
+def _strategy(name: str, devices: tuple[str, ...]) -> Any:
+    """One strategy for all functions; making it is no part of a trace."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return tf.distribute.MirroredStrategy(
+            devices, cross_device_ops=getattr(tf.distribute, _CLASSES[name])()
+        )
