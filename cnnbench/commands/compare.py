@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.terminal import LineWriter
@@ -184,7 +184,11 @@ def _write(comparison: Comparison, format: str, output: str | None) -> None:
 
     if output is not None:
         text = render(comparison, format)
-        write_whole(resolve_output("output", output), text.encode("utf-8", "backslashreplace"))
+        target = resolve_output("output", output)
+        try:
+            write_whole(target, text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            raise BenchmarkError(f"{output}: cannot be written: {error.strerror}") from error
         format = "table"
     if format == "table":
         text = table(comparison, wants_colour(sys.stdout))

@@ -74,7 +74,6 @@ def compare_records(
         policy=policy,
         metrics=judged,
         paired=paired,
-        aa_given=aa is not None,
         notes=(*noise.notes, *_loss_notes(entries)),
         base_label=base_label,
         new_label=new_label,

@@ -82,7 +82,6 @@ class Comparison:
       policy: the constants.
       metrics: what was judged; the first decides about inconclusive.
       paired: whether runs were compared pair by pair.
-      aa_given: whether there was an A/A measurement.
       notes: what a reader should know besides, one sentence each.
       base_label, new_label: where the records came from.
       skipped: files that gave no record.
@@ -92,7 +91,6 @@ class Comparison:
     policy: Policy
     metrics: tuple[Metric, ...]
     paired: bool = False
-    aa_given: bool = False
     notes: tuple[str, ...] = ()
     base_label: str = "BASE"
     new_label: str = "NEW"
@@ -145,6 +143,7 @@ class Comparison:
             if result.metric is THROUGHPUT
             and result.verdict not in (Verdict.FAILED, Verdict.MISSING, Verdict.NOT_COMPARABLE)
             and result.judgement.change is not None
+            and -1 < result.judgement.change < math.inf
         ]
         if not changes:
             return None

@@ -167,3 +167,14 @@ def test_tensorflow_is_not_imported(base, tmp_path):
         [sys.executable, "-c", code, "compare", base, base], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_disk_that_fills_up_is_one_line(base, tmp_path, capsys, monkeypatch):
+    def full(target, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cnnbench.files.write_whole", full)
+    assert compare(base, save(tmp_path / "new"), f"--output={tmp_path}/report") == 4
+    assert capsys.readouterr().err == (
+        f"cnnbench: error: {tmp_path}/report: cannot be written: No space left on device\n"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cnnbench.comparison.comparability import unlike_text
 from cnnbench.comparison.metrics import THROUGHPUT, Metric
-from cnnbench.comparison.reasons import change_text, span_text
+from cnnbench.comparison.reasons import change_text, count, span_text
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
 
@@ -93,17 +93,14 @@ def conditions(comparison: Comparison) -> str:
     """How it was judged, in one sentence."""
     policy, main = comparison.policy, comparison.metrics[0]
     kind = "pairs of runs" if comparison.paired else "one value per process"
-    floors = {
-        result.judgement.floor
-        for entry in comparison.entries
-        for result in entry.results
-        if result.metric is main and result.judgement.floor is not None
-    }
+    judged = [entry.main.judgement for entry in comparison.entries]
+    floors = [one.floor for one in judged if one.floor is not None]
     text = f"{kind}, p <= {policy.alpha:g} after Holm"
     if floors:
         ends = [change_text(one, main, signed=False) for one in (min(floors), max(floors))]
         text += f", floor {ends[0]}" if ends[0] == ends[1] else f", floors {ends[0]} to {ends[1]}"
-    return text + (", A/A spread measured" if comparison.aa_given else ", A/A spread not measured")
+    measured = any(one.noise is not None for one in judged)
+    return text + (", A/A spread measured" if measured else ", A/A spread not measured")
 
 
 def mean_sentence(comparison: Comparison) -> str | None:
@@ -112,9 +109,9 @@ def mean_sentence(comparison: Comparison) -> str | None:
     if found is None:
         return None
     mean, number = found
-    left_out = len(comparison.entries) - number
-    text = f"throughput {change_text(mean, THROUGHPUT)} in the geometric mean of {number}"
-    return text + (f" of {len(comparison.entries)} configurations" if left_out else "")
+    total = count(len(comparison.entries), "configuration", "configurations")
+    of = total if number == len(comparison.entries) else f"{number} of {total}"
+    return f"throughput {change_text(mean, THROUGHPUT)} in the geometric mean of {of}"
 
 
 def mentions(comparison: Comparison) -> list[str]:
