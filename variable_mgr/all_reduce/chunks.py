@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce.groups import process_of
+
 # TensorFlow hands out a part of a buffer without a copy if the part begins and ends on
 # such a boundary, in bytes.
 ALIGNMENT = 64
@@ -20,12 +22,6 @@ MIN_CHUNK_BYTES = 16 * 1024
 
 # A sum by the memory in which it lies.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
-
-
-@functools.cache
-def process_of(device: str) -> str:
-    """The job and task of a full device string."""
-    return device.rpartition("/")[0]
 
 
 @functools.cache

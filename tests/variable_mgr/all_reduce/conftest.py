@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce import ReduceContext
+from cnnbench.variable_mgr.all_reduce import ReduceContext, algorithms
+from cnnbench.variable_mgr.all_reduce.chunks import memory_of
 
 
 @pytest.fixture
@@ -22,6 +25,21 @@ def make_context(cpu_devices) -> Callable[..., ReduceContext]:
         return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
 
     return make
+
+
+@pytest.fixture
+def separate_memories(monkeypatch) -> None:
+    """Lets every logical device have a memory of its own, as GPUs and processes have.
+
+    What crosses memories is then sent along the hops of an algorithm and joined on each
+    device, though both happen in one memory.
+    """
+    for name in all_reduce.names():
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+    package = all_reduce.__name__
+    for name, module in list(sys.modules.items()):
+        if name.startswith(package) and getattr(module, "memory_of", None) is memory_of:
+            monkeypatch.setattr(module, "memory_of", str)
 
 
 @dataclass

@@ -12,10 +12,10 @@ from cnnbench.variable_mgr.all_reduce.chunks import (
     by_memory,
     count_memories,
     memory_of,
-    process_of,
     spread,
 )
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.groups import process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 
