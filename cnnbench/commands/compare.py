@@ -53,7 +53,7 @@ missing, failed. At least 4 runs per side are needed; take turns between the sid
 measuring (cnnbench ab does).
 
   --threshold=X          smallest change of throughput that counts, in per cent [3]
-  --alpha=X              level of the tests over all configurations together [0.04]
+  --alpha=X              level of the tests of throughput, all configurations together [0.04]
   --baseline_aa=PATH     runs of an A/A measurement; their spread raises the threshold
   --[no]paired           compare run by run, the i-th of BASE with the i-th of NEW, by start
   --metrics=NAME,...     throughput,memory,startup,accuracy; the first is what it is about

@@ -143,7 +143,7 @@ def _adjusted(cases: Sequence[Case], tested: dict[int, Evidence]) -> dict[int, f
 
 def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
     """The rules."""
-    if p <= policy.alpha and found.beyond_floor:
+    if p <= case.metric.alpha(policy) and found.beyond_floor:
         better = (found.change > 0) == case.metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
         reason = reasons.decided(case, found, p, family)

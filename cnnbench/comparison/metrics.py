@@ -22,11 +22,9 @@ class Metric:
       relative: changes are shares of the base, else differences.
       better, worse: the words for FASTER and SLOWER.
       gates: a change for the worse is a regression (exit code 1).
-      required: every run must have it; without it a run counts as failed, and a
-        comparison without a decision on it is inconclusive (exit code 3). The others
-        are judged where both sides have them.
       value: the value of one process; None if it was not measured.
       threshold: smallest change that counts, given the policy and the base's median.
+      alpha: two-sided level of its tests, given the policy.
     """
 
     name: str
@@ -36,9 +34,9 @@ class Metric:
     better: str
     worse: str
     gates: bool
-    required: bool = False
     value: Callable[[RunRecord], float | None]
     threshold: Callable[[Policy, float], float]
+    alpha: Callable[[Policy], float] = lambda policy: policy.further_alpha
 
     def word(self, verdict: Verdict) -> str:
         """The verdict in the words of this metric."""
@@ -92,9 +90,9 @@ THROUGHPUT = Metric(
     better="faster",
     worse="slower",
     gates=True,
-    required=True,
     value=throughput,
     threshold=lambda policy, base: policy.threshold,
+    alpha=lambda policy: policy.alpha,
 )
 MEMORY = Metric(
     name="memory",

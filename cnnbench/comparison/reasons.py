@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from cnnbench.comparison import statistics
 from cnnbench.comparison.evidence import Case, Evidence, usable
-from cnnbench.comparison.metrics import Metric
+from cnnbench.comparison.metrics import THROUGHPUT, Metric
 from cnnbench.comparison.policy import Policy
 
 _LOPSIDED = 0.1
@@ -80,38 +82,36 @@ def equivalent(case: Case, found: Evidence) -> str:
 def undecided(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> str:
     """What keeps a case with enough processes from a verdict."""
     metric = case.metric
-    reachable = statistics.smallest_p(len(case.base), len(case.new), case.paired)
-    if found.low is None:
-        return f"{_counts(case)} cannot reach p <= {policy.alpha:g}; " + (
-            f"at least {_needed(case, policy)} are needed"
-        )
+    alpha = metric.alpha(policy)
+    best = statistics.smallest_p(len(case.base), len(case.new), case.paired)
+    if found.low is None or (family * best > alpha and math.isclose(found.p, best)):
+        among = f" among {family} configurations" if family > 1 else ""
+        needed = _needed(case, policy, family)
+        return f"{_counts(case)} are too few to prove a change{among}; at least {needed} are needed"
     change = change_text(found.change, metric)
     floor = floor_text(found.floor, found.change, metric)
-    if p <= policy.alpha and found.floor > found.margin and not found.beyond_floor:
+    if p <= alpha and found.floor > found.margin and not found.beyond_floor:
         return f"{change} is not beyond the A/A spread of {floor}, though {_chance(p, family)}"
-    if p <= policy.alpha:
-        where = (
-            f"the interval {_span(case, found)} reaches beyond {margin_text(found.margin, metric)}"
-        )
-        return f"{change} is not beyond the floor of {floor}, but {where}"
-    if found.p <= policy.alpha < family * reachable:
-        return f"{_counts(case)} are too few to prove a change among {family} configurations; " + (
-            f"at least {_needed(case, policy, family)} are needed"
-        )
     where = f"the interval {_span(case, found)} reaches beyond {margin_text(found.margin, metric)}"
+    if p <= alpha:
+        return f"{change} is not beyond the floor of {floor}, but {where}"
     return f"{where}, and {_chance(p, family)}: more processes or a quieter machine are needed"
 
 
-def processes_needed(policy: Policy, configurations: int = 1, paired: bool = False) -> int:
+def processes_needed(
+    policy: Policy, configurations: int = 1, paired: bool = False, metric: Metric = THROUGHPUT
+) -> int:
     """The fewest processes per side (or pairs) that can prove one change among so many.
 
     Args:
       policy: the constants.
       configurations: how many are judged together.
       paired: for pairs.
+      metric: what is judged.
     """
     needed = policy.min_processes
-    while configurations * statistics.smallest_p(needed, needed, paired) > policy.alpha:
+    alpha = metric.alpha(policy)
+    while configurations * statistics.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
 
@@ -122,7 +122,7 @@ def count(number: int, one: str, many: str) -> str:
 
 
 def _needed(case: Case, policy: Policy, family: int = 1) -> str:
-    needed = processes_needed(policy, family, case.paired)
+    needed = processes_needed(policy, family, case.paired, case.metric)
     return f"{needed} pairs" if case.paired else f"{needed} on each side"
 
 

@@ -146,7 +146,7 @@ def test_pairs_take_out_what_both_of_a_pair_share():
 def test_five_pairs_cannot_prove_anything():
     found = judge(BASE, scaled(BASE, 0.9), paired=True)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.reason == "5 pairs cannot reach p <= 0.04; at least 6 pairs are needed"
+    assert found.reason == "5 pairs are too few to prove a change; at least 6 pairs are needed"
 
 
 def test_halves_of_pairs_are_inconclusive():
@@ -212,6 +212,18 @@ def test_a_few_mebibytes_never_count():
     memory = METRICS["memory"]
     assert judge(mebibytes, scaled(mebibytes, 1.15), metric=memory).verdict is Verdict.SAME
     assert judge(mebibytes, scaled(mebibytes, 1.17), metric=memory).verdict is Verdict.SLOWER
+
+
+def test_further_metrics_ask_for_more_evidence():
+    # 4 against 4, separated: p = 0.029 is enough for throughput (0.04), not for memory (0.01).
+    base, new, memory = [1e9] * 4, [2e9] * 4, METRICS["memory"]
+    assert judge(new, base).verdict is Verdict.SLOWER
+    found = judge(base, new, metric=memory)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason == (
+        "4 against 4 processes are too few to prove a change; at least 5 on each side are needed"
+    )
+    assert judge([*base, 1e9], [*new, 2e9], metric=memory).verdict is Verdict.SLOWER
 
 
 def test_accuracy_is_judged_by_differences():
