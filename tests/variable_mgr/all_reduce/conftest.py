@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,20 +43,69 @@ def separate_memories(monkeypatch) -> None:
             monkeypatch.setattr(module, "memory_of", str)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Chunk number `chunk` of the value on a device, or of a sum; whole values have chunk 0."""
+
+    chunk: int
+    of: Any
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An addition on a device."""
+
+    device: str
+    terms: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A tensor sent to a device."""
+
+    device: str
+    what: Any
+
+
 @dataclass
 class Traced:
     """The graph of an algorithm.
 
     Attributes:
+      devices: of the context.
       operations: all of the function's ops but arguments and the identities of results.
       results: results[i][d] is what the algorithm returned for tensor i on device d.
+      inputs: the arguments, those of tensor i one after the other.
     """
 
+    devices: tuple[str, ...]
     operations: list[tf.Operation]
     results: list[list[tf.Tensor]]
+    inputs: list[tf.Tensor]
 
     def of_type(self, *types: str) -> list[tf.Operation]:
         return [op for op in self.operations if op.type in types]
+
+    def chunks(self, result: tf.Tensor) -> list[Any]:
+        """Where the chunks of a result come from, as `source` says it."""
+        if result.op.type == "Reshape" and result.op.inputs[0].op.type == "ConcatV2":
+            return [self.source(part) for part in list(result.op.inputs[0].op.inputs)[:-1]]
+        return [self.source(result)]
+
+    def source(self, tensor: tf.Tensor) -> Any:
+        """The additions and hops a tensor comes from: Part, Sum, Hop or a device's name."""
+        for number, given in enumerate(self.inputs):
+            if tensor is given:
+                return self.devices[number % len(self.devices)]
+        op = tensor.op
+        if op.type == "SplitV":
+            return Part(tensor.value_index, self.source(op.inputs[0]))
+        if op.type == "Reshape":
+            return self.source(op.inputs[0])
+        if op.type == "Identity":
+            return Hop(op.device, self.source(op.inputs[0]))
+        assert op.type in ("AddV2", "AddN"), op.type
+        return Sum(op.device, tuple(map(self.source, op.inputs)))
 
 
 @pytest.fixture
@@ -78,11 +128,20 @@ def trace() -> Callable[..., Traced]:
             return results
 
         spec = [[tf.TensorSpec(shape)] * len(context.devices)] * tensors
-        operations = step.get_concrete_function(spec).graph.get_operations()
+        graph = step.get_concrete_function(spec).graph
+        operations = graph.get_operations()
         returned = {id(op) for op in operations[-tensors * len(context.devices) :]}
         return Traced(
+            context.devices,
             [op for op in operations if op.type != "Placeholder" and id(op) not in returned],
             results,
+            graph.inputs,
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def flow() -> Any:
+    """The words of `Traced.source`: flow.Part, flow.Sum and flow.Hop."""
+    return SimpleNamespace(Part=Part, Sum=Sum, Hop=Hop)
