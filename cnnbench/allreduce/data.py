@@ -31,6 +31,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 PERIOD = 65521
 SETS = ("integers", "floats")
 
+# Bits of the significand; integers of so many are exact, and eps is 2**(1 - bits).
+_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 _MAGNITUDES = (-4.0, 4.0)
 _LARGEST_INTEGER = 100
 
@@ -85,7 +87,7 @@ class DataSet:
     def _tolerance(self, added_in: str, cast: bool) -> Array:
         if self.name == "integers":
             return np.zeros_like(self.total)
-        eps = float(ml_dtypes.finfo(numpy_dtype(added_in)).eps)
+        eps = 2.0 ** (1 - _BITS[added_in])
         roundings = len(self.values) - 1 + int(cast)
         return roundings * eps * self.magnitude
 
@@ -104,8 +106,8 @@ def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        exact = min(2 ** (ml_dtypes.finfo(numpy_dtype(d)).nmant + 1) for d in (dtype, *added_in))
-        values = [_integers(g, d, devices, int(exact)) for d, g in enumerate(generators)]
+        exact = min(2 ** _BITS[name] for name in (dtype, *added_in))
+        values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
         values = [_floats(generator) for generator in generators]
     rounded = [value.astype(numpy_dtype(dtype)) for value in values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cnnbench.allreduce import peers
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.sizes import Workload, parse_sizes
 from cnnbench.allreduce.ways import Packing, Way, parse_packings, parse_peers, parse_specs
@@ -67,18 +68,10 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
         dtype=params.dtype,
         specs=parse_specs(params.all_reduce_spec),
         packings=parse_packings(params),
-        peers=_peers(params.peers),
+        peers=parse_peers(params.peers, peers.NAMES),
         length=_length(params, explicit),
         runtime=_runtime(params, max(counts)),
     )
-
-
-def _peers(text: str) -> tuple[str, ...]:
-    if not text:
-        return ()
-    from cnnbench.allreduce.peers import NAMES
-
-    return parse_peers(text, NAMES)
 
 
 def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cnnbench.allreduce import peers
 from cnnbench.allreduce.buffers import DeviceTensors
 from cnnbench.allreduce.program import Reduction
 from cnnbench.allreduce.ways import Way
-from cnnbench.errors import first_line
+from cnnbench.errors import FlagError, first_line
 from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import (
     AllReduceSpec,
@@ -67,10 +68,9 @@ def factory(way: Way, place: Place) -> Callable[[], Reduction]:
       FlagError: an algorithm cannot work with these devices.
     """
     if way.peer is not None:
-        from cnnbench.allreduce import peers
-
-        name = way.peer
-        return lambda: peers.make(name, place.devices)
+        # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
+        reduction = peers.make(way.peer, place.devices)
+        return lambda: reduction
     spec = way.spec or single("copy")
     place.reducer(spec)
     aggregation = way.aggregation(place.network_topology, place.group_size)
@@ -102,11 +102,16 @@ def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     return tuple(specs), reasons
 
 
-def check(specs: Sequence[AllReduceSpec], place: Place) -> None:
-    """Refuses specs that cannot work on these devices.
+def check(specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: Place) -> None:
+    """Refuses what was asked for and cannot work on these devices.
 
     Raises:
-      FlagError: points into the spec.
+      FlagError: points into the spec, or names the peer.
     """
-    for spec in specs:
+    for spec in specs or ():
         place.reducer(spec)
+    for name in peer_names:
+        try:
+            peers.check(name, place.devices)
+        except ValueError as error:
+            raise FlagError("peers", name, first_line(error)) from error

@@ -145,9 +145,9 @@ class AllReduceBench:
         """The specs to measure on each number of devices."""
         from cnnbench.allreduce.reductions import check, usable
 
+        for place in places.values():
+            check(self.plan.specs, self.plan.peers, place)
         if self.plan.specs is not None:
-            for place in places.values():
-                check(self.plan.specs, place)
             return dict.fromkeys(places, self.plan.specs)
         found = {count: usable(place) for count, place in places.items()}
         left_out: dict[tuple[str, str], list[str]] = {}

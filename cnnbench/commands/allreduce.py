@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from cnnbench.errors import ExitCode
+from cnnbench.errors import ExitCode, FlagError
 from cnnbench.params import parse_flags
 from cnnbench.params.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.params.declaration import specs_of
+from cnnbench.params.predict import PREDICT_FLAGS
 from cnnbench.progress import Messages, Progress
 from cnnbench.terminal import LineWriter
+
+# What --predict takes of the flags for measuring.
+_PREDICTED_FROM = (
+    "model",
+    "data_name",
+    "model_plugin",
+    "dtype",
+    "all_reduce_spec",
+    "all_reduce_group_size",
+    "gradient_repacking",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
+    "result_json",
+    "result_csv",
+)
 
 _ABOUT = """\
 Usage: cnnbench allreduce [FLAGS]
@@ -25,6 +42,7 @@ row fails.
   cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
       --gradient_repacking=0,8 --result_json=allreduce.json
+  cnnbench allreduce --predict --model=resnet50 --link=roce100 --devices=8..1024
 
 """
 
@@ -36,7 +54,26 @@ def __getattr__(name: str) -> str:
     from cnnbench.params.helptext import flags_help
 
     titled = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
+    titled.append(("Instead of measuring", PREDICT_FLAGS))
     return _ABOUT + flags_help(titled=titled)
+
+
+def _predict(given: Mapping[str, Any]) -> int:
+    taken = {*_PREDICTED_FROM, *(spec.name for spec in PREDICT_FLAGS)}
+    for spec in ALLREDUCE_FLAGS:
+        if spec.name in given and spec.name not in taken:
+            raise FlagError(
+                spec.name,
+                spec.text(given[spec.name]),
+                "is for measuring; --predict measures nothing",
+            )
+    from cnnbench.cost_model import command
+
+    if given.get("model_plugin"):
+        from cnnbench.models.registry import load_plugin
+
+        load_plugin(given["model_plugin"])
+    return command.main(given, set(given))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,8 +83,13 @@ def main(argv: Sequence[str]) -> int:
       The exit code of a run in which every sum was right; every other way out is an
       exception that cnnbench.cli turns into a line and an exit code.
     """
-    given = parse_flags(argv, ALLREDUCE_FLAGS)
+    given = parse_flags(argv, (*ALLREDUCE_FLAGS, *PREDICT_FLAGS))
     params = params_of(given)
+    if given.get("predict"):
+        return _predict(given)
+    for spec in PREDICT_FLAGS:
+        if spec.name in given and spec.name != "predict":
+            raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
     progress = Progress(sys.stderr, params.progress)
     # A job manager's SIGTERM ends a run like Ctrl-C: the files keep what was measured.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

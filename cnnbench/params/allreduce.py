@@ -57,8 +57,8 @@ class WayParams:
     peers: str = flag(
         "",
         "Other people's reductions to measure beside them, comma-separated: "
-        "reduction_to_one_device, hierarchical_copy_all_reduce. TensorFlow's own ring is the "
-        "spec collective.",
+        "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
+        "tf.distribute. TensorFlow's own ring is the spec collective.",
     )
     gradient_repacking: tuple[int, ...] = flag(
         (0,), "Numbers of packs that the tensors are joined into; 0 for no packing.", minimum=0

@@ -147,9 +147,20 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
     values = [value for r in complete if (value := demand.figure(r)) is not None]
     if not values:
         return Finding(demand, None, NOT_MEASURED, _why_absent(demand, measurements))
-    estimate = ratio_estimate(values) if demand.is_ratio else mean_estimate(values)
+    finding = conclude(demand, values)
     if demand.needs_bf16 and not cpu_has_bf16:
-        return Finding(demand, estimate, OPEN, "not demanded: no bf16 instructions in this CPU")
+        note = "not demanded: no bf16 instructions in this CPU"
+        return dataclasses.replace(finding, verdict=OPEN, note=note)
+    return finding
+
+
+def conclude(demand: Demand, values: Sequence[float]) -> Finding:
+    """Holds the mean of one value per round against the bound.
+
+    Raises:
+      ValueError: There are no values, or a ratio is not positive.
+    """
+    estimate = ratio_estimate(values) if demand.is_ratio else mean_estimate(values)
     return Finding(demand, estimate, _verdict(demand, estimate))
 
 

@@ -218,6 +218,30 @@ def test_what_is_deferred_comes_out_a_call_later():
     assert {point.wrong for point in record.points} == {0}
 
 
+def test_peers_are_measured_beside_specs(tmp_path):
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    run = Run(
+        sizes="40,52*3",
+        num_gpus=(2, 4),
+        peers="reduction_to_one_device,hierarchical_copy_all_reduce",
+        gradient_repacking=(0, 2),
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    record = run()
+    # Whatever packing the specs get, peers get the tensors as they are, once.
+    assert [point.spec for point in record.points] == ["copy"] * 8
+    assert [point.spec for point in record.peers] == [
+        "reduction_to_one_device",
+        "hierarchical_copy_all_reduce",
+    ] * 4
+    assert {str(point.packing) for point in record.peers} == {"-"}
+    assert all(point.wrong == 0 and point.checked for point in record.rows)
+    assert AllReduceRecord.from_json(path.read_bytes()) == record
+    assert pd.read_csv(rows)["peer"].sum() == 8
+    assert len(run.rows) == 16
+
+
 def test_gradients_of_a_model():
     record = Run(sizes=None, model="lenet", num_gpus=(2,), num_batches=1)()
     (point,) = record.points
@@ -360,6 +384,11 @@ def test_a_time_that_cannot_be_is_doubted(monkeypatch):
         ({"all_reduce_spec": "nccl"}, "--all_reduce_spec=nccl: character 1, 'nccl'"),
         ({"all_reduce_spec": "copy,rang"}, "--all_reduce_spec=rang: character 1, 'rang'"),
         ({"all_reduce_spec": "copy:4K"}, "--all_reduce_spec=copy:4K: character 6, '4K'"),
+        ({"peers": "nobody"}, "--peers=nobody: there is no 'nobody'; must be of reduction_to"),
+        (
+            {"peers": "hierarchical_copy_all_reduce"},
+            "--peers=hierarchical_copy_all_reduce: tf.distribute.HierarchicalCopyAllReduce leaves",
+        ),
         ({"sizes": "4Q"}, "--sizes=4Q: '4Q'"),
         ({"model": "resnet1"}, "--model=resnet1: "),
         ({"data_name": "cifar10"}, "--data_name=cifar10: needs --model"),

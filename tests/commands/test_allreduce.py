@@ -129,3 +129,33 @@ def test_help_lists_every_flag(capsys):
     for spec in ALLREDUCE_FLAGS:
         assert f"--{spec.name}=" in text or f"--[no]{spec.name}\n" in text
     assert "not available yet" not in text
+
+
+def test_predictions_need_no_tensorflow():
+    code = (
+        "import sys; from cnnbench import cli; status = cli.main(['allreduce', *sys.argv[1:]]);"
+        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
+    )
+    flags = ["--predict", "--link=alpha=1e-5,bandwidth=1e10", "--devices=8", "--model=lenet"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags, "--all_reduce_spec=xring"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "xring" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--link=hdr"], "--link=hdr: is for --predict; add that"),
+        (["--predict", "--link=hdr", "--sizes=4K"], "--sizes=4K: is for measuring"),
+        (["--predict", "--link=hdr", "--num_gpus=2,4"], "--num_gpus=2,4: is for measuring"),
+    ],
+)
+def test_flags_of_the_other_kind_are_refused(flags, line, capsys):
+    assert cli.main(["allreduce", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"cnnbench: error: {line}")
