@@ -67,6 +67,14 @@ class Hop:
     what: Any
 
 
+@dataclass(frozen=True)
+class Block:
+    """Consecutive chunks joined on a device."""
+
+    device: str
+    chunks: tuple[Any, ...]
+
+
 @dataclass
 class Traced:
     """The graph of an algorithm.
@@ -93,7 +101,7 @@ class Traced:
         return [self.source(result)]
 
     def source(self, tensor: tf.Tensor) -> Any:
-        """The additions and hops a tensor comes from: Part, Sum, Hop or a device's name."""
+        """What a tensor comes from: a Part, Sum, Hop or Block of others, or a device's value."""
         for number, given in enumerate(self.inputs):
             if tensor is given:
                 return self.devices[number % len(self.devices)]
@@ -104,6 +112,8 @@ class Traced:
             return self.source(op.inputs[0])
         if op.type == "Identity":
             return Hop(op.device, self.source(op.inputs[0]))
+        if op.type == "ConcatV2":
+            return Block(op.device, tuple(map(self.source, list(op.inputs)[:-1])))
         assert op.type in ("AddV2", "AddN"), op.type
         return Sum(op.device, tuple(map(self.source, op.inputs)))
 
@@ -143,5 +153,5 @@ def trace() -> Callable[..., Traced]:
 
 @pytest.fixture(scope="session")
 def flow() -> Any:
-    """The words of `Traced.source`: flow.Part, flow.Sum and flow.Hop."""
-    return SimpleNamespace(Part=Part, Sum=Sum, Hop=Hop)
+    """The words of `Traced.source`: flow.Part, flow.Sum, flow.Hop and flow.Block."""
+    return SimpleNamespace(Part=Part, Sum=Sum, Hop=Hop, Block=Block)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cnnbench.variable_mgr.all_reduce.chunks import (
+    ALIGNMENT,
+    MIN_CHUNK_BYTES,
+    Cut,
+    chunk_sizes,
+    count_memories,
+    memory_of,
+)
+
+TASK = "/job:worker/replica:0/task:1"
+
+
+def test_cpus_of_a_process_have_one_memory():
+    assert memory_of(f"{TASK}/device:CPU:0") == memory_of(f"{TASK}/device:CPU:3")
+    assert memory_of(f"{TASK}/device:GPU:0") != memory_of(f"{TASK}/device:GPU:3")
+    assert memory_of(f"{TASK}/device:GPU:0") != memory_of(f"{TASK}/device:CPU:0")
+    assert memory_of(f"{TASK}/device:CPU:0") != memory_of(f"{TASK[:-1]}2/device:CPU:0")
+
+
+def test_memories_are_counted_once():
+    kinds = ("CPU:0", "CPU:1", "GPU:0", "GPU:1", "GPU:1")
+    assert count_memories([f"{TASK}/device:{kind}" for kind in kinds]) == 3
+
+
+@given(
+    elements=st.integers(0, 10**7),
+    most=st.integers(1, 100),
+    itemsize=st.sampled_from([1, 2, 4, 8]),
+)
+def test_chunks_are_equal_aligned_and_not_too_small(elements, most, itemsize):
+    *full, last = chunk_sizes(elements, most, itemsize)
+    assert sum(full) + last == elements
+    assert len(full) < most
+    assert len(set(full)) <= 1
+    assert all(size * itemsize % ALIGNMENT == 0 for size in full)
+    assert all(size * itemsize >= MIN_CHUNK_BYTES for size in full)
+    assert 0 < last <= (full[0] if full else elements) or elements == 0
+
+
+@pytest.mark.parametrize(
+    ("elements", "most", "sizes"),
+    [
+        (0, 4, (0,)),
+        (1, 4, (1,)),
+        (8191, 4, (8191,)),
+        (8192, 4, (4096, 4096)),
+        (8193, 4, (4112, 4081)),
+        (16384, 4, (4096,) * 4),
+        (10**6, 4, (250_000,) * 4),
+        (10**6 + 1, 4, (250_016, 250_016, 250_016, 249_953)),
+        (10**6, 1, (10**6,)),
+    ],
+)
+def test_sizes_of_float32_chunks(elements, most, sizes):
+    assert chunk_sizes(elements, most, 4) == sizes
+
+
+@pytest.mark.parametrize("shape", [(100_003,), (128, 514), (7,), (), (0, 3), (1, 1, 20_000)])
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float64])
+def test_what_is_cut_is_joined_again(shape, dtype, cpu_devices):
+    value = (np.arange(np.prod(shape)) % 1009).reshape(shape).astype(dtype.as_numpy_dtype)
+    tensors = [tf.constant(value)] * 2
+    cut = Cut(tensors[0], 5)
+    first, second = cut.chunks(tensors, cpu_devices[:2])
+    assert [tf.size(chunk).numpy() for chunk in first] == list(cut.sizes)
+    mixed = [*first[:1], *second[1:]]
+    (joined,) = cut.join({memory_of(cpu_devices[3]): mixed}, cpu_devices[3:4], 0)
+    np.testing.assert_array_equal(joined, value, strict=True)
+
+
+def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):
+    @tf.function(autograph=False)
+    def step(tensor):
+        cut = Cut(tensor, 2)
+        (parts,) = cut.chunks([tensor], cpu_devices[:1])
+        pieces = {memory_of(cpu_devices[0]): parts}
+        return [cut.join(pieces, cpu_devices[:3], index)[0] for index in range(4)]
+
+    graph = step.get_concrete_function(tf.TensorSpec([10_000])).graph
+    joins = [op.device for op in graph.get_operations() if op.type == "ConcatV2"]
+    assert joins == [cpu_devices[i] for i in (0, 1, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("elements", "kind", "number"), [(10_000, "SplitV", 1), (10_001, "Slice", 2)]
+)
+def test_whole_rows_are_split_by_one_operation(elements, kind, number, cpu_devices):
+    @tf.function(autograph=False)
+    def step(tensor):
+        return Cut(tensor, 2).chunks([tensor], cpu_devices[:1])
+
+    graph = step.get_concrete_function(tf.TensorSpec([elements])).graph
+    assert [op.type for op in graph.get_operations()].count(kind) == number
+
+
+def address(tensor: tf.Tensor) -> int:
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    return np.from_dlpack(Capsule(capsule)).ctypes.data
+
+
+class Capsule:
+    """What NumPy wants of a tensor that it shares."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return (1, 0)  # The CPU.
+
+
+@pytest.mark.parametrize("elements", [30_000, 30_001])
+def test_full_chunks_are_views(elements, cpu_devices):
+    with tf.device(cpu_devices[0]):
+        tensor = tf.random.stateless_normal([elements], (1, 2))
+    cut = Cut(tensor, 3)
+    (chunks,) = cut.chunks([tensor], cpu_devices[:1])
+    begins = np.cumsum([0, *cut.sizes[:-1]]) * 4 + address(tensor)
+    views = [address(chunk) == begin for chunk, begin in zip(chunks, begins, strict=True)]
+    # The last one is a view too if it ends on a boundary.
+    assert views == [True, True, elements % 16 == 0]
