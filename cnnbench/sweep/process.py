@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,13 @@ class Finished:
 
 
 def execute(
-    command: Sequence[str], log: Path, timeout: float, grace: float = GRACE_SECONDS
+    command: Sequence[str],
+    log: Path,
+    timeout: float,
+    grace: float = GRACE_SECONDS,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Finished:
     """Runs a command in a process group of its own.
 
@@ -56,6 +62,8 @@ def execute(
       log: takes standard output and standard error; replaced.
       timeout: seconds until the group gets SIGTERM.
       grace: seconds from there to SIGKILL.
+      environment: variables added to those of this process.
+      folder: working directory; that of this process if None.
 
     Raises:
       KeyboardInterrupt: after the child has had SIGTERM and its grace.
@@ -74,6 +82,8 @@ def execute(
                     stderr=subprocess.STDOUT,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
+                    env=None if environment is None else {**os.environ, **environment},
+                    cwd=folder,
                 )
         except OSError as error:
             raise BenchmarkError(

@@ -158,3 +158,12 @@ def test_the_child_volunteers_when_memory_runs_out(tmp_path):
     with open("/proc/self/oom_score_adj", encoding="ascii") as file:
         own = int(file.read())
     assert int((tmp_path / "log").read_text()) >= max(own, 500)
+
+
+def test_variables_and_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    code = "import os; print(os.environ['KEPT'], os.environ['ADDED'], os.getcwd())"
+    log = tmp_path / "log"
+    execute(python(code), log, PATIENCE, environment={"ADDED": "a=b"}, folder=tmp_path)
+    assert log.read_text() == f"kept a=b {tmp_path.resolve()}\n"
+    assert "ADDED" not in os.environ
