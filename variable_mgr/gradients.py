@@ -15,8 +15,8 @@ DeviceGrads: TypeAlias = "Sequence[Sequence[tuple[Gradient, tf.Variable]]]"
 class Column(NamedTuple):
     """One logical variable: the gradient of each tower and the variable it is for.
 
-    Gradients are dense tensors of the variable's shape and dtype, or, if `sparse`, all
-    tf.IndexedSlices with values in the dtype of the tower's computation.
+    Gradients are dense tensors of the variable's shape and of one dtype, or, if `sparse`,
+    all tf.IndexedSlices with values in the dtype of the tower's computation.
     """
 
     gradients: list[Any]
@@ -28,22 +28,32 @@ class Column(NamedTuple):
         return isinstance(self.gradients[0], tf.IndexedSlices)
 
 
-def dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
-    """The gradient as a dense tensor with the variable's shape and dtype.
+def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None) -> tf.Tensor:
+    """The gradient as a dense tensor with the variable's shape.
 
     Call it under the tower's device. Slices of IndexedSlices with the same index
     add up.
+
+    Args:
+      gradient: not None.
+      variable: what it is for.
+      dtype: of the result; None for the variable's.
     """
+    dtype = variable.dtype if dtype is None else dtype
     if isinstance(gradient, tf.IndexedSlices):
         # The declared shape, because the slices need not know theirs.
         return tf.math.unsorted_segment_sum(
-            _cast(gradient.values, variable.dtype), gradient.indices, variable.shape[0]
+            cast(gradient.values, dtype), gradient.indices, variable.shape[0]
         )
-    return _cast(gradient, variable.dtype)
+    return cast(gradient, dtype)
 
 
 def columns(
-    device_grads: DeviceGrads, devices: Sequence[str], keep_sparse: bool = False
+    device_grads: DeviceGrads,
+    devices: Sequence[str],
+    *,
+    keep_sparse: bool = False,
+    keep_dtype: bool = False,
 ) -> list[Column]:
     """Turns gradients by tower into gradients by variable.
 
@@ -56,6 +66,8 @@ def columns(
       devices: the towers' devices, in the same order.
       keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
         None keeps them, with no slices for None. Otherwise all is made dense.
+      keep_dtype: whether dense gradients keep the dtype in which the towers computed
+        them, if they agree on one. Otherwise they get the variable's.
 
     Raises:
       ValueError: if towers differ in number from devices, or in their gradients.
@@ -66,13 +78,17 @@ def columns(
         if not present:
             continue
         sparse = keep_sparse and all(isinstance(g, tf.IndexedSlices) for g in present)
+        dtypes = {gradient.dtype for gradient in present}
+        dtype = dtypes.pop() if keep_dtype and len(dtypes) == 1 else pairs[0][1].dtype
         gradients = []
         for (gradient, variable), device in zip(pairs, devices, strict=True):
             with tf.device(device):
-                if gradient is None:
-                    gradients.append(_nothing(variable, present[0] if sparse else None))
+                if sparse:
+                    gradients.append(_no_slices(present[0]) if gradient is None else gradient)
+                elif gradient is None:
+                    gradients.append(tf.zeros(variable.shape, dtype))
                 else:
-                    gradients.append(gradient if sparse else dense(gradient, variable))
+                    gradients.append(dense(gradient, variable, dtype))
         result.append(Column(gradients, [variable for _, variable in pairs]))
     return result
 
@@ -91,14 +107,12 @@ def _checked(device_grads: DeviceGrads, devices: Sequence[str]) -> DeviceGrads:
     return device_grads
 
 
-def _nothing(variable: tf.Variable, like: tf.IndexedSlices | None) -> Gradient:
-    """A gradient that adds nothing: zeros, or no slices if others have slices."""
-    if like is None:
-        return tf.zeros(variable.shape, variable.dtype)
+def _no_slices(like: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(
-        tf.zeros([0, *variable.shape[1:]], like.values.dtype), tf.zeros([0], like.indices.dtype)
+        tf.zeros([0, *like.values.shape[1:]], like.values.dtype), tf.zeros([0], like.indices.dtype)
     )
 
 
-def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The tensor as `dtype`; no op if it is that already."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)

@@ -149,3 +149,19 @@ def test_one_tensor_is_its_own_sum():
     tensor = tf.ones([2])
     assert gradients.add_up([tensor]) is tensor
     assert gradients.add_up([tensor, tensor, tensor]).numpy().tolist() == [3.0, 3.0]
+
+
+def test_a_dtype_that_towers_agree_on_can_be_kept(cpu_devices):
+    variable = tf.Variable(tf.zeros([2, 2]))
+    half = tf.cast(tf.ones([2, 2]), tf.bfloat16)
+    devices = cpu_devices[:2]
+    one_none = [[(half, variable)], [(None, variable)]]
+    (kept,) = gradients.columns(one_none, devices, keep_dtype=True)
+    assert kept.gradients[0] is half
+    assert kept.gradients[1].dtype == tf.bfloat16
+    whole = tf.ones([2, 2])
+    both = [[(half, variable)], [(whole, variable)]]
+    (mixed,) = gradients.columns(both, devices, keep_dtype=True)
+    assert [gradient.dtype for gradient in mixed.gradients] == [tf.float32] * 2
+    (widened,) = gradients.columns(one_none, devices)
+    assert [gradient.dtype for gradient in widened.gradients] == [tf.float32] * 2

@@ -39,6 +39,8 @@ class Aggregator:
         self._scale = spec.reduction_scale
         # A deferred gradient is kept for a step in a variable, which is dense.
         self._keep_sparse = not (options.sparse_to_dense or options.relaxed)
+        # What is sent in 16 bits need not be widened before.
+        self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         self._reduce = Reducer(
             options.algorithms,
@@ -66,7 +68,12 @@ class Aggregator:
         Raises:
           ValueError: if the gradients do not fit the towers.
         """
-        columns = gradients.columns(device_grads, self._devices, keep_sparse=self._keep_sparse)
+        columns = gradients.columns(
+            device_grads,
+            self._devices,
+            keep_sparse=self._keep_sparse,
+            keep_dtype=self._compact,
+        )
         dense = [column for column in columns if not column.sparse]
         reduced = run_through(
             self._stages,

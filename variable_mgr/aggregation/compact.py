@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.aggregation.once import Once
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
+from cnnbench.variable_mgr.gradients import cast
 
 DTYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class CompactTransfer:
-    """Sends tensors that are wider than 16 bits as float16 or bfloat16.
+    """Sends tensors as float16 or bfloat16, both ways, and hands out float32.
 
-    Both ways: each device widens what it is given, except that CPUs of one process
-    have one memory, where nothing travels and one widening serves all.
+    Towers of a 16-bit run compute most gradients in 16 bits anyway; those go out as
+    they are. Each device widens what it is given.
 
     Attributes:
       dtype: "float16" or "bfloat16".
@@ -39,31 +38,17 @@ class CompactTransfer:
             )
 
     def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
-        """See `Stage.__call__`."""
+        """See `Stage.__call__`; what comes out of the inverse is float32."""
         wire = tf.as_dtype(self.dtype)
-        original = [tensor.dtype for tensor in tensors[0]]
-        at_source = share_memory(self.devices)
-
-        def inverse(reduced: TowerTensors) -> TowerTensors:
-            widened = {dtype: Once(functools.partial(tf.cast, dtype=dtype)) for dtype in original}
-            return [
-                [
-                    tensor
-                    if tensor.dtype == dtype
-                    else widened[dtype](tensor, (at_source and tensor.device) or device)
-                    for tensor, dtype in zip(own, original, strict=True)
-                ]
-                for device, own in zip(self.devices, reduced, strict=True)
-            ]
-
         narrowed = []
         for device, own in zip(self.devices, tensors, strict=True):
             with tf.device(device):
-                narrowed.append([t if t.dtype.size <= wire.size else tf.cast(t, wire) for t in own])
-        return narrowed, inverse
+                narrowed.append([cast(tensor, wire) for tensor in own])
+        return narrowed, self._inverse
 
-
-def share_memory(devices: tuple[str, ...]) -> bool:
-    """Whether all devices are CPUs of one process."""
-    places = {device.partition("/device:")[0] for device in devices}
-    return len(places) == 1 and all("/device:CPU:" in device for device in devices)
+    def _inverse(self, reduced: TowerTensors) -> TowerTensors:
+        result = []
+        for device, own in zip(self.devices, reduced, strict=True):
+            with tf.device(device):
+                result.append([cast(tensor, tf.float32) for tensor in own])
+        return result

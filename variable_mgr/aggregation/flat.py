@@ -76,7 +76,7 @@ class FlatLayout:
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
         for shape, own in zip(self._shapes, parts, strict=True):
-            flat = _concatenated(own, self._dtype)
+            flat = _concatenated(own, buffers[0].dtype)
             if len(shape) != 1:
                 if shape not in constants:
                     constants[shape] = tf.constant(shape, tf.int32)

@@ -10,6 +10,7 @@ from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat import FlatLayout
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
 from cnnbench.variable_mgr.aggregation.static import common_dtype, static_shapes
+from cnnbench.variable_mgr.gradients import cast
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Repacking:
     Attributes:
       packs: how many; what is left over goes to the last.
       devices: of the towers.
+      dtype: of the packs where tensors differ in theirs; None to refuse that.
 
     Raises:
       FlagError: fewer than one pack.
@@ -30,16 +32,19 @@ class Repacking:
 
     packs: int
     devices: tuple[str, ...]
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         if self.packs < 1:
             raise FlagError("gradient_repacking", self.packs, "must be 1 pack or more")
 
     def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
-        """See `Stage.__call__`; the tensors must have one dtype."""
+        """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""
         if not tensors[0]:
             return tensors, lambda reduced: reduced
-        layout = FlatLayout(static_shapes(tensors), common_dtype(tensors), self.packs)
+        mixed = self.dtype is not None and len({tensor.dtype for tensor in tensors[0]}) > 1
+        dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(tensors)
+        layout = FlatLayout(static_shapes(tensors), dtype, self.packs)
 
         def inverse(reduced: TowerTensors) -> TowerTensors:
             result = []
@@ -51,5 +56,5 @@ class Repacking:
         packed = []
         for device, own in zip(self.devices, tensors, strict=True):
             with tf.device(device):
-                packed.append(layout.join(own))
+                packed.append(layout.join([cast(tensor, dtype) for tensor in own]))
         return packed, inverse

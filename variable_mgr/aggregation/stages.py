@@ -24,6 +24,7 @@ def make_stages(
 
     1. Small gradients: they are small, and float32, only before anything else is done.
     2. Repacking: from here on there are few tensors, so what follows costs few ops.
+       Gradients of 16 and of 32 bits meet in packs of what is sent.
     3. Scaling: before compacting, so on the way back after it. The multiplication is
        done in float32, once per pack.
     4. Compacting: before deferral, which then keeps 16 bits per element.
@@ -44,7 +45,7 @@ def make_stages(
             SmallGradients(spec.agg_small_grads_max_bytes, spec.agg_small_grads_max_group, devices)
         )
     if spec.gradient_repacking:
-        stages.append(Repacking(spec.gradient_repacking, devices))
+        stages.append(Repacking(spec.gradient_repacking, devices, spec.compact_dtype))
     if scale is not None:
         stages.append(Scale(scale, devices))
     if spec.compact_dtype is not None:

@@ -112,3 +112,13 @@ def test_many_tensors_cost_few_ops(packs, cpu_devices, trace):
     # Per pack: a concat and a split on both devices, an addition, and a cut of a
     # tensor that straddles two packs, which is joined again.
     assert ops_of_a_mean([Repacking(packs, devices)], forms) <= 9 * packs
+
+
+def test_packs_of_another_dtype_hold_tensors_of_all(cpu_devices):
+    tensors = [[tf.ones([5]), tf.cast(tf.fill([3], 2.0), tf.bfloat16)]]
+    packed, inverse = Repacking(2, cpu_devices[:1], "bfloat16")(tensors)
+    assert [pack.dtype for pack in packed[0]] == [tf.bfloat16] * 2
+    wide = [[tf.cast(pack, tf.float32) for pack in packed[0]]]
+    restored = inverse(wide)[0]
+    np.testing.assert_array_equal(restored[0], np.ones(5, np.float32))
+    np.testing.assert_array_equal(restored[1], np.full(3, 2.0, np.float32))

@@ -110,7 +110,7 @@ def test_stages_are_in_the_one_order(cpu_devices):
     *stages, deferral = make_stages(spec, devices, 0.5)
     assert stages == [
         SmallGradients(100, 7, devices),
-        Repacking(3, devices),
+        Repacking(3, devices, "float16"),
         Scale(0.5, devices),
         CompactTransfer("float16", devices),
     ]
