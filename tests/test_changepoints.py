@@ -52,7 +52,7 @@ def test_too_few_values_for_two_segments():
 
 
 def test_changes_below_the_least_noise_are_none():
-    values = [100.0] * 20 + [100.4] * 20
+    values = [100.0] * 20 + [100.3] * 20
     assert change_points(values) == (20,)
     assert change_points(values, min_spread=1.0) == ()
 
