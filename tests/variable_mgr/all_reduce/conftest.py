@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce import ReduceContext, algorithms
+from cnnbench.variable_mgr.all_reduce import ReduceContext, algorithms, registry
 from cnnbench.variable_mgr.all_reduce.chunks import memory_of
 
 
@@ -28,6 +28,24 @@ def make_context(cpu_devices) -> Callable[..., ReduceContext]:
     return make
 
 
+def _import_all() -> None:
+    for name in all_reduce.names():
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+
+
+@pytest.fixture
+def registered(monkeypatch) -> Iterator[dict[str, Any]]:
+    """The registrations, to which a test may add some for itself."""
+    # Now, because what a module registers while the test runs is forgotten after it.
+    _import_all()
+    known = set(sys.modules)
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    yield registry._factories
+    for name in set(sys.modules) - known:
+        if name.startswith(algorithms.__name__):
+            del sys.modules[name]
+
+
 @pytest.fixture
 def separate_memories(monkeypatch) -> None:
     """Lets every logical device have a memory of its own, as GPUs and processes have.
@@ -35,8 +53,7 @@ def separate_memories(monkeypatch) -> None:
     What crosses memories is then sent along the hops of an algorithm and joined on each
     device, though both happen in one memory.
     """
-    for name in all_reduce.names():
-        importlib.import_module(f"{algorithms.__name__}.{name}")
+    _import_all()
     package = all_reduce.__name__
     for name, module in list(sys.modules.items()):
         if name.startswith(package) and getattr(module, "memory_of", None) is memory_of:

@@ -12,16 +12,6 @@ from cnnbench.variable_mgr.all_reduce import algorithms, registry
 from cnnbench.variable_mgr.all_reduce.algorithms.copy import CopyToOneDevice
 
 
-@pytest.fixture
-def registered(monkeypatch):
-    """The registrations, to which a test may add some for itself."""
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    modules = set(sys.modules)
-    yield registry._factories
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-
-
 def test_every_file_registers_the_name_it_bears(make_context):
     assert "copy" in all_reduce.names()
     assert list(all_reduce.names()) == sorted(all_reduce.names())
@@ -44,7 +34,8 @@ def test_registering_the_same_factory_twice_is_no_clash(make_context):
     assert all_reduce.register("copy")(CopyToOneDevice) is CopyToOneDevice
 
 
-def test_a_factory_registered_elsewhere_is_found_by_its_name(registered, make_context):
+@pytest.mark.usefixtures("registered")
+def test_a_factory_registered_elsewhere_is_found_by_its_name(make_context):
     all_reduce.register("warp")(CopyToOneDevice)
     assert "warp" in all_reduce.names()
     assert isinstance(all_reduce.create("warp", make_context(2)), CopyToOneDevice)
@@ -55,7 +46,8 @@ def test_an_unknown_name_is_refused(make_context):
         all_reduce.create("warp", make_context(2))
 
 
-def test_a_new_file_is_found_by_itself(registered, make_context, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("registered")
+def test_a_new_file_is_found_by_itself(make_context, tmp_path, monkeypatch):
     (tmp_path / "first_of_all.py").write_text(
         "from cnnbench.variable_mgr.all_reduce.registry import register\n"
         "@register('first_of_all')\n"

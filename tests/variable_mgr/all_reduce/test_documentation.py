@@ -1,0 +1,51 @@
+"""docs/all_reduce.md: its example of a new algorithm works as it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.all_reduce import algorithms
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+
+TEXT = (Path(__file__).parents[3] / "docs" / "all_reduce.md").read_text()
+
+
+@pytest.fixture
+def chain(registered, tmp_path, monkeypatch) -> None:
+    """The file that the documentation has us write."""
+    (source,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "chain.py").write_text(source)
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+
+
+@pytest.mark.usefixtures("chain")
+@pytest.mark.parametrize("spec", ["chain", "chain:1K:xring", "chain/copy", "copy/chain"])
+def test_the_new_file_is_all_that_it_takes(spec, make_context):
+    context = make_context(5)
+    groups = [context.devices[:3], context.devices[3:]]
+    parsed = all_reduce.parse_all_reduce_spec(spec, all_reduce.names())
+    values = np.random.default_rng(0).integers(-99, 99, size=(5, 1000)).astype(np.float32)
+    towers = [[tf.constant(value), tf.constant(value[:7])] for value in values]
+    sums = tf.function(Reducer(parsed, context, groups), autograph=False)(towers)
+    for large, small in sums:
+        np.testing.assert_array_equal(large, values.sum(0))
+        np.testing.assert_array_equal(small, values.sum(0)[:7])
+
+
+@pytest.mark.usefixtures("chain")
+def test_what_it_refuses_is_told_with_its_place_in_the_spec(make_context):
+    parsed = all_reduce.parse_all_reduce_spec("copy:1K:chain#2", all_reduce.names())
+    with pytest.raises(FlagError, match="character 9, 'chain#2': chain takes no shards"):
+        Reducer(parsed, make_context(2), [])
+
+
+def test_every_algorithm_has_its_section():
+    headings = " ".join(re.findall(r"^## (.*)$", TEXT, re.MULTILINE))
+    assert [name for name in all_reduce.names() if name not in headings] == []
