@@ -99,8 +99,11 @@ _START = Network(Link("start", 5e-6, 1e-10, 1e-12))
 def _fit_network(points: Sequence[Point]) -> Network:
     """Alpha, beta, gamma and launch; which way is the shortest depends on them, hence rounds."""
     network = _START
+    rows: list[list[float]] = []
     for _ in range(_LINK_ROUNDS):
-        rows = [[1.0, *_sums(network, point)] for point in points]
+        before, rows = rows, [[1.0, *_sums(network, point)] for point in points]
+        if rows == before:
+            break
         launch, alpha, beta, gamma = _solve(rows, [point.seconds for point in points])
         network = Network(Link("fitted", alpha, beta, gamma), launch=launch)
     return network

@@ -93,15 +93,16 @@ def packing_work(packing: Packing, tensors: Sequence[Tensor], devices: int) -> W
     if packing.packs:
         sent = packing.joined(tensors)
         ops = 2 * len(tensors) + 2 * len(sent)
-        joined = sum(tensor.bytes for tensor in tensors)
+        joined = sum(tensor.bytes for tensor in sent)
         work += Work(ops=ops, read=joined, written=joined).times(devices)
     if packing.compact_dtype:
-        wide = packing.joined(tensors)
-        size = sum(tensor.bytes for tensor in wide)
-        narrow = sum(tensor.bytes for tensor in packing.apply(tensors))
-        # The result is one tensor for all, and widened once.
-        work += Work(ops=len(wide), read=size, written=narrow).times(devices)
-        work += Work(ops=len(wide), read=narrow, written=size)
+        # Packs are cast piece by piece, which every device does for itself.
+        cast = tensors if packing.gradient_repacking else packing.joined(tensors)
+        wide = sum(tensor.bytes for tensor in cast)
+        narrow = sum(tensor.bytes for tensor in packing.narrowed(cast))
+        back = devices if packing.gradient_repacking else 1
+        work += Work(ops=len(cast), read=wide, written=narrow).times(devices)
+        work += Work(ops=len(cast), read=narrow, written=wide).times(back)
     return work
 
 

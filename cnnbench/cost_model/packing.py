@@ -60,19 +60,22 @@ class Packing:
 
     def apply(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors that travel."""
-        joined = self.joined(tensors)
+        return self.narrowed(self.joined(tensors))
+
+    def narrowed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same tensors in the 16-bit type, if they are to be sent so."""
         if self.compact_dtype is None:
-            return joined
+            return list(tensors)
         itemsize = item_bytes(self.compact_dtype)
-        return [Tensor(t.elements, min(t.itemsize, itemsize)) for t in joined]
+        return [Tensor(t.elements, min(t.itemsize, itemsize)) for t in tensors]
 
     def joined(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors after joining, before casting."""
+        """The tensors after joining; packs are narrow already, others not yet."""
         sent = list(tensors)
         if self.agg_small_grads_max_bytes:
             sent = [_joined(group) for group in self._groups(sent)]
         if self.gradient_repacking and sent:
-            sent = _repacked(_joined(sent), self.gradient_repacking)
+            sent = _repacked(_joined(self.narrowed(sent)), self.gradient_repacking)
         return sent
 
     def _groups(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
