@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.params import FLAGS, parse_command, parse_flags
+from cnnbench.params.allreduce import ALLREDUCE_FLAGS
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.params.obsolete import OBSOLETE
 
@@ -109,9 +110,9 @@ def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _canonical(flags: Sequence[str]) -> dict[str, str]:
-    """Flags of runs, by name."""
-    specs = (*FLAGS, *OBSOLETE)
-    texts = {spec.name: spec for spec in specs}
+    """Flags of runs and of all-reduces, by name."""
+    texts = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
+    specs = tuple(texts.values())
     given = parse_flags(flags, specs)
     return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
 

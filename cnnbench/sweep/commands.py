@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cnnbench.allreduce import plan as allreduce_plan
 from cnnbench.errors import FlagError
-from cnnbench.params import FLAGS, Params, parse_args
+from cnnbench.params import FLAGS, Params, parse_args, parse_flags
+from cnnbench.params.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.params.obsolete import OBSOLETE
 from cnnbench.plan import Plan, make_plan
 from cnnbench.record_codec import encode
@@ -42,22 +44,56 @@ class Resolved:
 
 def flag_names(command: str) -> tuple[str, ...]:
     """The flags that a command knows."""
-    del command  # both are driven by the flags of a run
-    return tuple(spec.name for spec in (*FLAGS, *OBSOLETE))
+    specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
+    return tuple(spec.name for spec in specs)
 
 
 def resolve(command: str, flags: Sequence[str]) -> Resolved:
     """Parses and checks flags as the command itself will; loads no TensorFlow.
 
+    Args:
+      command: "run" or "allreduce".
+      flags: as on its command line.
+
     Raises:
-      UsageError: what cannot be run, data and models that are not there included.
+      UsageError: what cannot be run, models that are not there included.
+      DataError: data that cannot be used.
     """
-    del command
+    return _resolve_allreduce(flags) if command == "allreduce" else _resolve_run(flags)
+
+
+def _resolve_run(flags: Sequence[str]) -> Resolved:
     parsed = parse_args(flags)
     params = parsed.params
     _refuse_files(params)
     plan = make_plan(params)
     config = _config(params, plan)
+    return Resolved(
+        config=config,
+        explicit_flags=parsed.explicit_flags,
+        notices=parsed.notices,
+        identity=_identity(config),
+        batch_size=plan.batch_per_device,
+    )
+
+
+def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
+    given = parse_flags(flags, ALLREDUCE_FLAGS)
+    params = params_of(given)
+    _refuse_results(params)
+    plan = allreduce_plan.make_plan(params, tuple(given))
+    config = {name: encode(value) for name, value in params.as_dict().items()}
+    config["sizes"] = [workload.name for workload in plan.workloads]
+    return Resolved(
+        config=config,
+        explicit_flags=tuple(given),
+        notices=(),
+        identity=_identity(config),
+        batch_size=0,
+    )
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
     for name in _PATHS:
         if identity.get(name):
@@ -65,20 +101,18 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
     for name in ("model_plugin", "dataset_plugin"):
         if identity.get(name):
             identity[f"{name} digest"] = file_digest(identity[name])
-    return Resolved(
-        config=config,
-        explicit_flags=parsed.explicit_flags,
-        notices=parsed.notices,
-        identity=identity,
-        batch_size=plan.batch_per_device,
-    )
+    return identity
 
 
-def _refuse_files(params: Params) -> None:
+def _refuse_results(params: Params | AllReduceParams) -> None:
     for name in _RESERVED:
         value = getattr(params, name)
         if value is not None:
             raise FlagError(name, value, "is the sweep's own business; see --results")
+
+
+def _refuse_files(params: Params) -> None:
+    _refuse_results(params)
     if params.train_dir is not None and not (params.eval or params.forward_only):
         raise FlagError(
             "train_dir",

@@ -33,6 +33,9 @@ _FACTS = (
 )
 _VARIABLE_PREFIX = "env_"
 
+OTHER_COMMANDS = ("ab", "comparison", "cost_model", "history", "report", "sweep")
+"""Packages and modules of cnnbench that no measuring process imports."""
+
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Of the facts about a machine and its software those that make another run.
@@ -59,7 +62,7 @@ def key(parts: Mapping[str, Any]) -> str:
 
 @cache
 def source_digest() -> str:
-    """Digest of cnnbench's own Python files, wherever they are installed.
+    """Digest of the Python files that a run may execute, wherever they are installed.
 
     Says more than a commit: a checkout with changes is another program, and a commit that
     changes a document is not.
@@ -70,7 +73,10 @@ def source_digest() -> str:
         folders = [] if spec is None else list(spec.submodule_search_locations or [])
         for folder in map(Path, folders):
             for file in sorted(folder.rglob("*.py")):
-                digest.update(f"{package}/{file.relative_to(folder)}\0".encode())
+                inner = file.relative_to(folder)
+                if package == "cnnbench" and inner.parts[0].removesuffix(".py") in OTHER_COMMANDS:
+                    continue
+                digest.update(f"{package}/{inner}\0".encode())
                 digest.update(file.read_bytes())
     return digest.hexdigest()[:KEY_LENGTH]
 

@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cnnbench.record import STATUSES, ErrorInfo, RunRecord
+from cnnbench.record import ErrorInfo
 from cnnbench.record_codec import encode
+from cnnbench.sweep import records
 from cnnbench.sweep.process import Finished
 
 _TAIL_BYTES = 8192
@@ -144,60 +145,23 @@ def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | 
         return None, f"its record cannot be read: {error.strerror}", None
     try:
         document = json.loads(data)
-        check_document(document, attempt.kind)
+        records.parse(document, attempt.kind)
     except ValueError as error:
         return None, f"what it wrote is not a record: {error}", data
     return document, None, None
 
 
-def check_document(document: object, kind: str | None = None) -> None:
-    """Checks that a JSON value is a record.
-
-    Args:
-      document: the value.
-      kind: "run" or "allreduce"; either if None.
-
-    Raises:
-      ValueError: it is not; says why.
-    """
-    if not isinstance(document, dict):
-        raise ValueError("not an object")
-    found = document.get("kind", "run")
-    if found not in ("run", "allreduce") or (kind is not None and found != kind):
-        raise ValueError(f"of the kind {found!r}")
-    if found == "run":
-        RunRecord.from_dict(document)
-        return
-    status, error = document.get("status"), document.get("error")
-    if document.get("schema") != 1 or status not in STATUSES:
-        raise ValueError(f"schema {document.get('schema')!r}, status {status!r}")
-    if (status == "failed") != (isinstance(error, dict) and {"type", "message"} <= set(error)):
-        raise ValueError(f"status {status!r} with error {error!r}")
-    for name, kinds in (("points", list), ("command", list), ("config", dict)):
-        if not isinstance(document.get(name), kinds):
-            raise ValueError(f"{name}: missing or of another type")
-
-
 def _failed(attempt: Attempt, error: ErrorInfo) -> dict[str, Any]:
     """The record of a run that left none."""
-    record = RunRecord(
+    facts = records.Facts(
         run_id=uuid.uuid4().hex,
         started_at=attempt.started_at.isoformat(timespec="seconds"),
-        status="failed",
-        error=error,
         command=attempt.command,
         config=attempt.config,
         explicit_flags=attempt.explicit_flags,
         environment=attempt.environment,
-    ).to_dict()
-    if attempt.kind == "run":
-        return record
-    kept = ("schema", "run_id", "started_at", "status", "error", "command", "config")
-    return {
-        **{name: record[name] for name in (*kept, "explicit_flags", "environment")},
-        "kind": attempt.kind,
-        "points": [],
-    }
+    )
+    return records.failed(attempt.kind, facts, error)
 
 
 def _error(kind: str, message: str) -> ErrorInfo:

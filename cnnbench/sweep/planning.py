@@ -19,7 +19,8 @@ class Overrides:
     """What the command line changes in every entry.
 
     Attributes:
-      flags: texts by name, in place of those of every configuration.
+      flags: texts by name, in place of those of every configuration whose command knows
+        the flag.
       repeats, timeout: replace the entries' own unless None.
       search: looks for the largest batch in every configuration.
     """
@@ -138,15 +139,18 @@ def _case(
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    texts = {**configuration.flags, **overrides.flags}
+    known = flag_names(entry.command)
+    for_all = {name: text for name, text in overrides.flags.items() if name in known}
+    texts = {**configuration.flags, **for_all}
     flags = tuple(f"--{name}={text}" for name, text in texts.items())
     resolved = _resolve(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
-    if overrides.search and search is None:
+    if overrides.search and search is None and entry.command == "run":
         search = Search()
-    if search is not None and entry.command != "run":
-        raise entry.node.error(f"{entry.name}: max_batch_search needs command: run")
+    if entry.command != "run" and (entry.search is not None or entry.bounds):
+        name = "bounds" if entry.bounds else "max_batch_search"
+        raise entry.node.error(f"{entry.name}: {name} needs command: run")
     if search is not None and resolved.batch_size > search.limit:
         raise entry.node.error(
             f"{configuration.name}: max_batch_search ends at {search.limit}, below the "

@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cnnbench.sweep import records
 from cnnbench.sweep.batch_search import largest_batch
 from cnnbench.sweep.order import Item, ordered
 from cnnbench.sweep.outcome import Attempt, Outcome, judge
 from cnnbench.sweep.planning import Case, Plan
 from cnnbench.sweep.process import GRACE_SECONDS, execute
 from cnnbench.sweep.reporter import Durations, Reporter
-from cnnbench.sweep.results import headline, read_document
 from cnnbench.sweep.store import Run, Store
 
 # Flags that a trial of a batch size replaces or has no use for.
@@ -196,8 +196,8 @@ class Sweep:
         if item.repeat == 0:
             return case.key in self._batches
         for path in reversed(self._store.find(self._run_of(item))):
-            document = read_document(path)
-            if document is not None and document["status"] == "ok":
+            record = records.read(path)
+            if record is not None and record.status == "ok":
                 self._results.append(Result(case, item.repeat, "ok", path))
                 return True
         return False
@@ -220,7 +220,9 @@ class Sweep:
         target = self._target(item)
         outcome = self._attempt(arguments(item, batch), item, target, started)
         self._commit(outcome, item, target, started)
-        return headline(outcome.document) if outcome.status == "ok" else _problem(outcome)
+        if outcome.status != "ok":
+            return _problem(outcome)
+        return records.headline(records.parse(outcome.document))
 
     def _search(self, item: Item, started: datetime) -> str:
         """Finds the case's batch size, or fails the case."""

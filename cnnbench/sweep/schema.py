@@ -154,6 +154,9 @@ def _settings(base: Entry, keys: Mapping[str, Node]) -> Entry:
     changes: dict[str, object] = {}
     if "command" in keys:
         changes["command"] = _choice(keys["command"], "command", COMMANDS)
+        if changes["command"] != base.command:
+            # Flags, metrics and searches of one command mean nothing to another.
+            base = replace(base, flags={}, bounds=(), search=None)
     if "flags" in keys:
         changes["flags"] = {**base.flags, **_flags(keys["flags"], "flags")}
     if "repeats" in keys:

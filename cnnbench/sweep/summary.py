@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cnnbench.allreduce.record import AllReduceRecord
 from cnnbench.errors import ExitCode
 from cnnbench.record import RunRecord
 from cnnbench.sorting import natural_key
 from cnnbench.statistics import median
 from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.planning import Case
-from cnnbench.sweep.results import figure, read_document, run_record
+from cnnbench.sweep.records import bus_bandwidth, figure, read
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
+
+_RIGHT = ("batch", "images/sec", "bus GB/s", "spread")
 
 HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
@@ -22,9 +25,11 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 class Verdict:
     """Whether a metric's median over the processes lies within its bound.
 
-    Attributes:
-      value: the median; None if no run measured it.
-      word: HELD, VIOLATED or UNKNOWN.
+        Attributes:
+          value: the median; None if no run measured it.
+          word: _RIGHT = ("batch", "images/sec", "bus GB/s", "spread")
+
+    HELD, VIOLATED or UNKNOWN.
     """
 
     bound: Bound
@@ -49,6 +54,7 @@ class Row:
 
     Attributes:
       throughputs: images/sec, one per process that went well.
+      bandwidths: bytes/sec of the fastest all-reduce, one per process that went well.
       batch_size: per device; None where unknown or of mixed sizes.
       ok, failed: processes.
       problems: of those that failed: label, message, log.
@@ -57,6 +63,7 @@ class Row:
 
     name: str
     throughputs: tuple[float, ...]
+    bandwidths: tuple[float, ...]
     batch_size: int | None
     ok: int
     failed: int
@@ -69,12 +76,17 @@ class Row:
         return median(sorted(self.throughputs)) if self.throughputs else None
 
     @property
+    def bandwidth(self) -> float | None:
+        """Median over the processes."""
+        return median(sorted(self.bandwidths)) if self.bandwidths else None
+
+    @property
     def spread(self) -> float | None:
         """Largest less smallest, as a share of the median; None for fewer than two."""
-        if len(self.throughputs) < 2:
+        values = self.throughputs or self.bandwidths
+        if len(values) < 2:
             return None
-        middle = median(sorted(self.throughputs))
-        return (max(self.throughputs) - min(self.throughputs)) / middle
+        return (max(values) - min(values)) / median(sorted(values))
 
 
 def summarise(cases: Sequence[Case], results: Iterable[Result]) -> tuple[Row, ...]:
@@ -108,12 +120,19 @@ def exit_code(rows: Iterable[Row]) -> ExitCode:
 
 def table(rows: Sequence[Row]) -> list[str]:
     """The rows as lines of text, then what failed."""
-    titles = ("configuration", "batch", "images/sec", "spread", "runs", "bounds")
+    titles = ("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds")
     cells = [titles, *(_cells(row) for row in rows)]
-    if not any(row.verdicts for row in rows):
-        cells = [line[:-1] for line in cells]
+    without = {
+        *(() if any(row.throughputs for row in rows) else (1, 2)),
+        *(() if any(row.bandwidths for row in rows) else (3,)),
+        *(() if any(row.verdicts for row in rows) else (6,)),
+    }
+    # Nothing to say, nothing shown; but there always is a figure, if only a missing one.
+    if {1, 2, 3} <= without:
+        without -= {1, 2}
+    cells = [tuple(c for i, c in enumerate(line) if i not in without) for line in cells]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    right = (1, 2, 3)
+    right = [i for i, title in enumerate(cells[0]) if title in _RIGHT]
     lines = [
         "  ".join(
             cell.rjust(width) if i in right else cell.ljust(width)
@@ -133,6 +152,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.name,
         "-" if row.batch_size is None else str(row.batch_size),
         "-" if row.throughput is None else figure(row.throughput),
+        "-" if row.bandwidth is None else figure(row.bandwidth / 1e9),
         "-" if row.spread is None else f"{row.spread:.1%}",
         runs,
         bounds,
@@ -140,8 +160,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _row(case: Case, results: Sequence[Result]) -> Row:
-    good = [read_document(result.path) for result in results if result.status == "ok"]
-    records = [record for record in map(run_record, filter(None, good)) if record is not None]
+    good = [read(result.path) for result in results if result.status == "ok"]
+    records = [record for record in good if isinstance(record, RunRecord)]
+    rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.status != "ok"]
     lost = good.count(None)
     speeds = [METRICS["throughput"](record) for record in records]
@@ -149,6 +170,7 @@ def _row(case: Case, results: Sequence[Result]) -> Row:
     return Row(
         name=case.name,
         throughputs=tuple(speed for speed in speeds if speed is not None),
+        bandwidths=tuple(rate for rate in rates if rate is not None),
         batch_size=sizes.pop() if len(sizes) == 1 else None,
         ok=len(good) - lost,
         failed=len(bad) + lost,

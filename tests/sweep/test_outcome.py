@@ -193,9 +193,13 @@ ALLREDUCE = {
     "run_id": "x",
     "status": "ok",
     "error": None,
+    "started_at": "2026-01-02T00:00:00+00:00",
     "command": [],
     "config": {},
-    "points": [{"spec": "xring"}],
+    "explicit_flags": [],
+    "placement": None,
+    "copies": [],
+    "points": [],
     "environment": {},
 }
 

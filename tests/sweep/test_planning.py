@@ -100,6 +100,46 @@ def test_overrides(plan):
     assert (case.repeats, case.timeout, case.search) == (5, 60.0, Search())
 
 
+REDUCE = "entries: [{name: a, command: allreduce, %s}]"
+
+
+def test_all_reduces(plan):
+    made = plan(
+        """
+        entries:
+          - {name: a, command: allreduce, flags: {sizes: [4K, 1M], num_gpus: [2, 4]}}
+          - {name: b}
+        """,
+        Overrides({"device": "cpu", "batch_size": "3"}, search=True),
+    )
+    reduce, run = made.cases
+    assert (reduce.command, run.command) == ("allreduce", "run")
+    # A flag for all goes to those that know it.
+    assert reduce.flags == ("--sizes=4K,1M", "--num_gpus=2,4", "--device=cpu")
+    assert run.flags == ("--device=cpu", "--batch_size=3")
+    assert reduce.resolved.config["num_gpus"] == [2, 4]
+    assert (reduce.search, run.search) == (None, Search())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("flags: {batch_size: 3}", 'unknown key "batch_size"'),
+        ("flags: {sizes: 4Q}", "--sizes=4Q: "),
+        ("flags: {model: nonesuch}", "--model=nonesuch: "),
+        ("flags: {all_reduce_spec: rxing}", "--all_reduce_spec=rxing: "),
+        ("flags: {result_json: x}", "is the sweep's own business"),
+        ("bounds: {mfu: {min: 1}}", "a: bounds needs command: run"),
+        ("max_batch_search: true", "a: max_batch_search needs command: run"),
+    ],
+)
+def test_mistakes_in_all_reduces(plan, settings, message):
+    with pytest.raises(UsageError) as caught:
+        plan(REDUCE % settings)
+    assert "suite.yaml:1: " in str(caught.value)
+    assert message in str(caught.value)
+
+
 def test_what_a_matrix_varies_cannot_be_overridden(plan):
     with pytest.raises(FlagError, match='--num_gpus=4: is what "a" varies; choose with --filter'):
         plan("entries: [{name: a, matrix: {num_gpus: [1, 2]}}]", Overrides({"num_gpus": "4"}))

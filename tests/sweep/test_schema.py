@@ -46,6 +46,21 @@ def test_defaults_are_merged_into_entries(suite):
     ]
 
 
+def test_what_is_said_of_one_command_means_nothing_to_another(suite):
+    run, reduce = suite(
+        """
+        defaults:
+          {flags: {model: lenet}, repeats: 3, bounds: {mfu: {min: 1}}, max_batch_search: true}
+        entries:
+          - {name: a}
+          - {name: b, command: allreduce, flags: {sizes: 4K}}
+        """
+    ).entries
+    assert (list(run.flags), len(run.bounds), run.search) == (["model"], 1, Search())
+    assert (list(reduce.flags), reduce.bounds, reduce.search) == (["sizes"], (), None)
+    assert reduce.repeats == 3
+
+
 def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
     checked = suite("entries: [{name: a}]")
     assert checked.name == "suite"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 
 import pytest
 
+from cnnbench.allreduce.record import AllReduceRecord, Point
+from cnnbench.allreduce.ways import Packing
 from cnnbench.record import Batch, Evaluation
 from cnnbench.sweep.metrics import METRICS
-from cnnbench.sweep.results import figure, headline
+from cnnbench.sweep.records import figure, headline, parse
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.summary import exit_code, summarise, table
 
@@ -169,7 +172,62 @@ def test_figures(value, text):
 
 
 def test_headlines(make_record):
-    assert headline(make_record().to_dict()) == "ok 40.0 images/sec"
-    assert headline(make_record(step_seconds=(), losses=()).to_dict()) == "ok"
-    points = [{"error": None}, {"error": "x"}, {}]
-    assert headline({"kind": "allreduce", "points": points}) == "ok 2 points"
+    assert headline(make_record()) == "ok 40.0 images/sec"
+    assert headline(make_record(step_seconds=(), losses=())) == "ok"
+    assert headline(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
+    assert headline(measured()) == "ok"
+
+
+def measured(*seconds):
+    """An all-reduce measurement of 1 MB on four devices, one point per time."""
+    packing = Packing()
+    points = tuple(
+        Point(
+            spec="xring",
+            packing=packing,
+            workload="1M",
+            dtype="float32",
+            bytes=1_000_000,
+            tensors=1,
+            elements=250_000,
+            devices=4,
+            seconds=(time,),
+        )
+        for time in seconds
+    )
+    return AllReduceRecord(
+        run_id=uuid.uuid4().hex,
+        started_at="2026-01-02T00:00:00+00:00",
+        status="ok",
+        command=("cnnbench", "allreduce"),
+        config={},
+        points=points,
+    )
+
+
+def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
+    made = plan(
+        """
+        entries:
+          - {name: b, flags: {model: lenet}}
+          - {name: a, command: allreduce, repeats: 2, flags: {sizes: 4K}}
+        """
+    )
+    run, reduce = made.cases
+    files = []
+    for number, record in enumerate((make_record(), measured(0.001), measured(0.002))):
+        files.append(tmp_path / f"{number}.json")
+        files[-1].write_text(record.to_json())
+    results = [Result(run, 1, "ok", files[0])]
+    results += [Result(reduce, repeat, "ok", files[repeat]) for repeat in (1, 2)]
+    assert table(summarise(made.cases, results)) == [
+        "configuration  batch  images/sec  bus GB/s  spread  runs",
+        "a                  -           -     1.125   66.7%  2 ok",
+        "b                  4        40.0         -       -  1 ok",
+    ]
+    assert table(summarise([reduce], results[1:])) == [
+        "configuration  bus GB/s  spread  runs",
+        "a                 1.125   66.7%  2 ok",
+    ]
+    record = measured(0.1)
+    assert parse(record.to_dict(), "allreduce") == record
