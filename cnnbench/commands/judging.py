@@ -1,0 +1,183 @@
+"""The flags and the output that `cnnbench compare` and `cnnbench ab` share."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.params.declaration import flag, specs_of
+from cnnbench.terminal import LineWriter
+
+if TYPE_CHECKING:
+    from cnnbench.comparison import Comparison, Loaded, Policy
+    from cnnbench.record import RunRecord
+
+_FORMATS = ("table", "markdown", "json", "junit", "github")
+_METRICS = ("throughput", "memory", "startup", "accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingFlags:
+    """How verdicts are formed and where they go."""
+
+    threshold: float | None = flag(
+        None, "Smallest change of throughput that counts, in per cent.", minimum=0.0, below=100.0
+    )
+    alpha: float | None = flag(
+        None,
+        "Two-sided level of the tests of throughput, all configurations together.",
+        above=0.0,
+        below=1.0,
+    )
+    metrics: str = flag(
+        ",".join(_METRICS), "What to judge; the first is what the comparison is about."
+    )
+    allow_different: str = flag(
+        "", "Facts, groups of facts or patterns that may differ, comma-separated."
+    )
+    baseline_aa: str | None = flag(None, "Runs of an A/A measurement, to take the spread from.")
+    format: str = flag("table", "What to print.", choices=_FORMATS)
+    output: str | None = flag(None, "Write to this file, and the table to stdout.")
+
+
+_SPECS = {spec.name: spec for spec in specs_of(JudgingFlags)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What `JudgingFlags` come to.
+
+    Attributes:
+      policy: the constants.
+      metrics: names; the first is what it is about.
+      allow_different: facts, groups and patterns.
+      baseline_aa: path of A/A runs, or None.
+      format: of what is printed.
+      output: file that takes the format in place of stdout, or None.
+    """
+
+    policy: Policy
+    metrics: tuple[str, ...]
+    allow_different: tuple[str, ...]
+    baseline_aa: str | None
+    format: str
+    output: str | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Judging:
+        """Checks the flags that were given, the output file's place included.
+
+        Raises:
+          FlagError: a value that cannot be used.
+        """
+        values = {name: given.get(name, spec.default) for name, spec in _SPECS.items()}
+        _SPECS["format"].check(values["format"])
+        metrics = _metrics(values["metrics"])
+        if values["output"] is not None:
+            from cnnbench.files import resolve_output
+
+            resolve_output("output", values["output"])
+        return cls(
+            policy=_policy(values["threshold"], values["alpha"]),
+            metrics=metrics,
+            allow_different=_names(values["allow_different"]),
+            baseline_aa=values["baseline_aa"],
+            format=values["format"],
+            output=values["output"],
+        )
+
+    def load_aa(self) -> Loaded | None:
+        """The A/A runs; None if there are none to take.
+
+        Raises:
+          UsageError: no such files.
+        """
+        return None if self.baseline_aa is None else load(self.baseline_aa)
+
+    def check_facts(self, records: Sequence[RunRecord]) -> None:
+        """Refuses names of facts that nobody knows: a typing error would allow nothing.
+
+        Raises:
+          FlagError: names one.
+        """
+        from cnnbench.comparison.comparability import known_facts
+        from cnnbench.comparison.facts import FACTS, GROUPS, allowed
+
+        names = self.allow_different
+        known = {*FACTS, *GROUPS, *known_facts(records)} if names else set()
+        for name in names:
+            if not any(allowed(one, (name,)) for one in known):
+                close = difflib.get_close_matches(name, sorted(known), n=1)
+                hint = f"did you mean {close[0]}?" if close else "cnnbench env names the facts"
+                raise FlagError("allow_different", name, f"no such fact; {hint}")
+
+    def write(self, comparison: Comparison) -> None:
+        """Prints the comparison, or writes it to the file and prints the table.
+
+        Raises:
+          BenchmarkError: the file can no longer be written.
+        """
+        from cnnbench.comparison import render
+        from cnnbench.comparison.render.table import render as table
+        from cnnbench.comparison.render.table import wants_colour
+        from cnnbench.files import resolve_output, write_whole
+
+        format = self.format
+        if self.output is not None:
+            text = render(comparison, format)
+            target = resolve_output("output", self.output)
+            try:
+                write_whole(target, text.encode("utf-8", "backslashreplace"))
+            except OSError as error:
+                raise BenchmarkError(
+                    f"{self.output}: cannot be written: {error.strerror}"
+                ) from error
+            format = "table"
+        if format == "table":
+            text = table(comparison, wants_colour(sys.stdout))
+        else:
+            text = render(comparison, format)
+        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
+
+
+def load(path: str) -> Loaded:
+    """The records of one side.
+
+    Raises:
+      UsageError: no such path, or nothing in it that was meant to be a record.
+    """
+    from cnnbench.comparison import load_records
+
+    loaded = load_records([path])
+    if not loaded.records and not loaded.defects:
+        raise UsageError(f"{path}: no run records; cnnbench run --result_json=FILE writes them")
+    return loaded
+
+
+def _metrics(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    for name in names:
+        if name not in _METRICS:
+            raise FlagError("metrics", name, f"must be of {', '.join(_METRICS)}")
+    if not names:
+        raise FlagError("metrics", "", f"must name some of {', '.join(_METRICS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _policy(threshold: float | None, alpha: float | None) -> Policy:
+    from cnnbench.comparison import Policy
+
+    policy = Policy()
+    if threshold is not None:
+        policy = policy.replace(threshold=threshold / 100)
+    if alpha is not None:
+        policy = policy.replace(alpha=alpha)
+    return policy
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
