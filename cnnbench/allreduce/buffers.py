@@ -58,27 +58,36 @@ class Buffers:
                 tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
 
     def read(self) -> DeviceTensors:
-        """The tensors of every device, inside a traced function."""
+        """The tensors of every device, inside a traced function.
+
+        The sums that a device had before are freed first, as gradients that have been
+        applied are, so that what follows may use their memory.
+        """
         tensors = []
-        for device, name in zip(self.devices, self._inputs, strict=True):
+        for device, name, sums in zip(self.devices, self._inputs, self._sums, strict=True):
             with tf.device(device):
-                own = tf.raw_ops.StagePeek(index=0, dtypes=self._dtypes, shared_name=name)
+                clear = tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=sums)
+                with tf.control_dependencies([clear]):
+                    own = tf.raw_ops.StagePeek(index=0, dtypes=self._dtypes, shared_name=name)
                 for tensor, shape in zip(own, self.shapes, strict=True):
                     tensor.set_shape(shape)
                 tensors.append(list(own))
         return tensors
 
-    def write(self, sums: DeviceTensors) -> list[tf.Tensor]:
-        """Keeps the sums of every device instead of those before, inside a traced function.
+    def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
+        """Keeps the sums of every device, inside a traced function.
+
+        Args:
+          sums: for every device.
+          read: what `read` gave; a sum of nothing in it still comes after it.
 
         Returns:
           A scalar on each device that can be read when the device has its sums.
         """
         tokens = []
-        for device, name, own in zip(self.devices, self._sums, sums, strict=True):
+        for device, name, own, before in zip(self.devices, self._sums, sums, read, strict=True):
             with tf.device(device):
-                clear = tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=name)
-                with tf.control_dependencies([clear]):
+                with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
                     # A GPU's operations are begun, not done, when what depends on them

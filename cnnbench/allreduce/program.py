@@ -78,9 +78,7 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
     for _ in range(chain):
         with tf.control_dependencies(finished):
             tensors = buffers.read()
-        sums = make_reduction()(tensors)
-        with tf.control_dependencies(finished):
-            tokens = buffers.write(sums)
+        tokens = buffers.write(make_reduction()(tensors), tensors)
         with tf.device(first):
             done = tf.add_n(tokens)
         finished = [done.op]
