@@ -88,7 +88,9 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
         one = _difference(name, rule, values, allowed(name, patterns))
         if one is not None:
             found.append(one)
-    return tuple(sorted(found, key=lambda one: not one.blocks))
+    given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
+    # What somebody asked for before what followed from it.
+    return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:

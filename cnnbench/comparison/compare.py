@@ -25,6 +25,9 @@ from cnnbench.statistics import median
 
 _DEFAULT = Policy()
 
+_FACTS_TOLD = 3
+"""Facts that a reason names; all of them are in `Entry.differences`."""
+
 
 def compare_records(
     base: Iterable[RunRecord],
@@ -187,8 +190,9 @@ def _outcome(
             return Verdict.FAILED, reason
     blocking = [one for one in unlike if one.blocks]
     if blocking:
-        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
-        return Verdict.NOT_COMPARABLE, f"{blocking[0]}{more}"
+        told = "; ".join(map(str, blocking[:_FACTS_TOLD]))
+        more = len(blocking) - _FACTS_TOLD
+        return Verdict.NOT_COMPARABLE, f"{told}; and {more} more" if more > 0 else told
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
         if stopped:

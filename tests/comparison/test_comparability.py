@@ -140,6 +140,12 @@ def test_blocking_facts_come_first(runs):
     assert [one.blocks for one in found] == [True, False, False]
 
 
+def test_flags_that_were_given_come_before_what_follows_from_them(runs):
+    flags = {"precision": "fp16", "fp16_loss_scale": 128.0}
+    found = unlike(group(runs()), group(runs(flags=flags, explicit_flags=("precision",))))
+    assert [one.fact for one in found] == ["precision", "fp16_loss_scale"]
+
+
 def test_known_facts(runs):
     found = known_facts([runs()])
     assert {"cpu_model", "xla", "global_batch", "model_parameters"} <= found

@@ -85,7 +85,7 @@ def test_unlike_machines_are_not_comparable_and_the_fact_is_named(runs):
     found = compare_records(runs.of(*BASE), other)
     assert only(found).verdict is Verdict.NOT_COMPARABLE
     assert only(found).judgement.reason == (
-        "cpu_model is Fast CPU in BASE and Slow CPU in NEW (and 1 more)"
+        "cpu_model is Fast CPU in BASE and Slow CPU in NEW; logical_cpus is 2 in BASE and 64 in NEW"
     )
     assert only(found).judgement.change is None
     assert found.exit_code is ExitCode.INCONCLUSIVE
@@ -93,7 +93,13 @@ def test_unlike_machines_are_not_comparable_and_the_fact_is_named(runs):
 
 def test_unlike_batches_are_not_comparable(runs):
     found = compare_records(runs.of(*BASE), runs.of(*BASE, flags={"batch_size": 16}))
-    assert only(found).judgement.reason == ("batch_size is 8 in BASE and 16 in NEW (and 1 more)")
+    assert only(found).judgement.reason == (
+        "batch_size is 8 in BASE and 16 in NEW; global_batch is 8 in BASE and 16 in NEW"
+    )
+    many = {"cpu_model": "a", "gpu_names": ["b"], "gpu_driver": "1", "logical_cpus": 1}
+    other = {"cpu_model": "A", "gpu_names": ["B"], "gpu_driver": "2", "logical_cpus": 2}
+    found = compare_records(runs.of(*BASE, environment=many), runs.of(*BASE, environment=other))
+    assert only(found).judgement.reason.endswith("; and 1 more")
 
 
 def test_a_named_fact_may_differ(runs):

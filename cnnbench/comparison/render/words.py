@@ -22,7 +22,7 @@ MARKS: dict[Verdict, str] = {
 ENDINGS = {
     0: "no regression",
     1: "a regression",
-    3: "inconclusive",
+    3: "undecided",
     4: "the benchmark failed",
 }
 
