@@ -21,6 +21,7 @@ from cnnbench.cost_model.validate import Error, by_devices, by_size, held_out
 from cnnbench.cost_model.winners import winners
 from cnnbench.cost_model.work import WORK
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.models.registry import load_plugin
 from cnnbench.params.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
@@ -53,11 +54,11 @@ def main(given: Mapping[str, Any], explicit: Collection[str]) -> int:
     """Prints predictions, and writes the files that were asked for.
 
     Args:
-      given: values by flag name: of `PREDICT_FLAGS`, and model, data_name,
+      given: values by flag name: of `PREDICT_FLAGS`, and those flags of `cnnbench
+        allreduce` that say what is sent and how: model, data_name, model_plugin, dtype,
         all_reduce_spec (comma-separated text or a list), all_reduce_group_size,
-        gradient_repacking (a number or several), agg_small_grads_max_bytes,
-        agg_small_grads_max_group, dtype, result_json, result_csv. What is missing has its
-        default.
+        gradient_repacking, agg_small_grads_max_bytes, wire_dtype (one value each),
+        agg_small_grads_max_group, result_json, result_csv. Others are ignored.
       explicit: names of the flags that were given; the others count as not given.
 
     Returns:
@@ -140,6 +141,8 @@ def _network(network: Network, params: PredictParams) -> Network:
 
 
 def _workload(params: PredictParams, flags: Mapping[str, Any]) -> Workload:
+    if flags.get("model_plugin"):
+        load_plugin(flags["model_plugin"])
     name = flags.get("model") or _DEFAULT_MODEL
     data_name = flags.get("data_name")
     dtype = flags.get("dtype") or "float32"
@@ -178,20 +181,27 @@ def _recorded(path: str) -> tuple[float, int]:
 
 
 def _packing(flags: Mapping[str, Any]) -> Packing:
-    """The packing; of several, which are for measuring, there may be only one."""
-    values = {}
-    for name in ("gradient_repacking", "agg_small_grads_max_bytes"):
-        value = flags.get(name, 0)
-        items = value.split(",") if isinstance(value, str) else value
-        items = list(items) if isinstance(items, list | tuple) else [items]
-        if len(items) > 1:
-            text = ",".join(map(str, items))
-            raise FlagError(name, text, "must be one value with --predict")
-        values[name] = _bytes(name, items[0]) if items else 0
-    return Packing.of({**values, "agg_small_grads_max_group": flags.get(_GROUP)})
+    """The packing that the flags ask for."""
+    small = "agg_small_grads_max_bytes"
+    wire = _only(flags, "wire_dtype")
+    return Packing.of(
+        {
+            "gradient_repacking": _only(flags, "gradient_repacking"),
+            small: _bytes(small, _only(flags, small) or 0),
+            "agg_small_grads_max_group": flags.get("agg_small_grads_max_group"),
+            "compact_dtype": None if wire == "same" else wire,
+        }
+    )
 
 
-_GROUP = "agg_small_grads_max_group"
+def _only(flags: Mapping[str, Any], name: str) -> Any:
+    """The value of a flag that takes several, for measuring; here there may be only one."""
+    value = flags.get(name)
+    items = value.split(",") if isinstance(value, str) else value
+    items = list(items) if isinstance(items, list | tuple) else [items]
+    if len(items) > 1:
+        raise FlagError(name, ",".join(map(str, items)), "must be one value with --predict")
+    return items[0] if items else None
 
 
 def _bytes(name: str, value: Any) -> int:

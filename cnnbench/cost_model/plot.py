@@ -68,10 +68,17 @@ def draw(
     # The same bytes for the same predictions; text stays text.
     matplotlib.rcParams["svg.hashsalt"] = "cnnbench"
     matplotlib.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    figure = Figure(figsize=(14, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     _over_size(left, model, specs, devices, points)
     _over_devices(right, workload, predictions)
+    # One legend for both, beside them: curves fill the pictures.
+    entries: dict[str, Any] = {}
+    for axes in (left, right):
+        handles, labels = axes.get_legend_handles_labels()
+        entries = dict(zip(labels, handles, strict=True)) | entries
+    if entries:
+        figure.legend(entries.values(), entries.keys(), loc="outside right center")
     figure.suptitle(f"All-reduce of {workload.name}: cost model of cnnbench")
     suffix = Path(path).suffix.lower().lstrip(".")
     buffer = io.BytesIO()
@@ -126,11 +133,11 @@ def _over_size(
         ylabel="time of the reduction (s)",
         title=f"one tensor on {devices} devices",
     )
-    _finish(axes)
+    _grid(axes)
 
 
 def _curve(model: CostModel, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
-    curve = []
+    curve: list[tuple[float, float]] = []
     for step in range(_POINTS_PER_CURVE):
         size = _SMALLEST * (_LARGEST / _SMALLEST) ** (step / (_POINTS_PER_CURVE - 1))
         tensor = Tensor(round(size / 4), 4)
@@ -152,8 +159,9 @@ def _over_devices(axes: Any, workload: Workload, predictions: Sequence[Predictio
         ]
         if curve:
             axes.plot(*zip(*curve, strict=True), label=name, **{**style(index), "markevery": 1})
-    axes.set(xscale="log", xlabel="devices")
+    axes.set(xlabel="devices")
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
     if efficiency:
         axes.set(
             ylim=(0, 1.05),
@@ -162,10 +170,8 @@ def _over_devices(axes: Any, workload: Workload, predictions: Sequence[Predictio
         )
     else:
         axes.set(yscale="log", ylabel="time of the reduction (s)", title=workload.name)
-    _finish(axes)
+    _grid(axes)
 
 
-def _finish(axes: Any) -> None:
+def _grid(axes: Any) -> None:
     axes.grid(True, which="major", linewidth=0.4, alpha=0.6)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")

@@ -92,6 +92,32 @@ def test_packing_and_dtype_change_what_is_sent(capsys):
     assert "up to 10 of at most 65536 bytes joined, 4 packs" in out
 
 
+def test_a_narrow_wire_halves_the_bytes_that_count(capsys):
+    fast = run(capsys, link="alpha=0,bandwidth=1e9", devices="8", all_reduce_spec="xring")
+    narrow = run(
+        capsys,
+        link="alpha=0,bandwidth=1e9",
+        devices="8",
+        all_reduce_spec="xring",
+        wire_dtype="bfloat16",
+    )
+    # 2 * 7/8 of 102 MB, and half of it.
+    assert float(row(fast)[1]) == pytest.approx(178.9, rel=2e-3)
+    assert float(row(narrow)[1]) == pytest.approx(89.5, rel=5e-3)
+
+
+def test_a_model_of_ones_own(capsys):
+    plugin = "docs/examples/tiny_plugin.py"
+    out = run(capsys, link="hdr", devices="8", model="tiny", model_plugin=plugin)
+    assert "# tiny: " in out
+
+
+def row(out):
+    """The only row of the table of times."""
+    lines = out.splitlines()
+    return lines[lines.index("# predicted time of the reduction, ms") + 2].split()
+
+
 def test_measured_points_are_fitted_and_validated(capsys, write):
     path = write(measured_by(TRUTH))
     out = run(capsys, points=path, devices="2,16", model="trivial")
