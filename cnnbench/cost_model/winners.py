@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.cost_model.fit import CostModel
@@ -13,6 +14,8 @@ from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
 _SMALLEST, _LARGEST = 1024, 1024**3
 _STEPS_PER_DOUBLING = 4
+# Chunks are whole lines, so times rise in steps; nearly equal ones would take turns.
+_CLEARLY = 0.99
 # Crossover sizes are found to this relative accuracy.
 _ACCURACY = 1.02
 
@@ -37,51 +40,43 @@ def winners(
 
     Args:
       model: predicts.
-      specs: the candidates; of equals, the first wins.
+      specs: the candidates; of equals, the first wins. A spec counts as the fastest until
+        another one is so by 1 %.
       devices: at least 2.
       itemsize: bytes per element.
 
     Returns:
       Rising ranges; none if no spec can be predicted.
     """
-    sizes = _sizes()
-    first = _fastest(model, specs, devices, itemsize, sizes[0])
-    if first is None:
-        return ()
+
+    def fastest(size: int, known: str | None) -> str | None:
+        return _fastest(model, specs, devices, Tensor(max(1, size // itemsize), itemsize), known)
+
     ranges: list[Range] = []
-    spec, size = first, sizes[0]
-    for next_size in sizes[1:]:
-        following = _fastest(model, specs, devices, itemsize, next_size)
+    spec, size = fastest(_SMALLEST, None), _SMALLEST
+    if spec is None:
+        return ()
+    for next_size in _sizes():
+        following = fastest(next_size, spec)
         if following is not None and following != spec:
-            ranges.append(
-                Range(spec, _crossover(model, specs, devices, itemsize, (size, next_size), spec))
-            )
+            ranges.append(Range(spec, _crossover(fastest, size, next_size, spec)))
             spec = following
         size = next_size
     return (*ranges, Range(spec, None))
 
 
 def _sizes() -> list[int]:
-    sizes: list[int] = []
-    step = 0
-    while not sizes or sizes[-1] < _LARGEST:
-        sizes.append(round(_SMALLEST * 2 ** (step / _STEPS_PER_DOUBLING)))
-        step += 1
-    return sizes
+    steps = round(math.log2(_LARGEST / _SMALLEST) * _STEPS_PER_DOUBLING)
+    return [round(_SMALLEST * 2 ** (step / _STEPS_PER_DOUBLING)) for step in range(1, steps + 1)]
 
 
 def _crossover(
-    model: CostModel,
-    specs: Sequence[AllReduceSpec],
-    devices: int,
-    itemsize: int,
-    between: tuple[int, int],
-    before: str,
+    fastest: Callable[[int, str | None], str | None], low: int, high: int, before: str
 ) -> int:
-    low, high = between
-    while high > low * _ACCURACY and high - low > itemsize:
+    """The smallest size, nearly, at which another spec than `before` is the fastest."""
+    while high > low * _ACCURACY and high - low > 1:
         middle = (low + high) // 2
-        if _fastest(model, specs, devices, itemsize, middle) == before:
+        if fastest(middle, before) == before:
             low = middle
         else:
             high = middle
@@ -89,15 +84,22 @@ def _crossover(
 
 
 def _fastest(
-    model: CostModel, specs: Sequence[AllReduceSpec], devices: int, itemsize: int, size: int
+    model: CostModel,
+    specs: Sequence[AllReduceSpec],
+    devices: int,
+    tensor: Tensor,
+    known: str | None,
 ) -> str | None:
-    tensors = (Tensor(max(1, size // itemsize), itemsize),)
-    found: tuple[float, str] | None = None
+    """The fastest spec; `known` if no other is clearly faster."""
+    times: dict[str, float] = {}
     for spec in specs:
         try:
-            seconds = model.seconds(spec, tensors, devices, Packing())
+            times[str(spec)] = model.seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             continue
-        if found is None or seconds < found[0]:
-            found = (seconds, str(spec))
-    return None if found is None else found[1]
+    if not times:
+        return None
+    best = min(times, key=lambda name: times[name])
+    if known in times and times[best] > _CLEARLY * times[known]:
+        return known
+    return best
