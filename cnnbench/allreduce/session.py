@@ -12,6 +12,7 @@ from cnnbench.allreduce import table
 from cnnbench.allreduce.plan import make_plan
 from cnnbench.allreduce.record import AllReduceRecord, Copying, Devices, Point
 from cnnbench.allreduce.results import Results
+from cnnbench.allreduce.unused import unused_notices
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.native_log import without_chatter
 from cnnbench.params.allreduce import AllReduceParams
@@ -79,6 +80,8 @@ class AllReduceBench:
           BenchmarkError: sums were wrong or a reduction failed; the files say which.
           KeyboardInterrupt: the files hold what was measured.
         """
+        for notice in unused_notices(self.params, self.plan, self._explicit):
+            self._messages.notice(notice)
         self._results.prepare()
         places = self._start()
         try:
