@@ -148,3 +148,14 @@ def test_wheel_holds_every_source_file(wheel_names):
     for suite in (ROOT / "configs").glob("*.yaml"):
         assert f"cnnbench/configs/{suite.name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
+
+
+def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = "import cnnbench.sweep.suites as s; print(s.find('smoke')); print(*s.names())"
+    done = _python(tmp_path, "-c", f"import sys; sys.path.insert(0, 'site'); {code}")
+    assert done.returncode == 0, done.stderr
+    path, names = done.stdout.splitlines()
+    assert path == "site/cnnbench/configs/smoke.yaml"
+    assert "leading_indicators" in names.split()

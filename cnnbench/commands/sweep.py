@@ -39,9 +39,9 @@ Flags:
   --list                  list the configurations and run nothing
   --dry_run               list the runs with their commands and run nothing
 
-Exit status: 0 all runs went well and all bounds hold, 1 a bound is violated, 2 wrong use,
-3 a bound could not be judged, 4 a run failed (it is recorded, the others went on),
-130 interrupted (go on with --resume).
+Exit status: 0 all runs went well and all bounds hold; 1 a bound is violated, whatever else
+there is; 4 a run failed (it is recorded, the others went on); 3 a bound could not be judged;
+2 wrong use; 130 interrupted (go on with --resume).
 """
 
 

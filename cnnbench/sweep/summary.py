@@ -106,15 +106,15 @@ def summarise(cases: Sequence[Case], results: Iterable[Result]) -> tuple[Row, ..
 def exit_code(rows: Iterable[Row]) -> ExitCode:
     """The exit code of a sweep.
 
-    FAILED if a run failed, for then its bounds have not been judged on all runs; else
-    REGRESSION if a bound is violated, else INCONCLUSIVE if one could not be judged, else OK.
+    As of ``cnnbench compare``: REGRESSION if a bound is violated, whatever else there is; else
+    FAILED if a run failed; else INCONCLUSIVE if a bound could not be judged; else OK.
     """
     listed = list(rows)
     words = {verdict.word for row in listed for verdict in row.verdicts}
-    if any(row.failed for row in listed):
-        return ExitCode.FAILED
     if VIOLATED in words:
         return ExitCode.REGRESSION
+    if any(row.failed for row in listed):
+        return ExitCode.FAILED
     return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
 
 

@@ -89,10 +89,11 @@ def test_bounds_are_of_the_median_over_the_processes(rows, bounds, code, cell):
     assert table(made)[1].endswith(f"3 ok  {cell}")
 
 
-def test_a_failed_run_counts_before_a_violated_bound(rows):
+def test_a_violated_bound_counts_before_a_failed_run_and_that_before_an_unknown(rows):
     made = rows(BOUNDED % "{throughput: {min: 99}}", {"a": [0.2, None]})
-    assert exit_code(made) == 4
+    assert exit_code(made) == 1
     assert "below 99" in table(made)[1]
+    assert exit_code(rows(BOUNDED % "{mfu: {min: 1}}", {"a": [0.2, None]})) == 4
 
 
 def test_a_loss_that_is_no_number_is_within_no_bound(rows):
