@@ -10,12 +10,13 @@ COMMANDS: dict[str, str] = {
     "data": "make and check data sets",
     "allreduce": "measure and check reductions between devices by themselves",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
+    "ab": "measure two sides in turn and judge the second against the first",
     "sweep": "run a suite of configurations, each run in a process of its own",
     "env": "show the machine and software a record would name",
 }
 """Name and one line of help; the module is cnnbench.commands.<name>, with main(argv) -> int."""
 
-NOT_YET: tuple[str, ...] = ("launch", "ab", "report", "history")
+NOT_YET: tuple[str, ...] = ("launch", "report", "history")
 """Commands that are planned and answer "not available yet"."""
 
 
