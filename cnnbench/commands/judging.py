@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,8 @@ class Judging:
     """What `JudgingFlags` come to.
 
     Attributes:
-      policy: the constants.
+      threshold: in per cent, None for the policy's own.
+      alpha: level, None for the policy's own.
       metrics: names; the first is what it is about.
       allow_different: facts, groups and patterns.
       baseline_aa: path of A/A runs, or None.
@@ -60,7 +61,8 @@ class Judging:
       output: file that takes the format in place of stdout, or None.
     """
 
-    policy: Policy
+    threshold: float | None
+    alpha: float | None
     metrics: tuple[str, ...]
     allow_different: tuple[str, ...]
     baseline_aa: str | None
@@ -82,13 +84,26 @@ class Judging:
 
             resolve_output("output", values["output"])
         return cls(
-            policy=_policy(values["threshold"], values["alpha"]),
+            threshold=values["threshold"],
+            alpha=values["alpha"],
             metrics=metrics,
             allow_different=_names(values["allow_different"]),
             baseline_aa=values["baseline_aa"],
             format=values["format"],
             output=values["output"],
         )
+
+    @property
+    def policy(self) -> Policy:
+        """The constants; imported late, so that wrong flags are refused at once."""
+        from cnnbench.comparison import Policy
+
+        policy = Policy()
+        if self.threshold is not None:
+            policy = policy.replace(threshold=self.threshold / 100)
+        if self.alpha is not None:
+            policy = policy.replace(alpha=self.alpha)
+        return policy
 
     def load_aa(self) -> Loaded | None:
         """The A/A runs; None if there are none to take.
@@ -104,16 +119,9 @@ class Judging:
         Raises:
           FlagError: names one.
         """
-        from cnnbench.comparison.comparability import known_facts
-        from cnnbench.comparison.facts import FACTS, GROUPS, allowed
-
-        names = self.allow_different
-        known = {*FACTS, *GROUPS, *known_facts(records)} if names else set()
-        for name in names:
-            if not any(allowed(one, (name,)) for one in known):
-                close = difflib.get_close_matches(name, sorted(known), n=1)
-                hint = f"did you mean {close[0]}?" if close else "cnnbench env names the facts"
-                raise FlagError("allow_different", name, f"no such fact; {hint}")
+        for name, close in unknown_facts(self.allow_different, records).items():
+            hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
+            raise FlagError("allow_different", name, f"no such fact; {hint}")
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table.
@@ -158,6 +166,18 @@ def load(path: str) -> Loaded:
     return loaded
 
 
+def unknown_facts(names: Iterable[str], records: Sequence[RunRecord]) -> dict[str, str]:
+    """Names that stand for no fact of these runs, no flag and no group, with the nearest one."""
+    from cnnbench.comparison.comparability import known_facts
+    from cnnbench.comparison.facts import FACTS, GROUPS, allowed
+    from cnnbench.params import FLAGS
+
+    flags = (spec.name for spec in FLAGS)
+    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(records)})
+    unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
+
+
 def _metrics(text: str) -> tuple[str, ...]:
     names = _names(text)
     for name in names:
@@ -166,17 +186,6 @@ def _metrics(text: str) -> tuple[str, ...]:
     if not names:
         raise FlagError("metrics", "", f"must name some of {', '.join(_METRICS)}")
     return tuple(dict.fromkeys(names))
-
-
-def _policy(threshold: float | None, alpha: float | None) -> Policy:
-    from cnnbench.comparison import Policy
-
-    policy = Policy()
-    if threshold is not None:
-        policy = policy.replace(threshold=threshold / 100)
-    if alpha is not None:
-        policy = policy.replace(alpha=alpha)
-    return policy
 
 
 def _names(text: str) -> tuple[str, ...]:

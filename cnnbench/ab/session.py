@@ -1,0 +1,299 @@
+"""Runs the pairs of an experiment until its verdict is clear."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.ab.child import Sample, run_once
+from cnnbench.ab.differing import differing
+from cnnbench.ab.looks import Look
+from cnnbench.ab.results import SIDES, Results
+from cnnbench.ab.side import Side
+from cnnbench.comparison import METRICS, Comparison, Policy, Verdict, compare_records
+from cnnbench.comparison.metrics import throughput
+from cnnbench.record import RunRecord
+from cnnbench.signals import uninterrupted
+from cnnbench.sweep.process import GRACE_SECONDS
+from cnnbench.sweep.reporter import Reporter
+
+_CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
+# More pairs cannot change these.
+_HOPELESS = (Verdict.FAILED, Verdict.NOT_COMPARABLE, Verdict.MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is measured and how it is judged.
+
+    Attributes:
+      a, b: the sides; A is BASE, B is NEW.
+      looks: after how many pairs a verdict may be given; the last one ends it.
+      stop_early: a look that is clear ends it, too.
+      seed: of the order within pairs.
+      burn_in: processes of each side before the first pair that do not count.
+      cool_down: seconds between processes.
+      timeout: seconds for each process.
+      policy: the constants; its alpha is that of all looks together.
+      metrics: what is judged; the first decides.
+      allow_different: facts that may differ besides those that the sides are about.
+      aa: A/A runs, to take the spread from.
+    """
+
+    a: Side
+    b: Side
+    looks: tuple[Look, ...]
+    stop_early: bool = True
+    seed: int
+    burn_in: int = 1
+    cool_down: float = 0.0
+    timeout: float
+    policy: Policy = field(default_factory=Policy)
+    metrics: tuple[str, ...] = tuple(METRICS)
+    allow_different: tuple[str, ...] = ()
+    aa: tuple[RunRecord, ...] | None = None
+
+    @property
+    def pairs(self) -> int:
+        """At most."""
+        return self.looks[-1].pairs
+
+    def sides(self) -> dict[str, Side]:
+        """By name."""
+        return dict(zip(SIDES, (self.a, self.b), strict=True))
+
+    def allowed(self) -> tuple[str, ...]:
+        """All facts that may differ."""
+        return (*differing(self.a, self.b), *self.allow_different)
+
+    def compare(
+        self, base: Iterable[RunRecord], new: Iterable[RunRecord], alpha: float
+    ) -> Comparison:
+        """Judges pairs at a level."""
+        return compare_records(
+            base,
+            new,
+            self.policy.replace(alpha=alpha),
+            metrics=self.metrics,
+            allow_different=self.allowed(),
+            aa=self.aa,
+            paired=True,
+            base_label=f"A: {self.a.description()}",
+            new_label=f"B: {self.b.description()}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """How an experiment ended.
+
+    Attributes:
+      comparison: of all complete pairs.
+      alpha: the level it was judged at.
+      failure: what went wrong, or "".
+      interrupted: whether somebody ended it.
+    """
+
+    comparison: Comparison
+    alpha: float
+    failure: str = ""
+    interrupted: bool = False
+
+
+class _Failed(Exception):
+    """A process failed; both sides have their record."""
+
+
+class Session:
+    """One experiment.
+
+    Args:
+      experiment: what to do.
+      results: takes the records.
+      reporter: progress.
+      facts: about this machine, for processes that leave no record.
+      grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        results: Results,
+        reporter: Reporter,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        self._experiment = experiment
+        self._results = results
+        self._reporter = reporter
+        self._facts = facts or {}
+        self._grace = grace
+        self._coins = random.Random(experiment.seed)
+        self._records: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
+        self._seconds: list[float] = []
+        self._total = 2 * (experiment.burn_in + experiment.pairs)
+
+    def run(self) -> Finding:
+        """Measures, and judges what was measured, also after an interrupt or a failure.
+
+        Raises:
+          BenchmarkError: results cannot be written, or no process can be started.
+        """
+        self._note_start()
+        failure, interrupted, alpha = "", False, self._experiment.looks[0].alpha
+        try:
+            for number in range(1, self._experiment.burn_in + 1):
+                self._burn_in(number)
+            alpha = self._measure()
+        except _Failed as error:
+            failure = str(error)
+        except KeyboardInterrupt:
+            interrupted = True
+        pairs = len(self._records["a"])
+        if failure or interrupted:
+            alpha = next((k.alpha for k in self._experiment.looks if k.pairs >= pairs), alpha)
+        comparison = self._compare(alpha)
+        self._results.note(
+            "end",
+            pairs=pairs,
+            alpha=alpha,
+            verdicts=[entry.main.verdict.value for entry in comparison.entries],
+            failure=failure,
+            interrupted=interrupted,
+        )
+        return Finding(comparison=comparison, alpha=alpha, failure=failure, interrupted=interrupted)
+
+    def _measure(self) -> float:
+        """Runs pairs up to the look that ends it; returns the level of that look."""
+        looks = {look.pairs: look for look in self._experiment.looks}
+        for number in range(1, self._experiment.pairs + 1):
+            self._pair(number)
+            if number == 1 and self._is_hopeless():
+                break
+            look = looks.get(number)
+            if look is not None and self._is_clear(look):
+                return look.alpha
+        return self._experiment.looks[-1].alpha
+
+    def _is_hopeless(self) -> bool:
+        """Whether the very first pair shows that there will be no verdict."""
+        comparison = self._compare(self._experiment.looks[0].alpha)
+        return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
+
+    def _is_clear(self, look: Look) -> bool:
+        comparison = self._compare(look.alpha)
+        results = [entry.main for entry in comparison.entries]
+        verdicts = [result.verdict.value for result in results]
+        self._results.note("look", pairs=look.pairs, alpha=look.alpha, verdicts=verdicts)
+        last = look.pairs == self._experiment.pairs
+        clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
+        if not last:
+            told = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
+            after = "enough" if clear else "going on"
+            self._reporter.line(f"after {look.pairs} pairs {told}; {after}")
+        return clear or last
+
+    def _burn_in(self, number: int) -> None:
+        names = {side: f"burn-in-{number}-{side}" for side in SIDES}
+        order = self._order()
+        samples = {
+            side: self._sample(names[side], side, f"burn-in {number} {side.upper()}")
+            for side in order
+        }
+        self._check(names, samples)
+
+    def _pair(self, number: int) -> None:
+        order = self._order()
+        names = {side: f"{number:04d}-{side}" for side in SIDES}
+        samples = {}
+        for position, side in enumerate(order, start=1):
+            label = f"pair {number} {side.upper()}"
+            place = {"pair": number, "position": position}
+            samples[side] = self._sample(names[side], side, label, place)
+        self._check(names, samples)
+        self._accept(names, samples)
+
+    def _check(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
+        """Ends the experiment if a process of a pair failed; keeps the records that say so."""
+        problems = [f"{side.upper()}: {samples[side].problem}" for side in SIDES]
+        problems = [text for text in problems if not text.endswith(": ")]
+        if problems:
+            self._accept(names, samples)
+            raise _Failed("; ".join(problems))
+
+    def _accept(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
+        # Both or none: half a pair would make all the others unequal in number.
+        with uninterrupted():
+            for side in SIDES:
+                self._results.accept(names[side], side)
+                self._records[side].append(samples[side].record)
+
+    def _order(self) -> Sequence[str]:
+        return SIDES if self._coins.random() < 0.5 else SIDES[::-1]
+
+    def _sample(
+        self, name: str, side: str, label: str, place: Mapping[str, Any] | None = None
+    ) -> Sample:
+        index = len(self._seconds) + 1
+        if index > 1 and self._experiment.cool_down:
+            time.sleep(self._experiment.cool_down)
+        self._reporter.started(index, self._total, label)
+        sample = run_once(
+            self._experiment.sides()[side],
+            self._results.pending(name),
+            self._results.log(name),
+            self._experiment.timeout,
+            facts=self._facts,
+            like=self._records[side][-1] if self._records[side] else None,
+            grace=self._grace,
+        )
+        more = {"side": side, "seed": self._experiment.seed, **(place or {})}
+        self._results.keep(name, {**sample.document, "ab": more})
+        self._seconds.append(sample.seconds)
+        speed = throughput(sample.record)
+        self._results.note(
+            "process",
+            name=name,
+            seconds=round(sample.seconds, 3),
+            images_per_sec=speed,
+            problem=sample.problem,
+        )
+        found = sample.problem or ("ok" if speed is None else f"{speed:.1f} images/sec")
+        self._reporter.ended(index, self._total, label, found, sample.seconds, self._left(index))
+        return sample
+
+    def _left(self, done: int) -> float:
+        """Seconds that all the other processes will take, if none is saved."""
+        mean = sum(self._seconds) / len(self._seconds)
+        return (self._total - done) * (mean + self._experiment.cool_down)
+
+    def _compare(self, alpha: float) -> Comparison:
+        return self._experiment.compare(self._records["a"], self._records["b"], alpha)
+
+    def _note_start(self) -> None:
+        experiment = self._experiment
+        sides = {
+            name: {
+                "flags": side.flags,
+                "python": side.python,
+                "checkout": side.checkout,
+                "revision": side.revision,
+                # Not their values: they may be secrets.
+                "variables": tuple(side.variables),
+            }
+            for name, side in experiment.sides().items()
+        }
+        self._results.note(
+            "ab",
+            sides=sides,
+            seed=experiment.seed,
+            looks=[vars(look) for look in experiment.looks],
+            burn_in=experiment.burn_in,
+            cool_down=experiment.cool_down,
+            timeout=experiment.timeout,
+            allowed=experiment.allowed(),
+        )

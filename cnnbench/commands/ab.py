@@ -1,0 +1,293 @@
+"""``cnnbench ab``: is B slower than A? Measured in turn, a fresh process per sample."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.commands.judging import Judging, JudgingFlags, unknown_facts
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.params import parse_args, parse_command
+from cnnbench.params.declaration import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.ab.session import Experiment, Finding
+    from cnnbench.ab.side import Side
+    from cnnbench.sweep.reporter import Reporter
+
+HELP = """\
+Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
+
+Measures two sides in turn, each sample in a fresh process, the order within every pair by
+chance, and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon
+as a look is clear: after 8 pairs, 12, and so on up to --pairs.
+
+  cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
+  cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
+  cnnbench ab --a_checkout=main --b_checkout=. -- --model=lenet
+
+What a side is; --b_... likewise:
+  --a=FLAGS              flags of its own, in one word
+  --a_python=PATH        an interpreter that has cnnbench installed
+  --a_checkout=DIR|REV   work in this folder, or in a temporary worktree of this git revision;
+                         if it is a checkout of cnnbench, its code runs
+  --a_env=NAME=VALUE     an environment variable; may be repeated
+
+How it is measured:
+  --pairs=N              pairs at most; at least 6 for a verdict [16]
+  --[no]sequential       stop at a look that is clear; --nosequential always runs all pairs [true]
+  --burn_in=N            processes of each side before the first pair that do not count [1]
+  --cool_down=SECONDS    between processes [0]
+  --timeout=SECONDS      for each process [1800]
+  --seed=N               of the order within pairs [random]
+  --results=DIR          where records go: DIR/a and DIR/b [ab-DATE-TIME]
+  --aa                   side A twice: how far do runs of the same thing lie apart? All pairs are
+                         run; cnnbench compare and ab take the answer as --baseline_aa=DIR
+
+How it is judged and printed, as by cnnbench compare: --threshold, --alpha, --metrics,
+--allow_different (what the sides differ in is allowed by itself), --baseline_aa, --format,
+--output.
+
+Exit codes: 0 no regression; 1 B is a regression; 3 inconclusive or not comparable; 4 a process
+failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbFlags:
+    """Flags of the command, those of the verdict apart."""
+
+    a: str = flag("", "Flags of side A.")
+    b: str = flag("", "Flags of side B.")
+    a_python: str | None = flag(None, "Interpreter of side A.")
+    b_python: str | None = flag(None, "Interpreter of side B.")
+    a_checkout: str | None = flag(None, "Folder or git revision of side A.")
+    b_checkout: str | None = flag(None, "Folder or git revision of side B.")
+    pairs: int = flag(16, "Pairs at most.", minimum=1, maximum=1000)
+    sequential: bool = flag(True, "Stop at a look that is clear.")
+    burn_in: int = flag(1, "Processes of each side that do not count.", minimum=0, maximum=100)
+    cool_down: float = flag(0.0, "Seconds between processes.", minimum=0)
+    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
+    seed: int | None = flag(None, "Of the order within pairs.", minimum=0)
+    results: str | None = flag(None, "Where records go.")
+    aa: bool = flag(False, "Side A twice.")
+
+
+_VARIABLES = ("a_env", "b_env")
+
+# A second process would resume what the first has left, or overwrite it.
+_RESERVED = ("result_json", "result_csv", "train_dir")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs an experiment.
+
+    Returns:
+      The exit code that HELP explains.
+
+    Raises:
+      UsageError: wrong flags; nothing has been run.
+      BenchmarkError: results can no longer be written.
+    """
+    rest, variables = _take_variables(argv)
+    words, common = _divide(rest)
+    specs = (*specs_of(AbFlags), *specs_of(JudgingFlags))
+    given, stray = parse_command(words, specs)
+    if stray:
+        raise UsageError(
+            f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
+            "side into --a or --b"
+        )
+    own = {spec.name for spec in specs_of(AbFlags)}
+    options = AbFlags(**{name: value for name, value in given.items() if name in own})
+    judging = Judging.of(given)
+    if options.aa:
+        _refuse_other_side(given, variables)
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.sweep.reporter import Reporter
+
+    reporter = Reporter(sys.stderr)
+    # A job manager's SIGTERM ends it like Ctrl-C: what was measured is judged.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        names = ("a", "a") if options.aa else ("a", "b")
+        a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
+        for notice in dict.fromkeys((*_notices(a), *_notices(b))):
+            reporter.line(notice)
+        experiment = _experiment(options, judging, a, b)
+        return _run(experiment, options, judging, reporter)
+
+
+def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The command line without --a_env and --b_env, and what they say, by side."""
+    found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return [*rest, word, *words], found
+        name, equals, text = word.lstrip("-").partition("=")
+        if not word.startswith("-") or name not in _VARIABLES:
+            rest.append(word)
+            continue
+        if not equals:
+            text = next(words, "")
+        variable, equals, value = text.partition("=")
+        if not equals or not variable:
+            raise FlagError(name, text, "must be NAME=VALUE")
+        found[name[0]][variable] = value
+    return rest, found
+
+
+def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What stands before -- and what behind it."""
+    if "--" not in argv:
+        return argv, ()
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str]]) -> None:
+    if variables["b"]:
+        given = {**given, "b_env": "..."}
+    for name in (name for name in ("b", "b_python", "b_checkout", "b_env") if name in given):
+        raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
+
+
+@contextlib.contextmanager
+def _side(
+    name: str, options: AbFlags, variables: dict[str, str], common: Sequence[str]
+) -> Iterator[Side]:
+    """A side, with the checkout it needs."""
+    from cnnbench.ab.checkout import checked_out
+    from cnnbench.ab.side import Side
+
+    try:
+        own = tuple(shlex.split(getattr(options, name)))
+    except ValueError as error:
+        raise FlagError(name, getattr(options, name), f"is no list of flags: {error}") from None
+    flags = (*(common[1:] if common[:1] == ("run",) else common), *own)
+    python, checkout = (getattr(options, f"{name}_{what}") for what in ("python", "checkout"))
+    if python is not None:
+        python = _interpreter(f"{name}_python", python)
+    with contextlib.ExitStack() as stack:
+        folder = None
+        if checkout is not None:
+            folder = stack.enter_context(checked_out(f"{name}_checkout", checkout))
+        yield Side(
+            flags=flags,
+            own=own,
+            python=python,
+            checkout=folder,
+            revision=checkout,
+            variables=variables,
+        )
+
+
+def _interpreter(flag: str, text: str) -> str:
+    """An absolute path; links are not followed, that would leave a virtual environment."""
+    found = shutil.which(text)
+    if found is None:
+        raise FlagError(flag, text, "is no program that can be started")
+    return os.path.abspath(found)
+
+
+def _notices(side: Side) -> tuple[str, ...]:
+    """What is to be said about flags; refuses wrong ones as far as this cnnbench knows them."""
+    for word in side.flags:
+        name, _, value = word.lstrip("-").partition("=")
+        if name in _RESERVED and word.startswith("-"):
+            raise FlagError(name, value, "cannot go with ab; it keeps a record of each process")
+    return parse_args(side.flags).notices if side.is_this_cnnbench else ()
+
+
+def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experiment:
+    from cnnbench.ab.looks import looks
+    from cnnbench.ab.session import Experiment
+
+    loaded = judging.load_aa()
+    judging.check_facts(() if loaded is None else loaded.records)
+    seed = options.seed
+    return Experiment(
+        a=a,
+        b=b,
+        looks=looks(options.pairs, judging.policy.alpha, options.sequential and not options.aa),
+        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        burn_in=options.burn_in,
+        cool_down=options.cool_down,
+        timeout=options.timeout,
+        policy=judging.policy,
+        metrics=judging.metrics,
+        allow_different=judging.allow_different,
+        aa=None if loaded is None else loaded.records,
+    )
+
+
+def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: Reporter) -> int:
+    from cnnbench import environment
+    from cnnbench.ab.results import Results
+    from cnnbench.ab.session import Session
+    from cnnbench.comparison import processes_needed
+
+    last = experiment.policy.replace(alpha=experiment.looks[-1].alpha)
+    needed = processes_needed(last, paired=True)
+    if experiment.pairs < needed and not options.aa:
+        reporter.line(f"warning: a verdict needs at least {needed} pairs, not {experiment.pairs}")
+    results = Results(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}")
+    reporter.line(f"A {experiment.a.description()}")
+    reporter.line(f"B {experiment.b.description()}")
+    reporter.line(f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}")
+    finding = Session(experiment, results, reporter, facts=environment.collect()).run()
+    judging.write(finding.comparison)
+    if finding.failure:
+        reporter.line(f"error: {finding.failure}; see {results.log('*')}")
+    if options.aa and not finding.failure:
+        _tell_spread(experiment, finding, str(results.folder), reporter)
+    _tell_again(experiment, finding, results.folder, judging, reporter)
+    if finding.interrupted:
+        reporter.line("error: interrupted")
+        return ExitCode.INTERRUPTED
+    if finding.failure:
+        return ExitCode.FAILED
+    return ExitCode.OK if options.aa else finding.comparison.exit_code
+
+
+def _tell_spread(experiment: Experiment, finding: Finding, folder: str, reporter: Reporter) -> None:
+    """What an A/A measurement is made for, by metric."""
+    from cnnbench.ab.spread import lines
+
+    for line in lines(finding.comparison, experiment.policy):
+        reporter.line(line)
+    reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={folder}")
+
+
+def _tell_again(
+    experiment: Experiment, finding: Finding, folder: Path, judging: Judging, reporter: Reporter
+) -> None:
+    """The command that comes to the same verdict from the files."""
+    from cnnbench.comparison import METRICS, Policy
+
+    usual, policy = Policy(), experiment.policy
+    flags = ["--paired"]
+    flags += [] if finding.alpha == usual.alpha else [f"--alpha={finding.alpha!r}"]
+    if policy.threshold != usual.threshold:
+        flags.append(f"--threshold={100 * policy.threshold!r}")
+    records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
+    allowed = dict.fromkeys(experiment.allowed())
+    names = [name for name in allowed if name not in unknown_facts(allowed, records)]
+    flags += [f"--allow_different={','.join(names)}"] if names else []
+    flags += [f"--baseline_aa={judging.baseline_aa}"] if judging.baseline_aa else []
+    if judging.metrics != tuple(METRICS):
+        flags.append(f"--metrics={','.join(judging.metrics)}")
+    command = shlex.join(["cnnbench", "compare", f"{folder}/a", f"{folder}/b", *flags])
+    reporter.line(f"the same from the files: {command}")

@@ -1,0 +1,222 @@
+"""Whole experiments with processes that only write records."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from itertools import pairwise
+
+import pytest
+
+from cnnbench.ab.looks import looks
+from cnnbench.ab.results import Results
+from cnnbench.ab.session import Experiment, Session
+from cnnbench.comparison import Verdict, compare_records, load_records
+from cnnbench.errors import ExitCode, FlagError
+from cnnbench.record import RunRecord
+from cnnbench.sweep.reporter import Reporter
+
+PATIENCE = 30.0
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Run:
+    """An experiment that has been run."""
+
+    def __init__(self, folder, a, b, *, pairs=8, alpha=0.04, sequential=True, **more):
+        self.folder = folder / "results"
+        self.errors = io.StringIO()
+        settings = {"seed": 1, "burn_in": 0, "timeout": PATIENCE, **more}
+        self.experiment = Experiment(
+            a=a, b=b, looks=looks(pairs, alpha, sequential=sequential), **settings
+        )
+        results = Results(str(self.folder))
+        self.finding = Session(self.experiment, results, Reporter(self.errors), grace=1.0).run()
+
+    @property
+    def verdict(self):
+        (entry,) = self.finding.comparison.entries
+        return entry.main.verdict
+
+    def journal(self, event):
+        lines = (self.folder / "journal.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["event"] == event]
+
+    def names(self, folder):
+        return sorted(path.stem for path in (self.folder / folder).iterdir())
+
+
+def test_slower_is_found_at_the_first_look_and_from_the_files_too(tmp_path, side):
+    run = Run(tmp_path, side(speed=100), side(speed=90, salt="b"), pairs=16)
+    assert run.verdict is Verdict.SLOWER
+    assert run.finding.comparison.exit_code is ExitCode.REGRESSION
+    assert run.finding.alpha == pytest.approx(0.01)
+    assert run.names("a") == [f"{n:04d}-a" for n in range(1, 9)]
+    assert run.names("b") == [f"{n:04d}-b" for n in range(1, 9)]
+    assert run.names("discarded") == []
+    base, new = (load_records([run.folder / name]).records for name in "ab")
+    policy = run.experiment.policy.replace(alpha=run.finding.alpha)
+    again = compare_records(base, new, policy, paired=True)
+    assert again.entries[0].main == run.finding.comparison.entries[0].main
+    assert "after 8 pairs slower" in run.errors.getvalue()
+
+
+def test_a_look_that_is_not_clear_goes_on_to_the_last(tmp_path, side):
+    noisy = {"scatter": 0.2}
+    run = Run(tmp_path, side(**noisy), side(**noisy, salt="b"), pairs=10)
+    assert [look["pairs"] for look in run.journal("look")] == [8, 10]
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert len(run.names("a")) == 10
+    assert "going on" in run.errors.getvalue()
+
+
+def test_without_looks_all_pairs_are_run_at_the_full_level(tmp_path, side):
+    run = Run(tmp_path, side(), side(speed=80), pairs=9, sequential=False)
+    assert run.verdict is Verdict.SLOWER
+    assert run.finding.alpha == 0.04
+    assert len(run.names("b")) == 9
+
+
+def test_the_order_within_pairs_is_drawn_and_told(tmp_path, side):
+    run = Run(tmp_path, side(), side(salt="b"), pairs=8, sequential=False, seed=3)
+    names = [one["name"] for one in run.journal("process")]
+    firsts = [name[-1] for name in names[::2]]
+    assert {"a", "b"} == set(firsts)
+    assert all(one[:4] == other[:4] for one, other in zip(names[::2], names[1::2], strict=True))
+    (start,) = run.journal("ab")
+    assert start["seed"] == 3
+    document = json.loads((run.folder / "a" / "0002-a.json").read_text())
+    expected = 1 + names[2:4].index("0002-a")
+    assert document["ab"] == {"side": "a", "seed": 3, "pair": 2, "position": expected}
+    again = Run(tmp_path / "again", side(), side(salt="b"), pairs=8, sequential=False, seed=3)
+    assert [one["name"] for one in again.journal("process")] == names
+
+
+def test_burn_in_is_measured_and_does_not_count(tmp_path, side):
+    run = Run(tmp_path, side(), side(speed=99, salt="b"), pairs=6, burn_in=2)
+    assert run.names("discarded") == [f"burn-in-{n}-{s}" for n in (1, 2) for s in "ab"]
+    assert len(run.names("a")) == len(run.names("b")) == 6
+    assert len(run.finding.comparison.entries[0].base) == 6
+    assert "[1/16] burn-in 1" in run.errors.getvalue()
+
+
+def test_progress_tells_figures_and_the_time_left(tmp_path, side):
+    run = Run(tmp_path, side(wait=0.1), side(wait=0.1, salt="b"), pairs=6)
+    lines = [line for line in run.errors.getvalue().splitlines() if line.startswith("[")]
+    assert len(lines) == 12
+    assert lines[0].startswith("[1/12] pair 1 ")
+    assert " images/sec (" in lines[0]
+    assert "ETA" in lines[0]
+    assert "ETA" not in lines[-1]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("failing", ["a", "b"])
+def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side, failing, crash):
+    sides = {
+        name: side(fail=[f"0003-{name}"] if name == failing else [], crash=crash, salt=name)
+        for name in "ab"
+    }
+    run = Run(tmp_path, sides["a"], sides["b"])
+    assert run.verdict is Verdict.FAILED
+    assert run.finding.comparison.exit_code is ExitCode.FAILED
+    word = "ended by SIGSEGV; its last words: segmentation violation" if crash else "no good"
+    assert run.finding.failure == f"{failing.upper()}: {word}"
+    assert len(run.names("a")) == len(run.names("b")) == 3
+    assert len(run.journal("process")) == 6
+
+
+def test_a_failure_in_the_burn_in_is_one(tmp_path, side):
+    run = Run(tmp_path, side(), side(fail=["burn-in-1-b"]), burn_in=1)
+    assert run.finding.failure == "B: no good"
+    assert run.finding.comparison.exit_code is ExitCode.FAILED
+
+
+def test_a_process_that_hangs_is_a_failure(tmp_path, side):
+    run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.5)
+    assert run.finding.failure.startswith("B: killed after 1 s") or "2 s" in run.finding.failure
+    assert run.verdict is Verdict.FAILED
+
+
+def test_sides_on_unlike_machines_are_told_after_one_pair(tmp_path, side):
+    run = Run(tmp_path, side(), side(facts={"cpu_model": "Slow CPU"}))
+    assert run.verdict is Verdict.NOT_COMPARABLE
+    assert len(run.names("a")) == 1
+    assert run.finding.comparison.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_flags_of_the_sides_may_differ(tmp_path, side):
+    a, b = side("--precision=fp32"), side("--precision=bf16", speed=170, salt="b")
+    run = Run(tmp_path, a, b)
+    assert run.verdict is Verdict.FASTER
+    assert run.finding.comparison.base_label == "A: --precision=fp32, python " + (
+        f"{a.python}, variable FAKE"
+    )
+
+
+def test_an_interrupt_keeps_whole_pairs_and_judges_them(tmp_path, side):
+    a, b = side(interrupt=["0007-a"]), side(speed=80, interrupt=["0007-b"])
+    run = Run(tmp_path, a, b, pairs=8, sequential=False)
+    assert run.finding.interrupted
+    assert len(run.names("a")) == len(run.names("b")) == 6
+    assert run.verdict is Verdict.SLOWER  # six pairs reach p = 0.031
+    (end,) = run.journal("end")
+    assert end["interrupted"] is True
+    assert len(run.journal("process")) == 12
+
+
+def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(tmp_path, side):
+    probe = Run(tmp_path / "probe", side(), side(salt="b"), pairs=3)
+    second = probe.journal("process")[5]["name"]
+    run = Run(tmp_path, side(interrupt=[second]), side(salt="b", interrupt=[second]), pairs=3)
+    assert run.names("discarded") == [probe.journal("process")[4]["name"]]
+    assert len(run.names("a")) == len(run.names("b")) == 2
+    assert run.verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_interrupt_before_anything_was_measured(tmp_path, side):
+    run = Run(tmp_path, side(interrupt=["0001-a"]), side(interrupt=["0001-b"]))
+    assert run.finding.interrupted
+    assert run.finding.comparison.entries == ()
+
+
+def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
+    trace = tmp_path / "trace"
+    run = Run(tmp_path, side(side_effect=str(trace)), side(side_effect=str(trace)), pairs=3)
+    names = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert names == [one["name"] for one in run.journal("process")]
+    times = [one["time"] for one in run.journal("process")]
+    assert all(one <= other for one, other in pairwise(times))
+
+
+def test_cool_down_is_kept_between_processes(tmp_path, side, monkeypatch):
+    slept = []
+    monkeypatch.setattr("cnnbench.ab.session.time.sleep", slept.append)
+    Run(tmp_path, side(), side(salt="b"), pairs=2, cool_down=7.5)
+    assert slept == [7.5] * 3
+
+
+def test_values_of_variables_are_told_nowhere(tmp_path, side):
+    run = Run(tmp_path, side(secret="hunter2"), side(secret="hunter2", salt="b"), pairs=1)
+    for path in run.folder.rglob("*"):
+        assert path.is_dir() or "hunter2" not in path.read_text()
+    assert "hunter2" not in run.errors.getvalue()
+
+
+def test_a_folder_with_results_is_refused(tmp_path):
+    (tmp_path / "old.json").touch()
+    with pytest.raises(FlagError, match="is not empty"):
+        Results(str(tmp_path))
+    (tmp_path / "old.json").unlink()
+    Results(str(tmp_path))
+    with pytest.raises(FlagError, match="cannot be used"):
+        Results(os.devnull)
+
+
+def test_records_of_a_failed_process_are_sound(tmp_path, side):
+    run = Run(tmp_path, side(fail=["0001-a"], crash=True), side())
+    record = RunRecord.from_json((run.folder / "a" / "0001-a.json").read_bytes())
+    assert record.status == "failed"
+    assert record.command[:2] == ("cnnbench", "run")

@@ -1,0 +1,226 @@
+"""cnnbench ab: from the command line to a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.params import Params
+from cnnbench.record import Batch, Placement, RunRecord
+from cnnbench.record_codec import encode
+
+pytestmark = pytest.mark.timeout(180)
+
+# An interpreter that writes a record; the variable SPEED says how fast it was.
+_FAKE = """\
+    import json, os, sys, uuid
+    record = [w.partition("=")[2] for w in sys.argv if w.startswith("--result_json=")][-1]
+    with open(os.environ["TEMPLATE"]) as file:
+        document = json.load(file)
+    document["run_id"] = uuid.uuid4().hex
+    speed = float(os.environ.get("SPEED", 100)) * (1 + int(uuid.uuid4().hex[:2], 16) / 1e5)
+    if "--variable_update=replicated" in sys.argv:
+        document["config"]["variable_update"] = "replicated"
+    document["step_seconds"] = [8 / speed] * 3
+    document["environment"]["folder"] = os.getcwd()
+    if speed < 1:
+        sys.exit("too slow to measure")
+    with open(record, "w") as file:
+        json.dump(document, file)
+"""
+
+
+@pytest.fixture
+def python(tmp_path, monkeypatch):
+    record = RunRecord(
+        run_id="0",
+        started_at="2026-11-20T00:00:00+00:00",
+        status="ok",
+        command=("cnnbench",),
+        config=encode(Params(model="lenet").as_dict()) | {"batch_size": 8, "device": "cpu"},
+        placement=Placement(
+            device="cpu",
+            devices=("/device:CPU:0",),
+            num_towers=1,
+            num_workers=1,
+            variable_update="parameter_server",
+        ),
+        batch=Batch(per_device=8, global_=8),
+        step_seconds=(0.08,) * 3,
+    )
+    (tmp_path / "template.json").write_text(record.to_json())
+    monkeypatch.setenv("TEMPLATE", str(tmp_path / "template.json"))
+    path = tmp_path / "python"
+    path.write_text(f"#!{sys.executable} -IS\n{textwrap.dedent(_FAKE)}")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def ab(python, tmp_path, monkeypatch):
+    """Runs the command with both sides' processes faked."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, results="results"):
+        sides = [f"--a_python={python}", "--burn_in=0", f"--results={results}"]
+        sides += [] if "--aa" in arguments else [f"--b_python={python}"]
+        return cli.main(["ab", *sides, *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize(("speed", "status"), [(90, 1), (100, 0), (120, 0)])
+def test_the_verdict_is_the_exit_code(ab, capsys, speed, status):
+    assert ab(f"--b_env=SPEED={speed}") == status
+    out, err = capsys.readouterr()
+    assert {90: "- slower", 100: "= same", 120: "+ faster"}[speed] in out
+    assert "after 8 pairs" in err
+
+
+@pytest.mark.parametrize("more", [(), ("--threshold=12",), ("--nosequential", "--alpha=0.02")])
+@pytest.mark.parametrize("speed", [90, 100])
+def test_compare_comes_to_the_same_verdict_from_the_files(ab, capsys, speed, more):
+    status = ab(f"--b_env=SPEED={speed}", "--pairs=9", "--format=json", *more)
+    out, err = capsys.readouterr()
+    command = re.search(r"the same from the files: (.*)", err).group(1)
+    assert cli.main([*shlex.split(command)[1:], "--format=json"]) == status
+    first, second = json.loads(out), json.loads(capsys.readouterr().out)
+    for document in (first, second):
+        del document["base"], document["new"]
+    assert first == second
+
+
+def test_flags_variables_and_python_of_the_sides_may_differ_in_the_files_too(ab, capsys):
+    arguments = ("--b=--variable_update=replicated", "--b_env=SPEED=120", "--pairs=6")
+    assert ab(*arguments, "--", "--model=lenet") == 0
+    out, err = capsys.readouterr()
+    assert "+ faster" in out
+    assert "--allow_different=variable_update" in err
+    assert "SPEED=" not in err
+
+
+def test_output_formats_are_those_of_compare(ab, tmp_path, capsys):
+    assert ab("--b_env=SPEED=50", "--format=markdown", "--output=comment.md", "--pairs=6") == 1
+    assert "| 🔴 slower |" in (tmp_path / "comment.md").read_text(encoding="utf-8")
+    assert "- slower" in capsys.readouterr().out
+
+
+def test_few_pairs_are_warned_of_and_inconclusive(ab, capsys):
+    assert ab("--b_env=SPEED=50", "--pairs=4") == 3
+    out, err = capsys.readouterr()
+    assert "warning: a verdict needs at least 6 pairs, not 4" in err
+    assert "at least 6 pairs" in out
+
+
+def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
+    assert ab("--b_env=SPEED=0.5") == 4
+    out, err = capsys.readouterr()
+    assert "! failed" in out
+    assert "error: B: exit status 1; its last words: too slow to measure" in err
+
+
+def test_aa_measures_the_spread_that_compare_takes(ab, tmp_path, capsys):
+    assert ab("--aa", "--pairs=6", results="aa") == 0
+    err = capsys.readouterr().err
+    spread = re.search(r"A/A spread of throughput: (\d+\.\d) % .*12 processes", err)
+    assert float(spread.group(1)) < 1
+    assert ab("--b_env=SPEED=90", "--baseline_aa=aa", "--format=json") == 1
+    out, err = capsys.readouterr()
+    (entry,) = json.loads(out)["configurations"]
+    assert 0 < entry["results"][0]["noise"] < 0.01
+    assert "--baseline_aa=aa" in err
+
+
+def test_aa_has_one_side(ab, capsys):
+    assert ab("--aa", "--b=--precision=bf16") == 2
+    assert "--b=--precision=bf16: --aa measures side A twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--a=--modell=lenet"], "unknown flag --modell; did you mean --model?"),
+        (["--a=--num_gpus='1"], "--a=--num_gpus='1: is no list of flags"),
+        (["--", "--batch_size=-1"], "--batch_size=-1: must be"),
+        (["--model=lenet"], "unknown flag --model"),
+        (["lenet"], "stray argument 'lenet': flags of both sides go behind --"),
+        (["--a_python=/nowhere/python"], "--a_python=/nowhere/python: is no program"),
+        (["--b_checkout=nothing-of-the-kind"], "is neither a folder nor a revision"),
+        (["--b_checkout=--help"], "is neither a folder nor a revision"),
+        (["--a_env=NAME"], "--a_env=NAME: must be NAME=VALUE"),
+        (["--", "--result_json=x.json"], "--result_json=x.json: cannot go with ab"),
+        (["--b=--train_dir=x"], "--train_dir=x: cannot go with ab"),
+        (["--pairs=0"], "--pairs=0: must be from 1 to 1000"),
+        (["--format=html"], "--format=html: must be one of"),
+        (["--allow_different=cpu_modell"], "no such fact; did you mean cpu_model?"),
+        (["--baseline_aa=nowhere"], "nowhere: no such file or folder"),
+    ],
+)
+def test_wrong_use_is_one_line_and_nothing_is_run(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["ab", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def git(*arguments):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", *who, *arguments], check=True, capture_output=True)
+
+
+def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, capsys, monkeypatch):
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.chdir(repository)
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "first")
+    git("tag", "old")
+    arguments = ("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
+    assert ab(*arguments) == 3
+    first = json.loads((tmp_path / "r" / "a" / "0001-a.json").read_text())
+    folder = first["environment"]["folder"]
+    assert folder != str(repository)
+    assert not os.path.exists(folder)
+    second = json.loads((tmp_path / "r" / "b" / "0001-b.json").read_text())
+    assert second["environment"]["folder"] == str(repository)
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True)
+    assert listed.stdout.count("\n") == 1
+    assert "A checkout old" not in capsys.readouterr().out.splitlines()
+
+
+def test_starts_without_tensorflow_or_pandas():
+    code = (
+        "import sys; from cnnbench import cli; cli.main(['ab', '--help']); "
+        "cli.main(['ab', '--', '--batch_size=x']); "
+        "sys.exit(bool({'tensorflow', 'pandas', 'scipy', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+def test_two_real_processes_of_each_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
+    steps = ["--num_batches=3", "--num_warmup_batches=1", "--peak_flops=1"]
+    arguments = ["--b=--precision=bf16", "--pairs=2", "--burn_in=0", "--results=r"]
+    assert cli.main(["ab", *arguments, "--", *flags, *steps]) == 3
+    out, _ = capsys.readouterr()
+    assert "2 processes in BASE; a verdict needs at least 6 pairs" in out
+    names = sorted(path.name for path in (tmp_path / "r" / "b").iterdir())
+    assert names == ["0001-b.json", "0002-b.json"]
+    record = RunRecord.from_json((tmp_path / "r" / "b" / names[0]).read_bytes())
+    assert record.config["precision"] == "bf16"
+    assert len(record.step_seconds) == 3
