@@ -194,6 +194,7 @@ def _aggregation(params: Params) -> AggregationSpec:
         relaxed=params.variable_consistency == "relaxed",
         sparse_to_dense=params.sparse_to_dense_grads,
         group_size=params.all_reduce_group_size,
+        share_memory=params.all_reduce_share_memory,
     )
 
 

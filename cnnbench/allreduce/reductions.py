@@ -32,6 +32,7 @@ class Place:
       add_on_cpu: whether copying adds on the host.
       network_topology: of hierarchical copies.
       group_size: devices in a group of two-level algorithms, 0 for those of a process.
+      share_memory: see `ReduceContext`.
     """
 
     devices: tuple[str, ...]
@@ -39,6 +40,7 @@ class Place:
     add_on_cpu: bool = False
     network_topology: str = "dgx1"
     group_size: int = 0
+    share_memory: bool = True
 
     @property
     def context(self) -> ReduceContext:
@@ -49,6 +51,7 @@ class Place:
             cpu_devices=cpus or (self.cpu,),
             cpu_device=self.cpu if self.add_on_cpu else None,
             network_topology=self.network_topology,
+            share_memory=self.share_memory,
         )
 
     def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:

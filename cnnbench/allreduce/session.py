@@ -140,6 +140,7 @@ class AllReduceBench:
                 add_on_cpu=self.params.local_parameter_device == "cpu",
                 network_topology=self.params.network_topology,
                 group_size=self.params.all_reduce_group_size,
+                share_memory=self.params.all_reduce_share_memory,
             )
             for count in self.plan.counts
         }

@@ -84,6 +84,7 @@ class WayParams:
     )
     network_topology: str = _as_in(VariableUpdateParams, "network_topology")
     all_reduce_group_size: int = _as_in(VariableUpdateParams, "all_reduce_group_size")
+    all_reduce_share_memory: bool = _as_in(VariableUpdateParams, "all_reduce_share_memory")
     local_parameter_device: str = flag(
         "gpu",
         "Where copy adds: on the compute devices (gpu, whatever --device is) or the host (cpu).",

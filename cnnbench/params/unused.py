@@ -43,6 +43,7 @@ _LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_
 _AGGREGATING = (
     "all_reduce_spec",
     "all_reduce_group_size",
+    "all_reduce_share_memory",
     "hierarchical_copy",
     "network_topology",
     "gradient_repacking",

@@ -76,6 +76,12 @@ class VariableUpdateParams:
         "one process.",
         minimum=0,
     )
+    all_reduce_share_memory: bool = flag(
+        True,
+        "CPU devices of one process hand each other tensors by reference, and all-reduce "
+        "algorithms do not cut and send what need not move. Off, each is treated as having a "
+        "memory of its own, to see on a CPU what an algorithm does between GPUs.",
+    )
     hierarchical_copy: bool = flag(
         False,
         "Without --all_reduce_spec: copy within two halves of the devices first, then between "

@@ -28,6 +28,7 @@ NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
     "all_reduce_group_size",
+    "all_reduce_share_memory",
     "precision",
     "gradient_reduction",
     "bn_stats",

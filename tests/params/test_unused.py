@@ -52,6 +52,7 @@ CASES += [
         ("nocompact_gradient_transfer", ["--precision=bf16"]),
         ("agg_small_grads_max_bytes=99", []),
         ("agg_small_grads_max_group=9", ["--agg_small_grads_max_bytes=99"]),
+        ("noall_reduce_share_memory", []),
         ("allreduce_merge_scope=2", []),
         ("variable_consistency=relaxed", []),
         ("sparse_to_dense_grads", []),

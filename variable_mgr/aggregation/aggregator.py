@@ -49,6 +49,7 @@ class Aggregator:
                 cpu_devices=_cpus(spec),
                 cpu_device=spec.cpu_device if spec.parameter_device == "cpu" else None,
                 network_topology=options.network_topology,
+                share_memory=options.share_memory,
             ),
             groups_of(spec.devices, options.group_size),
             options.allreduce_merge_scope,

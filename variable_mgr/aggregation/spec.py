@@ -24,6 +24,7 @@ class AggregationSpec:
       relaxed: whether gradients are applied one step late.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for those of a process.
+      share_memory: see `ReduceContext`.
     """
 
     all_reduce: AllReduceSpec | None = None
@@ -37,6 +38,7 @@ class AggregationSpec:
     relaxed: bool = False
     sparse_to_dense: bool = False
     group_size: int = 0
+    share_memory: bool = True
 
     @property
     def algorithms(self) -> AllReduceSpec:

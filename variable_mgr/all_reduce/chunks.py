@@ -6,13 +6,12 @@ spreads; everything else is here.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.groups import process_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 
 # TensorFlow hands out a part of a buffer without a copy if the part begins and ends on
 # such a boundary, in bytes.
@@ -22,25 +21,6 @@ MIN_CHUNK_BYTES = 16 * 1024
 
 # A sum by the memory in which it lies.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
-
-
-@functools.cache
-def memory_of(device: str) -> str:
-    """The memory a device computes in: CPU devices of one process have it in common.
-
-    A tensor moves between devices of one memory by reference, so these need neither
-    hops nor copies of their own.
-    """
-    return process_of(device) if ":CPU:" in device.upper() else device
-
-
-def count_memories(devices: Sequence[str]) -> int:
-    """How many memories devices have between them.
-
-    To cut a tensor keeps as many links busy as there are memories; more chunks than that
-    only have to be joined again.
-    """
-    return len({memory_of(device) for device in devices})
 
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
@@ -107,26 +87,27 @@ class Cut:
         return result
 
     def join(
-        self, pieces: Mapping[str, Sequence[tf.Tensor]], devices: Sequence[str], index: int
+        self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
         """Joins pieces into a tensor, once in each memory.
 
         Args:
           pieces: consecutive parts of the tensor, for the memory of each device.
-          devices: who is given the tensor.
+          context: its devices are given the tensor.
           index: chooses which of the devices of one memory joins.
 
         Returns:
           The tensor for each device, the same object within a memory.
         """
+        devices = context.devices
         first = index % len(devices)
         joined: dict[str, tf.Tensor] = {}
         for device in (*devices[first:], *devices[:first]):
-            memory = memory_of(device)
+            memory = context.memory_of(device)
             if memory not in joined:
                 with tf.device(device):
                     joined[memory] = self._joined(pieces[memory])
-        return [joined[memory_of(device)] for device in devices]
+        return [joined[context.memory_of(device)] for device in devices]
 
     def _joined(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
         return pieces[0] if len(self.sizes) == 1 else tf.reshape(concat(pieces), self._shape)
@@ -137,27 +118,30 @@ def concat(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
     return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
 
-def spread(total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]]) -> dict[str, tf.Tensor]:
+def spread(
+    total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
+) -> dict[str, tf.Tensor]:
     """Sends a tensor along hops from device to device.
 
     Args:
       total: the tensor.
       source: its device.
       hops: (sender, receiver), each sender after it has received.
+      context: knows the memories.
 
     Returns:
       The tensor in each memory that it comes to.
     """
-    copies = {memory_of(source): total}
+    copies = {context.memory_of(source): total}
     for sender, receiver in hops:
-        memory = memory_of(receiver)
+        memory = context.memory_of(receiver)
         if memory not in copies:
             with tf.device(receiver):
-                copies[memory] = tf.identity(copies[memory_of(sender)])
+                copies[memory] = tf.identity(copies[context.memory_of(sender)])
     return copies
 
 
-def by_memory(sums: Sequence[Copies], devices: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+def by_memory(sums: Sequence[Copies], context: ReduceContext) -> dict[str, list[tf.Tensor]]:
     """The chunks in the memory of each device."""
-    memories = {memory_of(device) for device in devices}
+    memories = set(map(context.memory_of, context.devices))
     return {memory: [copies[memory] for copies in sums] for memory in memories}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
 
 
@@ -36,17 +37,17 @@ class Shuffle:
     """Sums each shard on one device of a group; tensors take the groups in turn.
 
     Args:
-      devices: who has the values and is given the sum.
+      context: its devices have the values and are given the sum; its shards are those
+        of each tensor.
       gather_devices: where shards are summed.
-      shards: of each tensor.
 
     Raises:
       ValueError: more shards than devices to gather on.
     """
 
-    def __init__(self, devices: Sequence[str], gather_devices: Sequence[str], shards: int) -> None:
-        self._devices = devices
-        self._groups = gather_groups(gather_devices, shards)
+    def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
+        self._context = context
+        self._groups = gather_groups(gather_devices, context.shards)
 
     def device(self, chunk: int, index: int = 0) -> str:
         """Where a shard of tensor `index` is summed."""
@@ -55,11 +56,13 @@ class Shuffle:
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
         cut = Cut(tensors[0], len(self._groups[0]))
-        parts = cut.chunks(tensors, self._devices)
+        devices = self._context.devices
+        parts = cut.chunks(tensors, devices)
         sums = []
         for chunk, values in enumerate(zip(*parts, strict=True)):
             source = self.device(chunk, index)
             with tf.device(source):
                 total = add_up(values)
-            sums.append(spread(total, source, ((source, device) for device in self._devices)))
-        return cut.join(by_memory(sums, self._devices), self._devices, index)
+            hops = ((source, device) for device in devices)
+            sums.append(spread(total, source, hops, self._context))
+        return cut.join(by_memory(sums, self._context), self._context, index)

@@ -14,16 +14,23 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext, algorithms, registry
-from cnnbench.variable_mgr.all_reduce.chunks import memory_of
 
 
 @pytest.fixture
-def make_context(cpu_devices) -> Callable[..., ReduceContext]:
+def separate_memories() -> bool:
+    """Asked for by tests whose devices shall have a memory each, as GPUs and processes have."""
+    return True
+
+
+@pytest.fixture
+def make_context(cpu_devices, request) -> Callable[..., ReduceContext]:
     """make_context(n, **fields): a context of the first n logical devices."""
+    share = "separate_memories" not in request.fixturenames
 
     def make(count: int, **fields: Any) -> ReduceContext:
         devices = cpu_devices[:count]
-        return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
+        given = {"devices": devices, "cpu_devices": devices, "share_memory": share, **fields}
+        return ReduceContext(**given)
 
     return make
 
@@ -44,20 +51,6 @@ def registered(monkeypatch) -> Iterator[dict[str, Any]]:
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]
-
-
-@pytest.fixture
-def separate_memories(monkeypatch) -> None:
-    """Lets every logical device have a memory of its own, as GPUs and processes have.
-
-    What crosses memories is then sent along the hops of an algorithm and joined on each
-    device, though both happen in one memory.
-    """
-    _import_all()
-    package = all_reduce.__name__
-    for name, module in list(sys.modules.items()):
-        if name.startswith(package) and getattr(module, "memory_of", None) is memory_of:
-            monkeypatch.setattr(module, "memory_of", str)
 
 
 @dataclass(frozen=True)

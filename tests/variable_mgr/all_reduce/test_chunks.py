@@ -6,28 +6,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.chunks import (
     ALIGNMENT,
     MIN_CHUNK_BYTES,
     Cut,
     chunk_sizes,
-    count_memories,
-    memory_of,
 )
-
-TASK = "/job:worker/replica:0/task:1"
-
-
-def test_cpus_of_a_process_have_one_memory():
-    assert memory_of(f"{TASK}/device:CPU:0") == memory_of(f"{TASK}/device:CPU:3")
-    assert memory_of(f"{TASK}/device:GPU:0") != memory_of(f"{TASK}/device:GPU:3")
-    assert memory_of(f"{TASK}/device:GPU:0") != memory_of(f"{TASK}/device:CPU:0")
-    assert memory_of(f"{TASK}/device:CPU:0") != memory_of(f"{TASK[:-1]}2/device:CPU:0")
-
-
-def test_memories_are_counted_once():
-    kinds = ("CPU:0", "CPU:1", "GPU:0", "GPU:1", "GPU:1")
-    assert count_memories([f"{TASK}/device:{kind}" for kind in kinds]) == 3
 
 
 @given(
@@ -72,17 +57,20 @@ def test_what_is_cut_is_joined_again(shape, dtype, cpu_devices):
     first, second = cut.chunks(tensors, cpu_devices[:2])
     assert [tf.size(chunk).numpy() for chunk in first] == list(cut.sizes)
     mixed = [*first[:1], *second[1:]]
-    (joined,) = cut.join({memory_of(cpu_devices[3]): mixed}, cpu_devices[3:4], 0)
+    context = ReduceContext(devices=cpu_devices[3:4])
+    (joined,) = cut.join({context.memory_of(cpu_devices[3]): mixed}, context, 0)
     np.testing.assert_array_equal(joined, value, strict=True)
 
 
 def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):
+    context = ReduceContext(devices=cpu_devices[:3])
+
     @tf.function(autograph=False)
     def step(tensor):
         cut = Cut(tensor, 2)
         (parts,) = cut.chunks([tensor], cpu_devices[:1])
-        pieces = {memory_of(cpu_devices[0]): parts}
-        return [cut.join(pieces, cpu_devices[:3], index)[0] for index in range(4)]
+        pieces = {context.memory_of(cpu_devices[0]): parts}
+        return [cut.join(pieces, context, index)[0] for index in range(4)]
 
     graph = step.get_concrete_function(tf.TensorSpec([10_000])).graph
     joins = [op.device for op in graph.get_operations() if op.type == "ConcatV2"]

@@ -31,11 +31,11 @@ TWO_LEVEL = (
 )
 
 
-def reducer(spec: str, count: int) -> Reducer:
+def reducer(spec: str, count: int, share_memory: bool = True) -> Reducer:
     devices = DEVICES[:count]
     half = -(-count // 2)
     groups = [group for group in (devices[:half], devices[half:]) if group]
-    context = ReduceContext(devices=devices, cpu_devices=devices)
+    context = ReduceContext(devices=devices, cpu_devices=devices, share_memory=share_memory)
     return Reducer(all_reduce.parse_all_reduce_spec(spec, NAMES), context, groups)
 
 
@@ -81,14 +81,16 @@ def inputs(count: int, dtypes: tuple[tf.DType, ...]) -> list[list[np.ndarray]]:
     ]
 
 
-def reduce_all(spec: str, count: int, values: list[list[np.ndarray]]) -> list[list[tf.Tensor]]:
-    step = tf.function(reducer(spec, count), autograph=False)
+def reduce_all(
+    spec: str, count: int, values: list[list[np.ndarray]], share_memory: bool
+) -> list[list[tf.Tensor]]:
+    step = tf.function(reducer(spec, count, share_memory), autograph=False)
     return step([[tf.constant(value) for value in tower] for tower in values])
 
 
-def check(spec: str, count: int, dtypes: tuple[tf.DType, ...]) -> None:
+def check(spec: str, count: int, dtypes: tuple[tf.DType, ...], share_memory: bool = True) -> None:
     values = inputs(count, dtypes)
-    sums = reduce_all(spec, count, values)
+    sums = reduce_all(spec, count, values, share_memory)
     assert len(sums) == count
     for number, column in enumerate(zip(*values, strict=True)):
         expected = np.sum([value.astype(np.int64) for value in column], axis=0)
@@ -109,7 +111,6 @@ def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count):
     check(spec, count, DTYPES[:2])
 
 
-@pytest.mark.usefixtures("separate_memories")
 @pytest.mark.parametrize(
     ("spec", "count"),
     cases(NAMES, [count for count in COUNTS if count > 1])
@@ -117,15 +118,14 @@ def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count):
     + cases(TWO_LEVEL, (5,)),
 )
 def test_devices_with_memories_of_their_own_get_the_exact_sum(spec, count):
-    check(spec, count, DTYPES[:1])
+    check(spec, count, DTYPES[:1], share_memory=False)
 
 
-@pytest.mark.usefixtures("separate_memories")
 @pytest.mark.parametrize(("spec", "count"), cases((*NAMES, *SHARDED), (5,)))
 def test_devices_agree_to_the_last_bit(spec, count):
     rng = np.random.default_rng(5)
     values = [[rng.standard_normal(LONG[0]).astype(np.float32)] for _ in range(count)]
-    sums = [total.numpy() for (total,) in reduce_all(spec, count, values)]
+    sums = [total.numpy() for (total,) in reduce_all(spec, count, values, share_memory=False)]
     for total in sums[1:]:
         np.testing.assert_array_equal(total.view(np.int32), sums[0].view(np.int32))
     stacked = np.concatenate(values).astype(np.float64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import memory_of, spread
+from cnnbench.variable_mgr.all_reduce.chunks import spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import add_up
@@ -42,6 +42,7 @@ class HierarchicalCopy:
     def __init__(self, context: ReduceContext) -> None:
         if context.shards != 1:
             raise ValueError("hierarchical_copy takes no shards")
+        self._context = context
         self._devices = context.devices
         self._trees = _trees(len(context.devices), context.network_topology)
 
@@ -60,10 +61,10 @@ class HierarchicalCopy:
                 sums.append(add_up([tensors[member] for member in half]))
         with tf.device(mains[0]):
             total = add_up(sums)
-        copies = spread(total, mains[0], [mains])
+        copies = spread(total, mains[0], [mains], self._context)
         result = [total] * len(tensors)
         for member in tree.halves[1]:
-            result[member] = copies[memory_of(mains[1])]
+            result[member] = copies[self._context.memory_of(mains[1])]
         return result
 
 

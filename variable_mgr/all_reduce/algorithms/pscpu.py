@@ -10,4 +10,4 @@ from cnnbench.variable_mgr.all_reduce.shuffle import Shuffle
 @register("pscpu")
 def shuffle_over_cpus(context: ReduceContext) -> Shuffle:
     """Sums shards on CPU devices."""
-    return Shuffle(context.devices, context.cpu_devices, context.shards)
+    return Shuffle(context, context.cpu_devices)

@@ -10,4 +10,4 @@ from cnnbench.variable_mgr.all_reduce.shuffle import Shuffle
 @register("psgpu")
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
     """Sums shards on the devices themselves."""
-    return Shuffle(context.devices, context.devices, context.shards)
+    return Shuffle(context, context.devices)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat, count_memories, memory_of
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 
@@ -31,10 +31,10 @@ class RecursiveHalvingDoubling:
     def __init__(self, context: ReduceContext) -> None:
         if context.shards != 1:
             raise ValueError("rechd takes no shards")
-        self._devices = context.devices
-        self._ranks = _interleaved(context.devices)
+        self._context = context
+        self._ranks = _interleaved(context)
         self._power = 1 << (len(context.devices).bit_length() - 1)
-        self._chunks = min(self._power, count_memories(context.devices))
+        self._chunks = min(self._power, context.memories)
 
     def order(self, index: int = 0) -> list[str]:
         """The devices by rank for tensor `index`; rank r completes chunk r."""
@@ -45,24 +45,26 @@ class RecursiveHalvingDoubling:
         """See `Algorithm.__call__`."""
         cut = Cut(tensors[0], self._chunks)
         order = self.order(index)
-        value_on = dict(zip(self._devices, tensors, strict=True))
+        value_on = dict(zip(self._context.devices, tensors, strict=True))
         values = []
         for device in order:
             with tf.device(device):
                 values.append(cut.flat(value_on[device]))
         chunks = _halve(values, cut, order, self._power)
-        return cut.join(_double(chunks, order), self._devices, index)
+        return cut.join(_double(chunks, order, self._context), self._context, index)
 
 
-def _interleaved(devices: Sequence[str]) -> list[str]:
+def _interleaved(context: ReduceContext) -> list[str]:
     """One device of each memory, then another one of each, and so on."""
     seen: Counter[str] = Counter()
     places = []
-    for device in devices:
-        places.append(seen[memory_of(device)])
-        seen[memory_of(device)] += 1
+    for device in context.devices:
+        memory = context.memory_of(device)
+        places.append(seen[memory])
+        seen[memory] += 1
     # Stable, so the memories keep their order.
-    return [device for _, device in sorted(zip(places, devices, strict=True), key=itemgetter(0))]
+    placed = zip(places, context.devices, strict=True)
+    return [device for _, device in sorted(placed, key=itemgetter(0))]
 
 
 # A part of a tensor, None where the tensor has fewer chunks than there are ranks.
@@ -110,10 +112,12 @@ def _add(own: _Part, other: _Part, device: str) -> _Part:
         return tf.add(own, other)
 
 
-def _double(chunks: Sequence[_Part], order: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+def _double(
+    chunks: Sequence[_Part], order: Sequence[str], context: ReduceContext
+) -> dict[str, list[tf.Tensor]]:
     """Exchanges blocks of 1, 2, 4... chunks until every memory has them all, in order."""
     power = len(chunks)
-    memories = [memory_of(device) for device in order]
+    memories = [context.memory_of(device) for device in order]
     # The pieces of the block that begins at a chunk, in a memory.
     held = {
         (memory, rank): [] if chunk is None else [chunk]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, count_memories, spread
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import add_up
@@ -25,20 +25,21 @@ class DoubleBinaryTree:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        self._devices = context.devices
-        self._shards = context.shards
-        self._trees = min(2, count_memories(context.devices))
+        self._context = context
+        self._trees = min(2, context.memories)
 
     def device(self, chunk: int, place: int, index: int = 0) -> str:
         """Which device stands at a place, 1..n, of the tree of a chunk of tensor `index`."""
         tree = (chunk + index) % 2
-        return self._devices[(place - 1 - tree + index // 2) % len(self._devices)]
+        devices = self._context.devices
+        return devices[(place - 1 - tree + index // 2) % len(devices)]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        cut = Cut(tensors[0], self._trees * self._shards)
-        parts = dict(zip(self._devices, cut.chunks(tensors, self._devices), strict=True))
-        count = len(self._devices)
+        devices = self._context.devices
+        cut = Cut(tensors[0], self._trees * self._context.shards)
+        parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
+        count = len(devices)
         # Children before their parents.
         upwards = sorted(range(1, count + 1), key=_level)
         root = upwards[-1]
@@ -52,8 +53,8 @@ class DoubleBinaryTree:
                 if place != root:
                     values[parent(place, count)].append(total)
             downwards = ((at[parent(place, count)], at[place]) for place in reversed(upwards[:-1]))
-            sums.append(spread(total, at[root], downwards))
-        return cut.join(by_memory(sums, self._devices), self._devices, index)
+            sums.append(spread(total, at[root], downwards, self._context))
+        return cut.join(by_memory(sums, self._context), self._context, index)
 
 
 def parent(place: int, count: int) -> int:

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import (
-    Cut,
-    by_memory,
-    count_memories,
-    memory_of,
-    spread,
-)
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -32,9 +26,8 @@ class Ring:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        self._devices = context.devices
+        self._context = context
         self._rings = context.shards
-        self._memories = count_memories(context.devices)
         self._processes = [
             tuple(devices) for _, devices in itertools.groupby(context.devices, process_of)
         ]
@@ -51,13 +44,13 @@ class Ring:
         Its sum begins as the value of the first. The following n - 1 add their own values,
         and the last n - 1 are given the sum.
         """
-        order = self._order(chunk % self._rings, index // self._memories)
+        order = self._order(chunk % self._rings, index // self._context.memories)
         count = len(order)
         # Where a ring enters a memory; anywhere else, a sum would enter the same one twice.
         starts = [
             place
             for place in range(count)
-            if memory_of(order[place - 1]) != memory_of(order[place])
+            if self._context.memory_of(order[place - 1]) != self._context.memory_of(order[place])
         ] or [0]
         start = starts[(chunk // self._rings + index) % len(starts)]
         return [order[(start + hop) % count] for hop in range(2 * count - 1)]
@@ -71,9 +64,10 @@ class Ring:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        count = len(self._devices)
-        cut = Cut(tensors[0], self._memories * self._rings)
-        parts = dict(zip(self._devices, cut.chunks(tensors, self._devices), strict=True))
+        devices = self._context.devices
+        count = len(devices)
+        cut = Cut(tensors[0], self._context.memories * self._rings)
+        parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
         sums = []
         for chunk in range(len(cut)):
             way = self.way(chunk, index)
@@ -81,5 +75,6 @@ class Ring:
             for device in way[1:count]:
                 with tf.device(device):
                     total = tf.add(total, parts[device][chunk])
-            sums.append(spread(total, way[count - 1], itertools.pairwise(way[count - 1 :])))
-        return cut.join(by_memory(sums, self._devices), self._devices, index)
+            hops = itertools.pairwise(way[count - 1 :])
+            sums.append(spread(total, way[count - 1], hops, self._context))
+        return cut.join(by_memory(sums, self._context), self._context, index)
