@@ -83,5 +83,8 @@ setup(
             "setuptools>=70.1",  # the test of the wheel builds one without isolation
         ],
     },
-    entry_points={"console_scripts": ["cnnbench = cnnbench.cli:entry_point"]},
+    entry_points={
+        "console_scripts": ["cnnbench = cnnbench.cli:entry_point"],
+        "pytest11": ["cnnbench = cnnbench.pytest_plugin"],
+    },
 )

@@ -1,0 +1,250 @@
+"""What the pytest fixture ``cnnbench`` gives to a test; docs/pytest.md has examples.
+
+Every run is a fresh process with a hard time-out, so nothing that the tests imported or set
+touches it, and TensorFlow is not loaded into the process of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from cnnbench.ab.child import run_once
+from cnnbench.ab.side import Side
+from cnnbench.comparison import METRICS, Comparison, Policy, compare_records, load_records, render
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.files import write_whole
+from cnnbench.params import parse_args
+from cnnbench.record import RunRecord
+from cnnbench.statistics import median
+
+_KIND = "baseline"
+_SCHEMA = 1
+_LOG_LINES = 15
+
+Undecided = Literal["warn", "skip", "fail", "ignore"]
+
+
+class CnnbenchWarning(UserWarning):
+    """A comparison that could not be decided."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the processes of one call measured.
+
+    Attributes:
+      records: one per process.
+      paths: the files they are in.
+    """
+
+    records: tuple[RunRecord, ...]
+    paths: tuple[Path, ...]
+
+    @property
+    def images_per_sec(self) -> float:
+        """Global batch over median step, the median of that over processes."""
+        return self.value("throughput")
+
+    @property
+    def record(self) -> RunRecord:
+        """Of the first process."""
+        return self.records[0]
+
+    def value(self, metric: str) -> float:
+        """The median over processes of a metric of `cnnbench compare`.
+
+        Args:
+          metric: throughput (images/sec), memory (bytes), startup (seconds) or accuracy.
+
+        Raises:
+          KeyError: an unknown metric.
+          ValueError: no process measured it.
+        """
+        found = [METRICS[metric].value(record) for record in self.records]
+        values = sorted(value for value in found if value is not None)
+        if not values:
+            raise ValueError(f"these runs did not measure {metric}")
+        return median(values)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all records into one file, to compare later ones with; replaces it."""
+        document = {
+            "schema": _SCHEMA,
+            "kind": _KIND,
+            "records": [record.to_dict() for record in self.records],
+        }
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(Path(path), (json.dumps(document, indent=1) + "\n").encode("ascii"))
+
+
+class Bench:
+    """Measures, and compares what was measured.
+
+    Args:
+      folder: takes records and logs.
+      timeout: seconds for each process, if a call does not say.
+      update_baselines: `compare` writes its baseline.
+    """
+
+    def __init__(self, folder: Path, *, timeout: float, update_baselines: bool = False) -> None:
+        self.folder = folder
+        self._timeout = timeout
+        self._update = update_baselines
+        self._calls = 0
+
+    def __call__(
+        self,
+        *flags: str,
+        processes: int = 1,
+        timeout: float | None = None,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Runs ``cnnbench run FLAGS``; the test fails if a process does.
+
+        Args:
+          *flags: as on the command line.
+          processes: how many, one after the other; a comparison needs at least 4.
+          timeout: seconds for each, then it is killed with all its children.
+          python: an interpreter that has cnnbench installed; this one if None.
+          env: environment variables to add.
+
+        Raises:
+          cnnbench.errors.UsageError: flags that cannot be used; nothing is run.
+        """
+        __tracebackhide__ = True
+        side = Side(flags=flags, python=python, variables=dict(env or {}))
+        if side.is_this_cnnbench:
+            parse_args(flags)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._calls += 1
+        limit = self._timeout if timeout is None else timeout
+        records, paths = [], []
+        for number in range(1, processes + 1):
+            path = self.folder / f"{self._calls}-{number}.json"
+            log = path.with_suffix(".log")
+            sample = run_once(side, path, log, limit)
+            if sample.problem:
+                command = " ".join(("cnnbench", "run", *flags))
+                pytest.fail(f"{command}: {sample.problem}\n{_tail(log)}")
+            records.append(sample.record)
+            paths.append(path)
+        return Result(tuple(records), tuple(paths))
+
+    def compare(
+        self,
+        result: Result,
+        baseline: Result | str | os.PathLike[str],
+        *,
+        threshold: float | None = None,
+        allow_different: Sequence[str] = (),
+        undecided: Undecided = "warn",
+    ) -> Comparison:
+        """Judges by the rules of ``cnnbench compare``; the test fails if it got worse.
+
+        Args:
+          result: what was measured now.
+          baseline: another result, a file that `Result.save` or ``--cnnbench-update``
+            wrote, or records as ``cnnbench compare`` takes them (file, folder, pattern).
+          threshold: smallest change that counts, in per cent.
+          allow_different: facts that may differ.
+          undecided: what to do about inconclusive and not comparable: "warn" (a
+            `CnnbenchWarning`), "skip", "fail" or "ignore".
+
+        Returns:
+          The comparison; with ``--cnnbench-update`` that of the result with itself.
+        """
+        __tracebackhide__ = True
+        if undecided not in ("warn", "skip", "fail", "ignore"):
+            raise ValueError(f"undecided={undecided!r}: must be warn, skip, fail or ignore")
+        policy = Policy() if threshold is None else Policy(threshold=threshold / 100)
+        updating = self._update and not isinstance(baseline, Result)
+        if updating:
+            assert not isinstance(baseline, Result)
+            result.save(baseline)
+        base, label = _baseline(baseline)
+        comparison = compare_records(
+            base,
+            result.records,
+            policy,
+            allow_different=allow_different,
+            base_label=label,
+            new_label="this test",
+        )
+        if updating or comparison.exit_code == ExitCode.OK:
+            return comparison
+        text = render(comparison, "table")
+        if comparison.exit_code != ExitCode.INCONCLUSIVE or undecided == "fail":
+            pytest.fail(text)
+        if undecided == "skip":
+            pytest.skip(_reasons(comparison))
+        if undecided == "warn":
+            warnings.warn(_reasons(comparison), CnnbenchWarning, stacklevel=2)
+        return comparison
+
+
+def folder_name(nodeid: str) -> str:
+    """A name for the folder of a test."""
+    return re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-120:]
+
+
+def _baseline(
+    baseline: Result | str | os.PathLike[str],
+) -> tuple[tuple[RunRecord, ...], str]:
+    """Its records, and what to call it."""
+    __tracebackhide__ = True
+    if isinstance(baseline, Result):
+        return baseline.records, "the baseline"
+    label = os.fspath(baseline)
+    try:
+        records = _saved(Path(label))
+        if records is None:
+            loaded = load_records([label])
+            for one in loaded.defects:
+                raise UsageError(str(one))
+            records = loaded.records
+    except (OSError, ValueError) as error:
+        hint = "pytest --cnnbench-update writes it"
+        pytest.fail(f"baseline {label} cannot be used: {error}; {hint}")
+    if not records:
+        pytest.fail(f"baseline {label} holds no run records; pytest --cnnbench-update writes it")
+    return records, label
+
+
+def _saved(path: Path) -> tuple[RunRecord, ...] | None:
+    """The records of a file that `Result.save` wrote; None if it is another one.
+
+    Raises:
+      ValueError: it is one that cannot be read.
+    """
+    if not path.is_file():
+        return None
+    document = json.loads(path.read_bytes())
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        return None
+    if document.get("schema") != _SCHEMA or not isinstance(document.get("records"), list):
+        raise ValueError(f"schema {document.get('schema')!r} is not known to this version")
+    return tuple(RunRecord.from_dict(one) for one in document["records"])
+
+
+def _reasons(comparison: Comparison) -> str:
+    told = [
+        f"{entry.name}: {entry.main.word}: {entry.main.judgement.reason}"
+        for entry in comparison.by_severity()
+        if entry.main.verdict.undecided
+    ]
+    return "cnnbench: " + "; ".join(told)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(["its last lines:", *lines[-_LOG_LINES:]]) if lines else "it said nothing"

@@ -1,0 +1,269 @@
+"""The pytest plug-in, in sessions of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cnnbench.params import Params
+from cnnbench.record import Batch, Placement, RunRecord
+from cnnbench.record_codec import encode
+
+pytest_plugins = ["pytester"]
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Writes a record of the speed in SPEED; hangs or fails if that says so.
+_FAKE = """\
+    import json, os, sys, time, uuid
+    flags = dict(w.lstrip("-").partition("=")[::2] for w in sys.argv)
+    with open(os.environ["TEMPLATE"]) as file:
+        document = json.load(file)
+    speed = os.environ.get("SPEED", "100")
+    print("about to measure", flush=True)
+    if speed == "hang":
+        time.sleep(60)
+    if speed == "crash":
+        sys.exit("no such device")
+    document["run_id"] = uuid.uuid4().hex
+    noise = 1 + int(document["run_id"][:2], 16) / 1e5
+    document["step_seconds"] = [8 / (float(speed) * noise)] * 3
+    with open(flags["result_json"], "w") as file:
+        json.dump(document, file)
+"""
+
+
+@pytest.fixture
+def session(pytester, tmp_path, monkeypatch):
+    """Runs the source of a test file; PYTHON in it is an interpreter that only pretends."""
+    record = RunRecord(
+        run_id="0",
+        started_at="2026-11-20T00:00:00+00:00",
+        status="ok",
+        command=("cnnbench",),
+        config=encode(Params(model="lenet").as_dict()) | {"batch_size": 8, "device": "cpu"},
+        placement=Placement(
+            device="cpu",
+            devices=("/device:CPU:0",),
+            num_towers=1,
+            num_workers=1,
+            variable_update="parameter_server",
+        ),
+        batch=Batch(per_device=8, global_=8),
+        step_seconds=(0.08,) * 3,
+        environment={"cpu_model": "Fast CPU"},
+    )
+    template = tmp_path / "template.json"
+    template.write_text(record.to_json())
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable} -IS\n{textwrap.dedent(_FAKE)}")
+    python.chmod(0o755)
+    monkeypatch.setenv("TEMPLATE", str(template))
+    # The same whether cnnbench's entry point is installed or not.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(source, *arguments, own_process=False):
+        text = f"PYTHON = {str(python)!r}\n{textwrap.dedent(source)}"
+        pytester.makepyfile(text)
+        start = pytester.runpytest_subprocess if own_process else pytester.runpytest_inprocess
+        return start("-p", "cnnbench.pytest_plugin", "-rw", *arguments)
+
+    return run
+
+
+def test_a_test_asserts_on_throughput_and_tensorflow_is_not_loaded(session):
+    result = session(
+        """
+        import sys
+
+        def test_fast(cnnbench):
+            result = cnnbench("--model=lenet", python=PYTHON, processes=3)
+            assert 100 <= result.images_per_sec < 101
+            assert result.images_per_sec == result.value("throughput")
+            assert len(result.records) == len(result.paths) == 3
+            assert result.record.batch.global_ == 8
+            assert "tensorflow" not in sys.modules
+
+        def test_too_slow(cnnbench):
+            assert cnnbench(python=PYTHON, env={"SPEED": "50"}).images_per_sec > 99
+        """,
+        own_process=True,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["E*assert 50.* > 99"])
+
+
+def test_it_costs_nothing_when_unused(session):
+    result = session(
+        """
+        import sys
+
+        def test_modules():
+            assert not [m for m in sys.modules if m.startswith("cnnbench.") and m not in
+                        ("cnnbench.pytest_plugin",)]
+            assert not {"tensorflow", "numpy", "absl"} & set(sys.modules)
+        """,
+        own_process=True,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
+    result = session(
+        """
+        def test_crash(cnnbench):
+            cnnbench("--model=lenet", python=PYTHON, env={"SPEED": "crash"})
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*cnnbench run --model=lenet: exit status 1; its last words: no such device",
+            "*its last lines:",
+            "*about to measure",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*testing.py*")
+
+
+@pytest.mark.parametrize("way", ["argument", "ini"])
+def test_a_process_that_hangs_is_killed(session, pytester, way):
+    if way == "ini":
+        pytester.makeini("[pytest]\ncnnbench_timeout = 1\n")
+    argument = ", timeout=1" if way == "argument" else ""
+    result = session(
+        f"""
+        def test_hang(cnnbench):
+            cnnbench(python=PYTHON, env={{"SPEED": "hang"}}{argument})
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*killed after 1 s*about to measure*"])
+
+
+def test_a_time_out_that_is_no_number_is_refused(session, pytester):
+    pytester.makeini("[pytest]\ncnnbench_timeout = soon\n")
+    result = session("def test_it(cnnbench): pass")
+    result.stdout.fnmatch_lines(["*cnnbench_timeout = soon: must be a number of seconds*"])
+
+
+def test_flags_are_checked_before_anything_is_started(session):
+    result = session(
+        """
+        import pytest
+        from cnnbench.errors import UsageError
+
+        def test_wrong_flag(cnnbench):
+            with pytest.raises(UsageError, match="did you mean --model"):
+                cnnbench("--modell=lenet")
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+_COMPARING = """
+    import os
+
+    def test_not_slower(cnnbench):
+        result = cnnbench(python=PYTHON, processes={processes}, env={{"SPEED": "{speed}"}})
+        cnnbench.compare(result, baseline="baseline.json"{more})
+"""
+
+
+def comparing(speed=100, processes=5, more=""):
+    return _COMPARING.format(speed=speed, processes=processes, more=more)
+
+
+def test_a_baseline_is_written_and_compared_with(session, pytester):
+    assert session(comparing(), "--cnnbench-update").ret == 0
+    document = json.loads((pytester.path / "baseline.json").read_text())
+    assert document["kind"] == "baseline"
+    assert len(document["records"]) == 5
+    session(comparing()).assert_outcomes(passed=1)
+    session(comparing(speed=120)).assert_outcomes(passed=1)
+    result = session(comparing(speed=80))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- slower*", "*is beyond the floor of 3.0 %*"])
+    session(comparing(speed=80, more=", threshold=30")).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("undecided", "outcome"),
+    [("warn", "passed"), ("ignore", "passed"), ("skip", "skipped"), ("fail", "failed")],
+)
+def test_what_cannot_be_decided_is_told_as_the_test_asks(session, undecided, outcome):
+    session(comparing(), "--cnnbench-update")
+    result = session(comparing(processes=2, more=f", undecided={undecided!r}"))
+    warned = {"warnings": 1} if undecided == "warn" else {}
+    result.assert_outcomes(**{outcome: 1}, **warned)
+    if undecided == "warn":
+        result.stdout.fnmatch_lines(["*CnnbenchWarning: cnnbench: lenet*inconclusive*2 processes*"])
+
+
+def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
+    result = session(comparing())
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*baseline baseline.json cannot be used*--cnnbench-update*"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "*cannot be used*"), ('{"schema": 2, "kind": "baseline"}', "*schema 2 is not known*")],
+)
+def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):
+    (pytester.path / "baseline.json").write_text(text)
+    result = session(comparing())
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_two_results_and_folders_of_records_are_compared(session):
+    result = session(
+        """
+        def test_two(cnnbench):
+            one = cnnbench(python=PYTHON, processes=4)
+            other = cnnbench(python=PYTHON, processes=4, env={"SPEED": "130"})
+            assert cnnbench.compare(other, baseline=one).entries[0].main.word == "faster"
+            (one.paths[0].parent / "base").mkdir()
+            for path in one.paths:
+                path.rename(path.parent / "base" / path.name)
+            folder = one.paths[0].parent / "base"
+            assert cnnbench.compare(other, baseline=folder).entries[0].main.word == "faster"
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_records_are_kept_where_asked(session, pytester):
+    session(comparing(), "--cnnbench-update", "--cnnbench-results=kept")
+    (folder,) = (pytester.path / "kept").iterdir()
+    assert folder.name.endswith("test_not_slower")
+    assert sorted(path.name for path in folder.glob("*.json")) == [
+        f"1-{n}.json" for n in range(1, 6)
+    ]
+    assert (folder / "1-1.log").read_text() == "about to measure\n"
+
+
+def test_the_entry_point_names_the_plug_in():
+    assert '"pytest11": ["cnnbench = cnnbench.pytest_plugin"]' in (ROOT / "setup.py").read_text()
+
+
+def test_a_real_process(session):
+    result = session(
+        """
+        def test_fast(cnnbench):
+            flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
+            result = cnnbench(*flags, "--num_batches=3", "--num_warmup_batches=1",
+                              "--peak_flops=1")
+            assert result.images_per_sec > 0.1
+            assert len(result.record.step_seconds) == 3
+        """
+    )
+    result.assert_outcomes(passed=1)
