@@ -24,7 +24,7 @@ from bisect import insort
 from collections.abc import Sequence
 from itertools import pairwise
 
-from cnnbench.statistics import MAD_TO_SIGMA, median
+from cnnbench.statistics import MAD_TO_SIGMA, median_absolute_deviation
 
 MIN_SEGMENT = 5
 """Values in the shortest segment: the median of five ignores two outliers."""
@@ -72,14 +72,22 @@ def noise(values: Sequence[float]) -> tuple[float, float]:
     second = _spread([b - a for a, b in zip(values, values[2:], strict=False)])
     if not first:
         return second / math.sqrt(2), 0.0
+    twice = _spread(
+        [c - 2 * b + a for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    )
+    if twice < first:
+        # Noise makes second differences the larger ones, by 2 (3 - r) (1 - r) to 2 (1 - r) in
+        # the variance. So these are steps that become ever faster, or slower, which second
+        # differences leave out.
+        return twice / math.sqrt(6), 0.0
     # The variances of the differences are 2 s^2 (1 - r) and 2 s^2 (1 - r^2).
     correlation = min(max((second / first) ** 2 - 1, 0.0), _LARGEST_AUTOCORRELATION)
     return first / math.sqrt(2 * (1 - correlation)), correlation
 
 
 def _spread(differences: Sequence[float]) -> float:
-    """Robust standard deviation of values around zero."""
-    return MAD_TO_SIGMA * median(sorted(map(abs, differences)))
+    """Robust standard deviation; around the median, so that a trend is not taken for noise."""
+    return MAD_TO_SIGMA * median_absolute_deviation(sorted(differences))
 
 
 def _partition(values: Sequence[float], penalty: float) -> tuple[int, ...]:

@@ -74,6 +74,12 @@ def test_noise_of_correlated_values_and_not_of_the_levels():
     assert spread == pytest.approx(1.0, rel=0.1)
 
 
+def test_a_trend_is_no_noise():
+    spread, correlation = noise([float(i) for i in range(50)])
+    assert (spread, correlation) == (0.0, 0.0)
+    assert len(change_points([1.1**i for i in range(20)])) >= 2
+
+
 def test_correlation_raises_the_penalty():
     rng = random.Random(5)
     independent = [rng.gauss(0, 1) for _ in range(3000)]

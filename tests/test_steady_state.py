@@ -85,8 +85,10 @@ def test_a_regime_that_lasts_long_enough_is_steady():
     assert steady_state(noisy([0.02] * 80 + [0.03] * 20)).start is None
 
 
-def test_endless_drift_is_not_steady():
-    assert not steady_state(noisy([0.02 * 1.01**i for i in range(100)], cv=0.01)).reached
+@pytest.mark.parametrize(("steps", "growth"), [(100, 1.01), (100, 0.99), (40, 1.02), (20, 1.05)])
+def test_endless_drift_is_not_steady(steps, growth):
+    times = noisy([0.02 * growth**i for i in range(steps)], cv=0.01)
+    assert not steady_state(times).reached
 
 
 def test_changes_below_the_tolerance_do_not_count():
