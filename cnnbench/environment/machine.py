@@ -57,6 +57,7 @@ def logical_cpus(host: Host) -> Facts:
     limited = total is not None and len(usable) < total
     return {
         "logical_cpus": total,
+        "cpus_online": host.text("sys/devices/system/cpu/online"),
         "usable_cpus": len(usable),
         "cpu_affinity": _ranges(usable) if limited else None,
     }
@@ -77,6 +78,36 @@ def clocks(host: Host) -> Facts:
         "cpu_turbo": turbo if no_turbo is None else no_turbo == 0,
         "cpu_smt": None if smt is None else smt == 1,
         "cpu_isolated": host.text(f"{cpu}/isolated"),
+        "cpu_energy_preference": host.text(f"{cpu}/cpufreq/policy0/energy_performance_preference"),
+        "cpu_max_mhz": _megahertz(host, f"{cpu}/cpufreq/policy0/cpuinfo_max_freq"),
+        "cpu_max_mhz_allowed": _megahertz(host, f"{cpu}/cpufreq/policy0/scaling_max_freq"),
+        "clock_source": host.text(
+            "sys/devices/system/clocksource/clocksource0/current_clocksource"
+        ),
+    }
+
+
+def power(host: Host) -> Facts:
+    """Whether a portable machine runs on its battery."""
+    folder = "sys/class/power_supply"
+    supplies = [f"{folder}/{path.name}" for path in (host.root / folder).glob("*")]
+    mains = [host.number(f"{s}/online") for s in supplies if host.text(f"{s}/type") == "Mains"]
+    known = [online for online in mains if online is not None]
+    return {"on_battery": True if known and not any(known) else None}
+
+
+def kernel(host: Host) -> Facts:
+    """Settings of the kernel that move memory and addresses, and the virtual machine's make."""
+    aslr = host.number("proc/sys/kernel/randomize_va_space")
+    balancing = host.number("proc/sys/kernel/numa_balancing")
+    defrag = re.search(r"\[(\S+)\]", host.text("sys/kernel/mm/transparent_hugepage/defrag") or "")
+    return {
+        "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
+        "numa_balancing": None if balancing is None else balancing > 0,
+        "transparent_huge_pages_defrag": None if defrag is None else defrag.group(1),
+        "swap_bytes": _kibibytes(_fields(host.text("proc/meminfo") or "").get("SwapTotal")) or None,
+        "hypervisor": host.text("sys/hypervisor/type"),
+        "machine_model": host.text("sys/class/dmi/id/product_name"),
     }
 
 
@@ -95,21 +126,18 @@ def memory(host: Host) -> Facts:
 
 def limits(host: Host) -> Facts:
     """CPU and memory that control groups, mostly those of containers, leave us."""
-    groups = [line.split(":", 2) for line in (host.text("proc/self/cgroup") or "").splitlines()]
-    paths = {name: path for _, names, path in groups for name in names.split(",")}
     cpus: list[float] = []
     sizes: list[int] = []
-    for folder in _upwards("sys/fs/cgroup", paths.get("", "/")):
+    for folder in cgroup_folders(host, "cpu"):
         quota = re.fullmatch(r"(\d+) (\d+)", host.text(f"{folder}/cpu.max") or "")
         if quota is not None:
             cpus.append(int(quota.group(1)) / int(quota.group(2)))
-        sizes.append(host.number(f"{folder}/memory.max") or 0)
-    for folder in _upwards("sys/fs/cgroup/cpu", paths.get("cpu", "/")):
         us = host.number(f"{folder}/cpu.cfs_quota_us") or 0
         period = host.number(f"{folder}/cpu.cfs_period_us") or 0
         if us > 0 and period > 0:
             cpus.append(us / period)
-    for folder in _upwards("sys/fs/cgroup/memory", paths.get("memory", "/")):
+    for folder in cgroup_folders(host, "memory"):
+        sizes.append(host.number(f"{folder}/memory.max") or 0)
         sizes.append(host.number(f"{folder}/memory.limit_in_bytes") or 0)
     # The first version of control groups says "no limit" with a huge number.
     real = [size for size in sizes if 0 < size < 1 << 60]
@@ -119,12 +147,30 @@ def limits(host: Host) -> Facts:
     }
 
 
+def cgroup_folders(host: Host, controller: str) -> list[str]:
+    """The folders of our control group and those above it, of both versions.
+
+    Args:
+      host: where to read.
+      controller: "cpu" or "memory", which have hierarchies of their own in version 1.
+    """
+    lines = (host.text("proc/self/cgroup") or "").splitlines()
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    paths = {name: path for _, names, path in groups for name in names.split(",")}
+    return [
+        *_upwards("sys/fs/cgroup", paths.get("", "/")),
+        *_upwards(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
+    ]
+
+
 def load(host: Host) -> Facts:
     """What else keeps the machine busy: runnable tasks, mean of the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 
-GROUPS: tuple[FactGroup, ...] = (identity, processor, logical_cpus, clocks, memory, limits, load)
+GROUPS: tuple[FactGroup, ...] = (
+    *(identity, processor, logical_cpus, clocks, power, memory, kernel, limits, load),
+)
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -136,6 +182,11 @@ def _fields(text: str) -> dict[str, str]:
 def _kibibytes(text: str | None) -> int | None:
     found = re.fullmatch(r"(\d+) kB", text or "")
     return None if found is None else int(found.group(1)) * 1024
+
+
+def _megahertz(host: Host, path: str) -> int | None:
+    kilohertz = host.number(path)
+    return None if kilohertz is None else round(kilohertz / 1000)
 
 
 def _physical_memory() -> int | None:

@@ -55,6 +55,8 @@ def tensorflow_build(host: Host) -> Facts:
         "tensorflow_git_version": tf.version.GIT_VERSION,
         "tensorflow_compiler": tf.version.COMPILER_VERSION,
         "tensorflow_cuda_build": bool(build.get("is_cuda_build")),
+        "tensorflow_rocm_build": True if build.get("is_rocm_build") else None,
+        "tensorflow_tensorrt_build": True if build.get("is_tensorrt_build") else None,
         "cuda_version": build.get("cuda_version"),
         "cudnn_version": build.get("cudnn_version"),
     }

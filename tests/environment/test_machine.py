@@ -113,10 +113,74 @@ def test_no_quota_in_the_first_version(host):
 def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5})
+    put(host, "sys/devices/system/cpu/online", "0-7")
     assert machine.logical_cpus(host) == {
         "logical_cpus": 8,
+        "cpus_online": "0-7",
         "usable_cpus": 4,
         "cpu_affinity": "0-2,5",
     }
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
     assert machine.logical_cpus(host)["cpu_affinity"] is None
+
+
+def test_frequencies_and_preference(host):
+    folder = "sys/devices/system/cpu/cpufreq/policy0"
+    put(host, f"{folder}/cpuinfo_max_freq", "3700000\n")
+    put(host, f"{folder}/scaling_max_freq", "2400000\n")
+    put(host, f"{folder}/energy_performance_preference", "balance_power\n")
+    facts = machine.clocks(host)
+    assert facts["cpu_max_mhz"] == 3700
+    assert facts["cpu_max_mhz_allowed"] == 2400
+    assert facts["cpu_energy_preference"] == "balance_power"
+
+
+@pytest.mark.parametrize(
+    ("supplies", "battery"),
+    [
+        ({"AC": ("Mains", "0"), "BAT0": ("Battery", None)}, True),
+        ({"AC": ("Mains", "1"), "BAT0": ("Battery", None)}, None),
+        ({"USB1": ("Mains", "0"), "USB2": ("Mains", "1")}, None),
+        ({"BAT0": ("Battery", None)}, None),
+        ({}, None),
+    ],
+)
+def test_battery(host, supplies, battery):
+    for name, (kind, online) in supplies.items():
+        put(host, f"sys/class/power_supply/{name}/type", kind)
+        if online is not None:
+            put(host, f"sys/class/power_supply/{name}/online", online)
+    assert machine.power(host)["on_battery"] is battery
+
+
+def test_kernel_settings(host):
+    put(host, "proc/sys/kernel/randomize_va_space", "2\n")
+    put(host, "proc/sys/kernel/numa_balancing", "1\n")
+    put(host, "sys/kernel/mm/transparent_hugepage/defrag", "always defer [madvise] never\n")
+    put(host, "proc/meminfo", "SwapTotal:  1024 kB\n")
+    put(host, "sys/hypervisor/type", "xen\n")
+    put(host, "sys/class/dmi/id/product_name", "Machine 1\n")
+    assert machine.kernel(host) == {
+        "aslr": "full",
+        "numa_balancing": True,
+        "transparent_huge_pages_defrag": "madvise",
+        "swap_bytes": 1 << 20,
+        "hypervisor": "xen",
+        "machine_model": "Machine 1",
+    }
+
+
+def test_kernel_that_tells_nothing(host):
+    put(host, "proc/meminfo", "SwapTotal:  0 kB\n")
+    assert set(machine.kernel(host).values()) == {None}
+
+
+def test_groups_of_both_versions_from_ours_upwards(host):
+    put(host, "proc/self/cgroup", "nonsense\n5:cpu,cpuacct:/d/x\n0::/u\n")
+    assert machine.cgroup_folders(host, "cpu") == [
+        "sys/fs/cgroup/u",
+        "sys/fs/cgroup",
+        "sys/fs/cgroup/cpu/d/x",
+        "sys/fs/cgroup/cpu/d",
+        "sys/fs/cgroup/cpu",
+    ]
