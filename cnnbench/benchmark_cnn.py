@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench import environment, memory, peak_flops, runtime
+from cnnbench.conditions.condition import Condition, RunFlags
+from cnnbench.conditions.ids import parse_quiet
+from cnnbench.conditions.watch import Watch
 from cnnbench.console import Console, HeaderInfo, Phase
 from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.learning_rate import make_schedule
@@ -24,6 +27,7 @@ from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
+from cnnbench.run_notices import steady_state_notice, warm_up_warning
 from cnnbench.signals import uninterrupted
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ class BenchmarkCNN:
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
         self._files = ResultFiles(params)
+        self._watch: Watch | None = None
         self._measurements = Measurements(
             command=command, config=self._resolved(), explicit_flags=explicit_flags
         )
@@ -95,6 +100,7 @@ class BenchmarkCNN:
         record = self._end("ok")
         for line in summary_lines(record.summary()):
             self._messages.notice(line)
+        self._say_how_steady(record)
         # The last line of a run that has succeeded, results written and all.
         if total is not None:
             self._console.footer(total)
@@ -107,6 +113,7 @@ class BenchmarkCNN:
           FlagError: devices or data that are not there.
           BenchmarkError: TensorFlow cannot be loaded.
         """
+        self._watch = Watch(gpus=self.params.device != "cpu")
         start = time.perf_counter()
         for warning in runtime.export_environment(self.params):
             self._messages.warning(warning)
@@ -137,6 +144,9 @@ class BenchmarkCNN:
     def _run(self) -> float | None:
         """Returns the images/sec of the last lines; None for runs that end without them."""
         built = self.build()
+        assert self._watch is not None
+        facts = self._measurements.environment
+        self._warn(self._watch.before(facts, self._run_flags(built.devices)))
         try:
             total = self._evaluate(built) if self.params.eval else self._train(built)
         finally:
@@ -176,6 +186,7 @@ class BenchmarkCNN:
             built.checkpoints,
             built.evaluator,
             global_step,
+            self._watch,
         )
         return training.run(steps)
 
@@ -211,6 +222,7 @@ class BenchmarkCNN:
 
         assert built.evaluator is not None
         assert built.checkpoints is not None
+        assert self._watch is not None
         train_dir = self.params.train_dir
         assert train_dir is not None  # validated
         pause = self.params.eval_interval_secs
@@ -225,9 +237,10 @@ class BenchmarkCNN:
                 restored = built.checkpoints.restore(path)
                 self._console.checkpoint_loaded(path)
                 start = time.perf_counter()
-                result = built.evaluator.run(
-                    self.plan.num_eval_batches, restored.global_step, self._console
-                )
+                with self._watch:
+                    result = built.evaluator.run(
+                        self.plan.num_eval_batches, restored.global_step, self._console
+                    )
                 self._measurements.add_evaluation(result)
                 self._measurements.loop_seconds = time.perf_counter() - start
                 self._measurements.loop_images = result.examples
@@ -279,6 +292,44 @@ class BenchmarkCNN:
         )
         measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
 
+    def _run_flags(self, devices: runtime.Devices) -> RunFlags:
+        return RunFlags(
+            on_gpu=devices.kind == "gpu",
+            num_devices=len(devices.towers),
+            intra_threads=devices.intra_threads,
+            intra_threads_given=bool(self.params.num_intra_threads),
+            batch_size=self.plan.batch_per_device,
+            gpu_indices=self.params.gpu_indices,
+        )
+
+    def _warn(self, conditions: Sequence[Condition]) -> None:
+        quiet = parse_quiet(self.params.quiet_conditions)
+        for condition in conditions:
+            if condition.id not in quiet:
+                self._messages.warning(str(condition))
+
+    def _look_back(self) -> tuple[Condition, ...]:
+        """What happened on the machine during the timed loop, for the record too."""
+        if self._watch is None:
+            return ()
+        conditions, measurements = self._watch.during(), self._measurements
+        measurements.conditions = self._watch.record()
+        energy = self._watch.energy
+        # The pauses for evaluations are in it, and in no other figure of the loop.
+        if energy is not None and not self.plan.eval_steps:
+            measurements.cpu_energy_joules = energy.cpu_joules
+            measurements.gpu_energy_joules = energy.gpu_joules
+            measurements.energy_source = energy.source
+        return conditions
+
+    def _say_how_steady(self, record: RunRecord) -> None:
+        warning, steady = warm_up_warning(record), steady_state_notice(record)
+        if warning is not None:
+            self._messages.warning(warning)
+        if steady is not None:
+            text, is_warning = steady
+            (self._messages.warning if is_warning else self._messages.notice)(text)
+
     def _all_reduce(self) -> tuple[str, ...]:
         if self.params.variable_update not in ALL_REDUCING:
             return ()
@@ -319,7 +370,10 @@ class BenchmarkCNN:
         measurements = self._measurements
         if measurements.placement is not None:
             measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
+        conditions = self._look_back()
         self.record = measurements.record(status, error)
+        if status == "ok":
+            self._warn(conditions)
         for line in loss_scaling_lines(self.record):
             self._messages.notice(line)
         try:

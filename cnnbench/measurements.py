@@ -10,6 +10,7 @@ from typing import Any
 
 from cnnbench.record import (
     Batch,
+    Conditions,
     ErrorInfo,
     Evaluation,
     LossScaling,
@@ -35,7 +36,9 @@ class Measurements:
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
         peak_flops_per_sec, peak_flops_source: see `Measured`. Without loop_images
         the images of all timed steps are counted.
+      cpu_energy_joules, gpu_energy_joules, energy_source: see `Measured`.
       loss_scale_start, loss_scale_end: where it is automatic, see `LossScaling`.
+      warmup_status, conditions: see `RunRecord`.
     """
 
     def __init__(
@@ -73,6 +76,11 @@ class Measurements:
         self.peak_memory_bytes: int | None = None
         self.peak_flops_per_sec: float | None = None
         self.peak_flops_source: str | None = None
+        self.cpu_energy_joules: float | None = None
+        self.gpu_energy_joules: float | None = None
+        self.energy_source: str | None = None
+        self.warmup_status: str | None = None
+        self.conditions: Conditions | None = None
         self._warmup_times, self._warmup_losses = array("d"), array("d")
         self._times, self._losses = array("d"), array("d")
         self._evaluations: list[Evaluation] = []
@@ -93,6 +101,11 @@ class Measurements:
     def steps(self) -> int:
         """Timed steps so far, warm-up excluded."""
         return len(self._times)
+
+    @property
+    def warmup_step_seconds(self) -> Sequence[float]:
+        """Times of the steps before the timed loop so far."""
+        return self._warmup_times
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -160,6 +173,8 @@ class Measurements:
             evaluations=self.evaluations,
             measured=self._measured(len(times)),
             loss_scaling=self._loss_scaling(),
+            warmup_status=self.warmup_status,
+            conditions=self.conditions,
             environment=dict(self.environment),
         )
 
@@ -174,6 +189,9 @@ class Measurements:
             peak_memory_bytes=self.peak_memory_bytes,
             peak_flops_per_sec=self.peak_flops_per_sec,
             peak_flops_source=self.peak_flops_source,
+            cpu_energy_joules=self.cpu_energy_joules,
+            gpu_energy_joules=self.gpu_energy_joules,
+            energy_source=self.energy_source,
         )
 
     def _loss_scaling(self) -> LossScaling | None:

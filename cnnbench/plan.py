@@ -20,6 +20,7 @@ from cnnbench.precision import COMPUTE_DTYPES
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+from cnnbench.warm_up import WarmUp
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
@@ -36,7 +37,7 @@ class Plan:
       eval_batch_per_device: images per device in an evaluation step.
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of
         the evaluation).
-      warmup: untimed steps before it.
+      warm_up: untimed steps before it.
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
@@ -52,11 +53,16 @@ class Plan:
     eval_batch_per_device: int
     num_batches: int
     num_epochs: float
-    warmup: int
+    warm_up: WarmUp
     train_examples: int
     num_eval_batches: int
     eval_steps: frozenset[int]
     aggregation: AggregationSpec
+
+    @property
+    def warmup(self) -> int:
+        """Untimed steps, those that --warmup=auto may add not counted."""
+        return self.warm_up.least
 
     @property
     def trains(self) -> bool:
@@ -111,7 +117,7 @@ def make_plan(params: Params) -> Plan:
         eval_batch_per_device=eval_batch,
         num_batches=batches,
         num_epochs=epochs,
-        warmup=0 if mode == "evaluation" else _warmup(params),
+        warm_up=_warm_up(params, mode),
         train_examples=train_examples,
         num_eval_batches=eval_batches,
         eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
@@ -172,7 +178,23 @@ def _evaluates_during_training(params: Params) -> bool:
     )
 
 
-def _warmup(params: Params) -> int:
+def _warm_up(params: Params, mode: str) -> WarmUp:
+    if mode == "evaluation":
+        return WarmUp(0, 0)
+    least = _least_warmup(params)
+    if params.warmup != "auto":
+        return WarmUp(least, least)
+    if params.max_warmup_batches < least:
+        raise FlagError(
+            "max_warmup_batches",
+            params.max_warmup_batches,
+            f"is less than the {least} steps of --num_warmup_batches that come first; "
+            f"use at least {least}",
+        )
+    return WarmUp(least, params.max_warmup_batches, auto=True)
+
+
+def _least_warmup(params: Params) -> int:
     if params.num_warmup_batches is not None:
         return params.num_warmup_batches
     # The GPU convolution autotuner tries its candidates during the first steps.

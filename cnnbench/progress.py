@@ -162,6 +162,11 @@ def summary_lines(summary: Summary) -> list[str]:
         lines.append(f"{summary.input_wait_fraction:.1%} of the time spent waiting for input")
     if summary.peak_memory_bytes is not None:
         lines.append(f"{summary.peak_memory_bytes / 2**20:.0f} MiB peak memory")
+    if summary.energy_joules is not None:
+        line = f"{summary.energy_joules:.0f} J in the timed loop"
+        if summary.joules_per_image is not None:
+            line += f", {summary.joules_per_image:.3g} J per image"
+        lines.append(f"{line} ({summary.energy_source}, all processes)")
     return lines
 
 

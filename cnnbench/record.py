@@ -23,6 +23,7 @@ from cnnbench.record_codec import OPTIONAL, Json, decode, encode
 
 SCHEMA = 1
 STATUSES = ("ok", "failed", "interrupted")
+WARMUP_STATUSES = ("fixed", "steady", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,8 @@ class Measured:
         on the CPU.
       peak_flops_per_sec: what all devices of the job could do, together.
       peak_flops_source: where that figure comes from.
+      cpu_energy_joules, gpu_energy_joules: taken in the timed loop, see `cnnbench.energy`.
+      energy_source: the counters they come from.
     """
 
     loop_seconds: float | None = None
@@ -125,6 +128,9 @@ class Measured:
     peak_memory_bytes: int | None = None
     peak_flops_per_sec: float | None = None
     peak_flops_source: str | None = None
+    cpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    energy_source: str | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _check_amounts(
@@ -135,6 +141,8 @@ class Measured:
             "input_wait_seconds",
             "peak_memory_bytes",
             "peak_flops_per_sec",
+            "cpu_energy_joules",
+            "gpu_energy_joules",
         )
 
 
@@ -159,6 +167,38 @@ class LossScaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionNote:
+    """Something found that may have spoiled the figures.
+
+    Attributes:
+      id: see `cnnbench.conditions.ids`.
+      when: "before" the steps or "during" the timed loop.
+      text: what was found.
+      advice: what the run said to do about it.
+    """
+
+    id: str
+    when: str
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What else happened on the machine; unknown quantities are absent.
+
+    Attributes:
+      before: quantities from the start of the run to its first step, by name.
+      during: the same over the timed loop; empty if it was not reached.
+      notes: what the checks said, whether it was shown or silenced.
+    """
+
+    before: Mapping[str, Any]
+    during: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[ConditionNote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Statistics derived from a record; None where its measurements do not give them.
 
@@ -171,6 +211,9 @@ class Summary:
       mfu: achieved over peak.
       peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as measured.
       input_wait_fraction: share of the timed loop spent waiting for input.
+      energy_joules: of the timed loop, of processors and GPUs as far as known.
+      joules_per_image: that over the images of the timed loop.
+      energy_source: what it covers.
     """
 
     images_per_sec: float | None
@@ -183,6 +226,9 @@ class Summary:
     peak_flops_source: str | None
     input_wait_fraction: float | None
     peak_memory_bytes: int | None
+    energy_joules: float | None
+    joules_per_image: float | None
+    energy_source: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +248,9 @@ class RunRecord:
       losses, warmup_losses: the loss of each of them; empty if none is computed.
       evaluations: in order.
       loss_scaling: None unless the loss scale was automatic.
+      warmup_status: "fixed": as many steps as asked for; of --warmup=auto "steady", or
+        "limit" where the steps allowed did not suffice; None where warm-up did not end.
+      conditions: None where the run ended before they were looked at.
       environment: facts about machine and software; unknown ones are absent.
       measured: everything else that was measured. Not named by the first outline of
         schema 1, so a document without it is read as "all unknown".
@@ -228,6 +277,8 @@ class RunRecord:
     evaluations: tuple[Evaluation, ...] = ()
     measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
     loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
+    warmup_status: str | None = field(default=None, metadata=OPTIONAL)
+    conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -252,6 +303,7 @@ class RunRecord:
         measured = self.measured
         flops = self._flops_per_image()
         achieved = speed.mean * flops if speed is not None and flops is not None else None
+        joules = _sum(measured.cpu_energy_joules, measured.gpu_energy_joules)
         return Summary(
             images_per_sec=None if speed is None else speed.mean,
             images_per_sec_uncertainty=None if speed is None else speed.uncertainty,
@@ -263,6 +315,9 @@ class RunRecord:
             peak_flops_source=measured.peak_flops_source,
             input_wait_fraction=_ratio(measured.input_wait_seconds, measured.loop_seconds),
             peak_memory_bytes=measured.peak_memory_bytes,
+            energy_joules=joules,
+            joules_per_image=_ratio(joules, measured.loop_images),
+            energy_source=measured.energy_source,
         )
 
     def to_dict(self) -> dict[str, Json]:
@@ -319,6 +374,11 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
 def _check_amounts(section: str, of: object, *names: str) -> None:
     for name in names:
         value = getattr(of, name)
@@ -341,6 +401,10 @@ def _check_outcome(record: RunRecord) -> None:
         raise ValueError(f"status: {record.status!r} is none of {', '.join(STATUSES)}")
     if (record.status == "failed") != (record.error is not None):
         raise ValueError(f"error: status {record.status!r} with error {record.error!r}")
+    if record.warmup_status not in (None, *WARMUP_STATUSES):
+        raise ValueError(
+            f"warmup_status: {record.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
+        )
 
 
 def _check_steps(

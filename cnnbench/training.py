@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,7 +74,10 @@ class Training:
       measurements: filled as steps are done.
       checkpoints: None when nothing is to be saved.
       evaluator: None unless the plan has evaluations.
-      global_step: of the first step to run; above 0 after a restore.
+      global_step: of the first step to run; above 0 after a restore. Warm-up steps
+        train, so they count.
+      around_loop: entered before the timed loop and left after it.
+      clock: of step times, in seconds.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Training:
         checkpoints: Checkpoints | None,
         evaluator: Evaluator | None,
         global_step: int = 0,
+        around_loop: AbstractContextManager[object] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._plan = plan
         self._config = config
@@ -101,6 +107,8 @@ class Training:
         self._checkpoints = checkpoints
         self._evaluator = evaluator
         self.global_step = global_step
+        self._around_loop = nullcontext() if around_loop is None else around_loop
+        self._clock = clock
         self._speed = RunningSpeed(plan.global_batch, config.ewma)
         self._away_seconds = 0.0
         self._last_save = time.monotonic()
@@ -124,25 +132,38 @@ class Training:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
     def _run(self, steps: int) -> float | None:
-        loop = StepLoop(self._launch, self._read, self._config.lag)
-        self._console.phase(Phase.WARM_UP)
-        self._progress.start("warm-up", self._plan.warmup)
-        loop.run(self._plan.warmup, self._warmup_done)
-        self._progress.finish()
-        self._console.phase(Phase.WARM_UP_DONE)
+        loop = StepLoop(self._launch, self._read, self._config.lag, self._clock)
+        self._warm_up(loop)
         self._console.table_header(self._config.loss_name, self._config.with_accuracy)
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._inputs.wait_seconds
-        start = time.perf_counter()
-        try:
-            loop.run(steps, self._step_done, self._pause_due, self._pause)
-            tf.test.experimental.sync_devices()
-        finally:
-            elapsed = time.perf_counter() - start - self._away_seconds
-            self._measurements.loop_seconds = elapsed
-            self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
-            self._progress.finish()
+        with self._around_loop:
+            start = time.perf_counter()
+            try:
+                loop.run(steps, self._step_done, self._pause_due, self._pause)
+                tf.test.experimental.sync_devices()
+            finally:
+                elapsed = time.perf_counter() - start - self._away_seconds
+                self._measurements.loop_seconds = elapsed
+                self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
+                self._progress.finish()
         return self._finish(elapsed)
+
+    def _warm_up(self, loop: StepLoop[StepResult, Values]) -> None:
+        warm_up, measurements = self._plan.warm_up, self._measurements
+        self._console.phase(Phase.WARM_UP)
+        self._progress.start("warm-up", warm_up.most)
+        steady = False
+
+        def is_steady(step: int) -> bool:
+            nonlocal steady
+            steady = warm_up.steady(measurements.warmup_step_seconds)
+            return steady
+
+        loop.run(warm_up.most, self._warmup_done, warm_up.checks.__contains__, is_steady)
+        measurements.warmup_status = warm_up.status(steady)
+        self._progress.finish()
+        self._console.phase(Phase.WARM_UP_DONE)
 
     def _launch(self) -> StepResult:
         self._step.set_learning_rate(self._learning_rate(self.global_step))
@@ -154,8 +175,9 @@ class Training:
         if step == 1:
             self._measurements.first_step_seconds = seconds
         self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
-        # Numbered -W to -1, so that the first timed step is step 1.
-        self._check_loss(step - 1 - self._plan.warmup, values.loss)
+        # Numbered -W to -1, so that the first timed step is step 1; from the longest
+        # warm-up possible where its length is found as it goes.
+        self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
         self._progress.update(step)
 
     def _step_done(self, step: int, seconds: float, values: Values) -> None:

@@ -46,6 +46,7 @@ RULES: dict[str, Rule] = {
     "result_csv": _WRITTEN_LATER,
     "eval_dir": Rule(IGNORED, "a place for events of evaluations, outside of the timed steps"),
     "progress": _SHOWN,
+    "quiet_conditions": _SHOWN,
     "display_every": _SHOWN,
     "display_perf_ewma": _SHOWN,
     "peak_flops": Rule(IGNORED, "what MFU is divided by; MFU is not compared"),

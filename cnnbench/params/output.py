@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench.conditions.ids import parse_quiet
 from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag
 
@@ -32,6 +33,11 @@ class OutputParams:
     )
     result_json: str | None = flag(None, "Write the run record to this file.")
     result_csv: str | None = flag(None, "Append one row about the run to this file.")
+    quiet_conditions: str = flag(
+        "",
+        "Measuring conditions not to warn about, comma-separated (docs/conditions.md lists "
+        "them), or all; the record has them nevertheless.",
+    )
     train_dir: str | None = flag(
         None, "Folder for checkpoints: resumed from and saved to when training, read by --eval."
     )
@@ -62,11 +68,12 @@ class OutputParams:
 
 
 def check(params: Params) -> None:
-    """Checks that checkpoints have one rhythm and results one file each.
+    """Checks names of conditions, and that checkpoints have one rhythm, results one file each.
 
     Raises:
       FlagError: says which flag to leave out.
     """
+    parse_quiet(params.quiet_conditions)
     if params.save_model_secs and params.save_model_steps is not None:
         raise FlagError(
             "save_model_steps",

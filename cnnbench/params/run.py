@@ -101,6 +101,17 @@ class RunParams:
         "5 * autotune_threshold squared if not given.",
         minimum=0,
     )
+    warmup: str = flag(
+        "fixed",
+        "How long to warm up: fixed runs --num_warmup_batches steps; auto runs at least as many "
+        "and goes on until step times are steady or --max_warmup_batches are done.",
+        choices=("fixed", "auto"),
+    )
+    max_warmup_batches: int = flag(
+        200,
+        "With --warmup=auto: steps after which timing starts even if step times are not steady.",
+        minimum=20,
+    )
     autotune_threshold: int | None = flag(
         None,
         "Times cuDNN tries every algorithm before it settles; exported as TF_AUTOTUNE_THRESHOLD.",

@@ -92,6 +92,8 @@ UNUSED: tuple[Unused, ...] = (
         "with --forward_only: it saves no checkpoints",
         says="is only read from",
     ),
+    Unused(("warmup", "max_warmup_batches"), lambda p: p.eval, "with --eval: it has no warm-up"),
+    Unused(("max_warmup_batches",), lambda p: p.warmup != "auto", "without --warmup=auto"),
     Unused(("eval_interval_secs",), lambda p: not p.eval, "without --eval"),
     Unused(
         ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),

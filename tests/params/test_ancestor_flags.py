@@ -39,6 +39,9 @@ NEW_FLAGS = {
     "allow_nonfinite",
     "progress",
     "peak_flops",
+    "warmup",
+    "max_warmup_batches",
+    "quiet_conditions",
 }
 
 

@@ -15,6 +15,9 @@ CASES += [
     ("--save_model_steps=9", ["--forward_only"], ["--train_dir=d"]),
     ("--train_dir=d", ["--forward_only"], []),
     ("--train_dir=d", ["--forward_only"], ["--eval"]),
+    ("--warmup=auto", ["--eval", "--train_dir=d"], []),
+    ("--max_warmup_batches=99", [], ["--warmup=auto"]),
+    ("--max_warmup_batches=99", ["--eval", "--train_dir=d", "--warmup=auto"], ["--warmup=auto"]),
     ("--eval_interval_secs=9", [], ["--eval", "--train_dir=d"]),
     ("--eval_interval_secs=9", [DURING], ["--eval", "--train_dir=d"]),
     ("--num_eval_batches=9", [], ["--eval", "--train_dir=d"]),
@@ -121,7 +124,9 @@ def test_a_flag_of_another_command_never_has_an_effect():
 
 
 def test_every_entry_has_a_case():
-    tried = {"iters_per_step"} | {case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES}
+    tried = {"iters_per_step"} | {
+        case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES
+    }
     assert [entry.flags for entry in UNUSED if not tried & set(entry.flags)] == []
 
 

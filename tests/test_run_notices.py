@@ -1,0 +1,71 @@
+"""What is said about step times when a run is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.measurements import Measurements
+from cnnbench.run_notices import steady_state_notice, warm_up_warning
+
+
+def record(warmup, timed, status="fixed"):
+    run = Measurements(command=[], config={})
+    for seconds in warmup:
+        run.add_warmup_step(seconds)
+    for seconds in timed:
+        run.add_step(seconds)
+    run.warmup_status = status
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (record([], [0.02] * 10), None),
+        (record([0.02] * 100, []), None),
+        (record([0.02] * 10, [0.02] * 90), ("step times are steady from warm-up step 1 on", False)),
+        (
+            record([0.5] + [0.02] * 9, [0.02] * 90),
+            ("step times are steady from warm-up step 2 on", False),
+        ),
+        (record([], [0.02] * 90), ("step times are steady from step 1 on", False)),
+        (
+            record([0.03] * 10, [0.03] * 15 + [0.02] * 85),
+            (
+                "step times are steady only from step 16 on, after 15 of 100 timed steps; "
+                "--num_warmup_batches=25 or --warmup=auto would leave them out",
+                True,
+            ),
+        ),
+        (
+            record([0.03] * 10, [0.03] * 15 + [0.02] * 85, "limit"),
+            ("step times are steady only from step 16 on, after 15 of 100 timed steps", True),
+        ),
+        (
+            record([0.02] * 10, [0.02] * 50 + [0.03] * 50),
+            (
+                "step times are steady only from step 51 on, after 50 of 100 timed steps, and "
+                "slower than before: from 20 to 30 ms",
+                True,
+            ),
+        ),
+        (
+            record([0.02] * 10, [0.02] * 90 + [0.03] * 10),
+            (
+                "step times reached no steady state: the last change, from 20 to 30 ms, came at "
+                "step 91; a longer run or a quieter machine would tell more",
+                True,
+            ),
+        ),
+    ],
+)
+def test_steady_state(run, expected):
+    assert steady_state_notice(run) == expected
+
+
+def test_warm_up_at_its_limit():
+    assert warm_up_warning(record([0.02] * 40, [0.02], "steady")) is None
+    assert warm_up_warning(record([0.02] * 40, [0.02], "limit")) == (
+        "step times were not steady after 40 warm-up steps, the most that --max_warmup_batches "
+        "allows; timing began nevertheless"
+    )
