@@ -1,0 +1,151 @@
+"""``cnnbench report RECORDS...``: results that people can read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.params import parse_command
+from cnnbench.params.declaration import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.report import Material, Sources
+
+HELP = """\
+Usage: cnnbench report RECORDS... [FLAGS]
+
+Writes a report on run records (--result_json) and all-reduce measurements: one HTML file that
+needs nothing else, Markdown, or a CSV table. RECORDS are files, folders with all *.json below
+them, or quoted patterns. docs/report.md explains the figures.
+
+  --output=FILE          where it goes [report.html; other formats go to stdout]
+  --format=NAME          html, markdown or csv [html]
+  --table=NAME           of the CSV: configurations, runs, allreduce or comparison
+                         [configurations]
+  --title=TEXT           of the page [the models]
+  --baseline=PATH        compare with these records, as cnnbench compare does
+  --threshold=X          smallest change of throughput that counts, in per cent [3]
+  --allow_different=X,.. facts in which the baseline may differ, as for cnnbench compare
+
+Exit codes: 0 the report is written, whatever it says (cnnbench compare is the gate); 3 it is,
+but a faulty file was skipped; 2 wrong use; 4 it could not be written.
+"""
+
+_FORMATS = ("html", "markdown", "csv")
+_TABLES = ("configurations", "runs", "allreduce", "comparison")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """Flags of the command."""
+
+    output: str | None = flag(None, "Where the report goes.")
+    format: str = flag("html", "What to write.", choices=_FORMATS)
+    table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
+    title: str = flag("", "Title of the page.")
+    baseline: str | None = flag(None, "Records to compare with.")
+    threshold: float | None = flag(
+        None, "Smallest change of throughput that counts, in per cent.", minimum=0.0, below=100.0
+    )
+    allow_different: str = flag("", "Facts in which the baseline may differ.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes a report.
+
+    Raises:
+      UsageError: wrong arguments, or no records.
+      BenchmarkError: the file cannot be written.
+    """
+    given, arguments = parse_command(argv, specs_of(ReportFlags))
+    options = ReportFlags(**given)
+    _check(options, given)
+    if not arguments:
+        raise UsageError(
+            "cnnbench report takes run records: files, folders or quoted patterns; "
+            "cnnbench run --result_json=FILE writes one"
+        )
+    from cnnbench.files import resolve_output
+
+    output = options.output
+    if output is None and options.format == "html":
+        output = "report.html"
+    target = None if output is None else resolve_output("output", output)
+    sources = _load(arguments)
+    material = _gather(options, sources, arguments)
+    text = _text(options, material)
+    if target is None:
+        from cnnbench.terminal import LineWriter
+
+        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
+    else:
+        from cnnbench.files import write_whole
+
+        try:
+            write_whole(target, text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            raise BenchmarkError(f"{output}: cannot be written: {error.strerror}") from error
+        print(f"wrote {output}")
+    return ExitCode.INCONCLUSIVE if _faults(material) else ExitCode.OK
+
+
+def _check(options: ReportFlags, given: dict[str, object]) -> None:
+    if options.format != "csv" and "table" in given:
+        raise FlagError("table", options.table, "is for --format=csv")
+    if options.baseline is None:
+        if options.table == "comparison":
+            raise FlagError("table", "comparison", "needs --baseline")
+        for name in ("threshold", "allow_different"):
+            if name in given:
+                raise FlagError(name, given[name], "needs --baseline")
+
+
+def _load(paths: Sequence[str]) -> Sources:
+    from cnnbench.report import load
+
+    sources = load(paths)
+    if not sources.runs and not sources.allreduces and not sources.defects:
+        raise UsageError(f"{', '.join(paths)}: neither run records nor all-reduce measurements")
+    return sources
+
+
+def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Material:
+    from cnnbench.comparison import Policy
+    from cnnbench.report import gather
+
+    if options.baseline is None:
+        return gather(sources)
+    baseline = _load([options.baseline])
+    policy = Policy()
+    if options.threshold is not None:
+        policy = policy.replace(threshold=options.threshold / 100)
+    allowed = [name.strip() for name in options.allow_different.split(",") if name.strip()]
+    return gather(
+        sources,
+        baseline,
+        policy=policy,
+        allow_different=allowed,
+        labels=(options.baseline, " ".join(paths)),
+    )
+
+
+def _text(options: ReportFlags, material: Material) -> str:
+    if options.format == "csv":
+        from cnnbench.report.tables import csv
+
+        return csv(material, options.table)
+    from cnnbench.report import build, render
+
+    return render(build(material, options.title), options.format)
+
+
+def _faults(material: Material) -> bool:
+    """Names what was skipped on stderr; whether any of it was faulty."""
+    comparison = material.comparison
+    skipped = (*material.skipped, *(() if comparison is None else comparison.skipped))
+    for one in skipped:
+        print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
+    return any(one.defect for one in skipped)

@@ -1,0 +1,96 @@
+"""From what was found to the whole report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cnnbench import __version__
+from cnnbench.comparison.reasons import count
+from cnnbench.comparison.render import words as said
+from cnnbench.report.document import Report, figure
+from cnnbench.report.material import Material, time_text
+from cnnbench.report.sections import SECTIONS
+from cnnbench.report.sections.environment import text
+
+_MACHINE = ("gpu_names", "cpu_model")
+_MANY = 3
+
+
+def build(material: Material, title: str = "") -> Report:
+    """Writes all sections that have something to say.
+
+    Args:
+      material: see there.
+      title: of the page; one that names the models if empty.
+    """
+    sections = [found for make in SECTIONS if (found := make(material)) is not None]
+    return Report(
+        title=title or _title(material),
+        subtitle=_subtitle(material),
+        figures=tuple(_figures(material)),
+        sections=tuple(sections),
+    )
+
+
+def _title(material: Material) -> str:
+    models = list(dict.fromkeys(one.model for one in material.configured))
+    if not models:
+        return "All-reduce" if material.allreduces else "No results"
+    named = ", ".join(models[:_MANY])
+    return named if len(models) <= _MANY else f"{named} and {len(models) - _MANY} more"
+
+
+def _subtitle(material: Material) -> str:
+    starts = sorted(
+        [time_text(run.started_at) for run in material.runs]
+        + [time_text(one.started_at) for one in material.allreduces]
+    )
+    when = ""
+    if starts:
+        first, last = starts[0][:16], starts[-1][:16]
+        when = f", measured {first}" + (f" to {last}" if last != first else "") + " UTC"
+    return f"Measured with cnnbench; report of version {__version__}{when}"
+
+
+def _figures(material: Material) -> Iterable[tuple[str, str]]:
+    runs = material.runs
+    bad = sum(run.status != "ok" for run in runs)
+    if runs:
+        found = f"{count(len(material.configured), 'configuration', 'configurations')}, "
+        found += count(len(runs), "process", "processes")
+        yield "measured", found + (f", {bad} without a result" if bad else "")
+    environments = [run.environment for run in runs] + [
+        one.environment for one in material.allreduces
+    ]
+    for name in _MACHINE:
+        machines = _values(environments, name)
+        if machines:
+            yield "machine", machines
+            break
+    versions = _values(environments, "tensorflow_version")
+    if versions:
+        yield "TensorFlow", versions
+    fastest = max(
+        (one for one in material.configured if one.throughput.median is not None),
+        key=lambda one: one.throughput.median or 0.0,
+        default=None,
+    )
+    if fastest is not None and fastest.throughput.median is not None:
+        yield "fastest", f"{figure(fastest.throughput.median)} images/sec ({fastest.name})"
+    comparison = material.comparison
+    if comparison is not None:
+        tally = said.tally(comparison, comparison.metrics[0]) or "nothing was compared"
+        yield "against the baseline", f"{said.ENDINGS[comparison.exit_code]}: {tally}"
+    if material.skipped:
+        defects = sum(one.defect for one in material.skipped)
+        found = count(len(material.skipped), "file", "files")
+        yield "skipped", f"{found}, {defects} of them faulty"
+
+
+def _values(environments: list[Any], name: str) -> str:
+    seen = dict.fromkeys(text(facts[name]) for facts in environments if name in facts)
+    values = [value for value in seen if value]
+    return "; ".join(values[:_MANY]) + (
+        f" and {len(values) - _MANY} more" if len(values) > _MANY else ""
+    )

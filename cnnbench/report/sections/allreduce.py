@@ -1,0 +1,159 @@
+"""Reductions by themselves: bandwidth over size, and whether the sums were right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnnbench.allreduce.record import AllReduceRecord, Point
+from cnnbench.report.charts import HIGHER, Axis, Chart, Lines, Series
+from cnnbench.report.charts.scale import bytes_text
+from cnnbench.report.document import (
+    Block,
+    Cell,
+    Charts,
+    Column,
+    Section,
+    Text,
+    figure,
+    number,
+    percent,
+    table,
+    words,
+)
+from cnnbench.report.material import Material, time_text
+
+_GIGA = 1e9
+
+_COLUMNS = (
+    Column("algorithm"),
+    Column("packing"),
+    Column("of"),
+    Column("size", number=True),
+    Column("tensors", number=True),
+    Column("format"),
+    Column("devices", number=True),
+    Column("time, µs", number=True),
+    Column("99 %, µs", number=True),
+    Column("algbw, GB/s", number=True),
+    Column("busbw, GB/s", number=True),
+    Column("of the copy bound", number=True),
+    Column("#wrong", number=True),
+    Column("error"),
+    Column("measured"),
+)
+
+
+def section(material: Material) -> Section | None:
+    """Charts and a row per point, of all measurements."""
+    if not material.allreduces:
+        return None
+    charts: list[Chart] = []
+    rows: list[tuple[Cell, ...]] = []
+    for record in material.allreduces:
+        charts += _charts(record, several=len(material.allreduces) > 1)
+        rows += [_row(record, point) for point in record.rows]
+    blocks: list[Block] = [
+        Text(
+            text="As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all "
+            "tensors of one device over the median time of a reduction; bus bandwidth (busbw) is "
+            "algbw · 2(n−1)/n on n devices, comparable with the speed of a link. 1 GB is 10⁹ "
+            "bytes. #wrong counts elements that were not the sum they should be: a speed without "
+            "it is no result. The copy bound is the time that the machine needs to copy what "
+            "must be moved."
+        )
+    ]
+    wrong = sum(point.failed for record in material.allreduces for point in record.rows)
+    if wrong:
+        blocks.append(Text(text=f"{wrong} reductions failed or summed wrongly.", tone="bad"))
+    blocks.append(Charts(charts=tuple(charts)))
+    blocks.append(table(_COLUMNS, rows))
+    return Section(key="allreduce", title="All-reduce", blocks=tuple(blocks))
+
+
+def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
+    """Bus and algorithm bandwidth, for each number of devices, format and packing."""
+    kinds: dict[tuple[int, str, str], list[Point]] = {}
+    for point in record.rows:
+        if point.median is not None and not point.failed and point.devices > 1:
+            kinds.setdefault((point.devices, point.dtype, str(point.packing)), []).append(point)
+    charts: list[Chart] = []
+    for (devices, dtype, packing), points in kinds.items():
+        kind = "" if record.placement is None else f" {record.placement.device}"
+        title = f"{devices}{kind} devices, {dtype}"
+        title += "" if packing == "-" else f", {packing}"
+        title += f", {time_text(record.started_at)}" if several else ""
+        for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
+            charts.append(
+                Lines(
+                    title=f"{title}: {unit} bandwidth",
+                    x=Axis(
+                        label="bytes of all tensors of a device", format="bytes", log=True, base=4
+                    ),
+                    y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
+                    series=(*_curves(points, name), *_bound(record, points, name)),
+                )
+            )
+    return charts
+
+
+def _curves(points: Sequence[Point], name: str) -> list[Series]:
+    specs: dict[str, dict[int, Point]] = {}
+    for point in points:
+        # Of a size with several numbers of tensors, the fastest.
+        best = specs.setdefault(point.spec, {})
+        if point.bytes not in best or _speed(point, name) > _speed(best[point.bytes], name):
+            best[point.bytes] = point
+    return [
+        Series(
+            name=spec,
+            points=tuple((float(size), _speed(best[size], name) / _GIGA) for size in sorted(best)),
+            hints=tuple(
+                f"{spec}, {bytes_text(size)}: {figure(_speed(best[size], name) / _GIGA)} GB/s"
+                for size in sorted(best)
+            ),
+        )
+        for spec, best in specs.items()
+    ]
+
+
+def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[Series]:
+    bounds: dict[int, float] = {}
+    for point in points:
+        share = record.share_of_bound(point)
+        if share:
+            bounds[point.bytes] = _speed(point, name) / share / _GIGA
+    if len(bounds) < 2:
+        return []
+    line = tuple((float(size), bounds[size]) for size in sorted(bounds))
+    return [Series(name="bound: copying what must be moved", points=line, reference=True)]
+
+
+def _speed(point: Point, name: str) -> float:
+    return (point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth) or 0.0
+
+
+def _row(record: AllReduceRecord, point: Point) -> tuple[Cell, ...]:
+    def scaled(value: float | None, factor: float) -> Cell:
+        return number(None if value is None else value * factor)
+
+    share = record.share_of_bound(point)
+    wrong = f"{point.wrong:,}" if point.checked else "not checked"
+    peer = " (peer)" if point in record.peers else ""
+    packing = str(point.packing)
+    return (
+        words(f"{point.spec}{peer}"),
+        words("" if packing == "-" else packing),
+        words(point.workload),
+        number(point.bytes, bytes_text(point.bytes)),
+        number(point.tensors, f"{point.tensors:,}"),
+        words(point.dtype),
+        number(point.devices, str(point.devices)),
+        scaled(point.median, 1e6),
+        scaled(point.p99, 1e6),
+        scaled(point.algorithm_bandwidth, 1 / _GIGA),
+        scaled(point.bus_bandwidth, 1 / _GIGA),
+        number(share, None if share is None else percent(share, 0)),
+        number(point.wrong, wrong, tone="bad" if point.wrong else ""),
+        words(point.error or "", tone="bad" if point.error else ""),
+        words(time_text(record.started_at)),
+    )

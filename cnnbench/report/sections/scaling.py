@@ -1,0 +1,226 @@
+"""What more devices bring: curves of configurations that differ in nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.comparison.configuration import labels
+from cnnbench.params.declaration import specs_of
+from cnnbench.params.variable_update import VariableUpdateParams
+from cnnbench.report.charts import HIGHER, Axis, Lines, Series
+from cnnbench.report.document import (
+    Block,
+    Charts,
+    Column,
+    Section,
+    Text,
+    figure,
+    number,
+    percent,
+    table,
+    words,
+)
+from cnnbench.report.material import Material
+from cnnbench.report.samples import Configured, by_family
+
+_FOLLOWING = frozenset(
+    (
+        "num_gpus",
+        "gpu_indices",
+        "num_epochs",
+        "num_intra_threads",
+        "num_inter_threads",
+        "datasets_num_private_threads",
+        "per_gpu_thread_count",
+        "worker_hosts",
+        "ps_hosts",
+    )
+)
+"""Flags that go with the number of devices."""
+
+_AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
+"""Flags that say how devices aggregate; a single one has nothing to aggregate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One configuration on several numbers of devices.
+
+    Attributes:
+      name: of the configuration without its devices.
+      members: by number of devices, ascending.
+      base: what efficiency is against: on one device if there is such a run.
+    """
+
+    name: str
+    members: tuple[Configured, ...]
+    base: Configured
+
+    def efficiency(self, one: Configured) -> float | None:
+        """Images/sec per device over that of the base."""
+        speed, reference = one.throughput.median, self.base.throughput.median
+        if not speed or not reference or not one.devices or not self.base.devices:
+            return None
+        return speed / one.devices / (reference / self.base.devices)
+
+
+def curves(configured: Sequence[Configured]) -> list[Curve]:
+    """The curves that can be drawn: at least two numbers of devices, counting the base."""
+    measured = [one for one in configured if one.throughput.values and one.devices]
+    singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
+    found: dict[str, list[Configured]] = {}
+    for one in measured:
+        found.setdefault(_key(one), []).append(one)
+    drawn = []
+    for members in found.values():
+        members.sort(key=lambda one: one.devices or 0)
+        base = members[0]
+        if base.devices != 1:
+            # Modes are alike on one device, so that any mode's run will do.
+            base = singles.get(_key(base, _AGGREGATION), base)
+        if len({one.devices for one in (base, *members)}) > 1:
+            drawn.append(Curve(_name(members), tuple(members), base))
+    return drawn
+
+
+def section(material: Material) -> Section | None:
+    """Images/sec and efficiency over devices."""
+    drawn = curves(material.configured)
+    if not drawn:
+        return None
+    families = by_family([curve.members[0] for curve in drawn])
+    charts = []
+    for family in families:
+        mine = [curve for curve in drawn if curve.members[0].family == family]
+        charts += [_speeds(family, mine), _efficiencies(family, mine)]
+    blocks: list[Block] = [
+        Text(
+            text="Efficiency is images/sec per device over images/sec of one device in the same "
+            "configuration; where a mode was not run on one device, one device in any mode, and "
+            "where nothing was, the smallest number of devices. Batch sizes are per device "
+            "(weak scaling)."
+        )
+    ]
+    if any(one.device == "cpu" for curve in drawn for one in curve.members):
+        blocks.append(
+            Text(
+                text="CPU devices are logical: they share the cores of a machine, so that n of "
+                "them cannot be n times as fast. What efficiency lacks below 1/n is what "
+                "aggregation costs.",
+                tone="unsure",
+            )
+        )
+    blocks += [Charts(charts=tuple(charts)), _table(drawn)]
+    return Section(key="scaling", title="Scaling", blocks=tuple(blocks))
+
+
+def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
+    flags = one.configuration.flags
+    kept = [
+        (name, flags[name])
+        for name in sorted(flags)
+        if name not in _FOLLOWING and name not in without
+    ]
+    return json.dumps(kept)
+
+
+def _name(members: Sequence[Configured]) -> str:
+    last = members[-1]
+    devices = f"{last.flag('num_gpus')} {last.device}"
+    named = labels(one.configuration for one in members)[last.configuration.key]
+    parts = [part for part in last.name.split(", ") if part != devices]
+    return ", ".join(parts) or named
+
+
+def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
+    most = max(one.devices or 1 for curve in drawn for one in curve.members)
+    series = []
+    for curve in drawn:
+        points = _points(curve)
+        series.append(
+            Series(
+                name=curve.name.removeprefix(f"{family}, "),
+                points=tuple((devices, speed) for devices, speed, _ in points),
+                hints=tuple(f"{one.name}: {figure(speed)} images/sec" for _, speed, one in points),
+                spans=tuple(one.throughput.interval for _, _, one in points),
+            )
+        )
+    bases = {curve.base.configuration.key: curve.base for curve in drawn}
+    for base in bases.values():
+        speed, devices = base.throughput.median or 0.0, base.devices or 1
+        if len(bases) == 1 and devices < most:
+            ideal = ((float(devices), speed), (float(most), speed * most / devices))
+            series.append(
+                Series(name="as many times faster as devices", points=ideal, reference=True)
+            )
+    return Lines(
+        title=f"{family}: images/sec over devices",
+        x=_devices_axis(drawn),
+        y=Axis(label="images/sec, all devices", zero=True, better=HIGHER),
+        series=tuple(series),
+    )
+
+
+def _efficiencies(family: str, drawn: Sequence[Curve]) -> Lines:
+    series = []
+    for curve in drawn:
+        points = [(d, curve.efficiency(one), one) for d, _, one in _points(curve)]
+        known = [(d, value, one) for d, value, one in points if value is not None]
+        series.append(
+            Series(
+                name=curve.name.removeprefix(f"{family}, "),
+                points=tuple((d, value) for d, value, _ in known),
+                hints=tuple(f"{one.name}: {percent(value)}" for _, value, one in known),
+            )
+        )
+    return Lines(
+        title=f"{family}: scaling efficiency",
+        x=_devices_axis(drawn),
+        y=Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER),
+        series=tuple(series),
+    )
+
+
+def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
+    members = curve.members
+    if curve.base is not members[0]:
+        members = (curve.base, *members)
+    return [
+        (float(one.devices), one.throughput.median, one)
+        for one in members
+        if one.devices and one.throughput.median is not None
+    ]
+
+
+def _devices_axis(drawn: Sequence[Curve]) -> Axis:
+    seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
+    ticks = tuple(float(count) for count in sorted(seen))
+    return Axis(label="devices", log=True, base=2, ticks=ticks)
+
+
+def _table(drawn: Sequence[Curve]) -> Block:
+    rows = []
+    for curve in drawn:
+        for devices, speed, one in _points(curve):
+            efficiency = curve.efficiency(one)
+            rows.append(
+                (
+                    words(curve.name),
+                    number(devices, f"{devices:g}"),
+                    number(speed),
+                    number(speed / devices),
+                    number(efficiency, None if efficiency is None else percent(efficiency)),
+                    words(curve.base.name),
+                )
+            )
+    columns = (
+        Column("configuration"),
+        Column("devices", number=True),
+        Column("images/sec", number=True),
+        Column("images/sec per device", number=True),
+        Column("efficiency", number=True),
+        Column("against"),
+    )
+    return table(columns, rows)
