@@ -18,6 +18,7 @@ from cnnbench.sweep.identity import file_digest
 
 # The sweep names the files; how a run shows itself does not change what it measures.
 _RESERVED = ("result_json", "result_csv")
+_RECORD = "--result_json=record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
 _PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
 
@@ -63,9 +64,10 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
 
 
 def _resolve_run(flags: Sequence[str]) -> Resolved:
-    parsed = parse_args(flags)
+    _refuse_files(parse_args(flags).params)
+    # As the run will be given them: what is said of flags depends on there being a record.
+    parsed = parse_args((*flags, _RECORD))
     params = parsed.params
-    _refuse_files(params)
     plan = make_plan(params)
     config = _config(params, plan)
     return Resolved(
@@ -78,9 +80,9 @@ def _resolve_run(flags: Sequence[str]) -> Resolved:
 
 
 def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
-    given = parse_flags(flags, ALLREDUCE_FLAGS)
+    _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
+    given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
     params = params_of(given)
-    _refuse_results(params)
     plan = allreduce_plan.make_plan(params, tuple(given))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.sweep import records
-from cnnbench.sweep.batch_search import largest_batch
+from cnnbench.sweep.batch_search import Found, largest_batch
 from cnnbench.sweep.order import Item, ordered
 from cnnbench.sweep.outcome import Attempt, Outcome, judge
 from cnnbench.sweep.planning import Case, Plan
@@ -252,7 +252,7 @@ class Sweep:
             log = self._target(first).with_suffix(f".batch{smallest}.log")
             outcome = self._attempt(arguments(item, smallest), item, log, started)
             if outcome.status == "ok":  # memory that was taken is free again
-                found = type(found)(smallest, limited=False)
+                found = Found(smallest, limited=False)
             else:
                 return self._give_up(first, outcome, started)
         self._batches[case.key] = found.batch_size

@@ -22,7 +22,8 @@ PLUGIN = Path(__file__).parents[1] / "plugins" / "greedy_plugin.py"
 SUITE = """
 name: tiny
 defaults:
-  flags: {model: trivial, device: cpu, batch_size: 2, num_batches: 3, num_warmup_batches: 1}
+  flags: {model: trivial, device: cpu, batch_size: 2, num_batches: 3, num_warmup_batches: 1,
+          peak_flops: 1e12}  # so that it is not measured
   timeout: 120
 entries:
   - name: a
@@ -94,7 +95,7 @@ def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
         (["tiny.yaml", "--", "--modle=x"], "unknown flag --modle; did you mean --model?"),
         (["tiny.yaml", "--", "x"], "stray argument 'x'"),
         (["tiny.yaml", "--", "--num_gpus=3"], '--num_gpus=3: is what "a" varies'),
-        (["tiny.yaml", "--", "--result_json=x"], "tiny.yaml:7: a num_gpus=1: --result_json=x"),
+        (["tiny.yaml", "--", "--result_json=x"], "tiny.yaml:8: a num_gpus=1: --result_json=x"),
         (["tiny.yaml", "--results=tiny.yaml/x"], "--results=tiny.yaml/x: cannot be used"),
         (["typo.yaml"], 'typo.yaml:3: unknown key "modle"; did you mean "model"?'),
     ],
@@ -154,11 +155,11 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd):
     suite = f"""
     name: greedy
     defaults:
-      flags: {{model: greedy, model_plugin: "{PLUGIN}", device: cpu, num_batches: 3}}
+      flags: {{model: greedy, model_plugin: "{PLUGIN}", device: cpu, peak_flops: 1e12}}
       timeout: 120
     entries:
       - name: search
-        flags: {{num_warmup_batches: 1}}
+        flags: {{num_batches: 3, num_warmup_batches: 1}}
         max_batch_search: {{limit: 8, multiple_of: 4, num_batches: 2}}
     """
     (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")

@@ -32,7 +32,8 @@ def test_a_case(plan):
     assert case.resolved.batch_size == 32
     assert case.resolved.config["precision"] == "fp16"
     assert case.resolved.config["num_warmup_batches"] == 10
-    assert set(case.resolved.explicit_flags) == {"model", "num_batches", "use_fp16"}
+    given = {"model", "num_batches", "use_fp16", "result_json"}
+    assert set(case.resolved.explicit_flags) == given
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,8 @@ def test_notices_name_the_configuration(plan):
     made = plan("entries: [{name: a, flags: {single_l2_loss_op: true}}]")
     assert len(made.notices) == 1
     assert made.notices[0].startswith("a: --single_l2_loss_op")
+    # A run of a sweep has a record, so that this has an effect.
+    assert plan("entries: [{name: a, flags: {peak_flops: 1e12}}]").notices == ()
 
 
 def test_optional_entries_are_left_out_aloud(plan, monkeypatch):
