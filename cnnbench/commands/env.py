@@ -1,36 +1,167 @@
-"""``cnnbench env``: what a record would say about this machine."""
+"""``cnnbench env``: what a record would say about this machine, and whether to measure on it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import ExitCode
-from cnnbench.params import parse_flags
+from cnnbench.conditions.ids import parse_quiet
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.params import parse_args, parse_command
+from cnnbench.params.declaration import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.conditions.condition import Condition
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags:
+    json: bool = flag(False, "Print one JSON document.")
+    check: bool = flag(False, "Look whether something would spoil figures measured now.")
+    seconds: float = flag(1.0, "With --check: how long to watch.", minimum=0.2, maximum=600)
+    tensorflow: bool = flag(False, "Load TensorFlow too, for the facts about its build.")
+    quiet_conditions: str = flag("", "With --check: conditions to leave out.")
+
+
+_SPECS = specs_of(_Flags)
 
 HELP = """\
-Usage: cnnbench env
+Usage: cnnbench env [--json] [--tensorflow]
+       cnnbench env --check [--seconds=X] [--quiet_conditions=NAME,...] [-- FLAGS OF A RUN]
 
-Prints the facts about machine and software that go into a run record, one per line.
+Prints the facts about machine and software that go into a run record, by their names there.
 A fact that cannot be found out is left out.
+
+  --json                   one JSON document: {"facts": {...}}, with --check also "conditions"
+  --tensorflow             load TensorFlow too (seconds), for the facts about its build
+  --check                  watch the machine and say what would spoil figures measured now,
+                           for a run with the flags after --, and what to do about it;
+                           docs/conditions.md explains what is checked
+  --seconds=X              how long to watch [1]
+  --quiet_conditions=...   conditions to leave out, such as load,steal, or all
+
+Exit codes: 0 nothing found; 3 with --check, figures measured now would prove nothing;
+2 wrong use.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the facts of this machine.
+    """Prints the facts of this machine, or checks its conditions.
+
+    Returns:
+      The exit code that HELP explains.
 
     Raises:
-      UsageError: there are arguments.
+      UsageError: wrong arguments.
     """
-    parse_flags(argv, ())
+    given, run_flags = parse_command(argv, _SPECS)
+    flags = _Flags(**given)
+    quiet = parse_quiet(flags.quiet_conditions)
+    if not flags.check:
+        _refuse_without_check(given, run_flags)
+    if flags.tensorflow:
+        _load_tensorflow()
+    if flags.check:
+        return _check(flags, quiet, run_flags)
     from cnnbench import environment
 
-    facts = environment.collect()
-    width = max(map(len, facts), default=0)
-    for name, value in sorted(facts.items()):
-        print(f"{name:<{width}}  {_text(value)}")
+    sections = environment.collect_by_section()
+    if flags.json:
+        facts = {name: fact for one in sections.values() for name, fact in one.items()}
+        print(json.dumps({"facts": facts}, indent=2))
+    else:
+        print("\n".join(_lines(sections)))
     return ExitCode.OK
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) -> None:
+    for name in ("seconds", "quiet_conditions"):
+        if name in given:
+            raise UsageError(f"--{name} goes with --check")
+    if run_flags:
+        raise UsageError(
+            f"stray argument {run_flags[0]!r}: flags of a run go with --check, after --"
+        )
+
+
+def _load_tensorflow() -> None:
+    from cnnbench import runtime
+    from cnnbench.native_log import without_chatter
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
+    with without_chatter():
+        tf = runtime.load_tensorflow()
+        tf.config.list_physical_devices("GPU")
+
+
+def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
+    from cnnbench import environment
+    from cnnbench.conditions.condition import RunFlags
+    from cnnbench.conditions.watch import Watch
+    from cnnbench.environment.nvidia import driver_loaded
+
+    params = parse_args(run_flags).params
+    host = environment.Host()
+    on_gpu = params.device == "gpu" or (params.device == "auto" and driver_loaded(host))
+    facts = environment.collect(host)
+    watch = Watch(host, gpus=on_gpu)
+    time.sleep(flags.seconds)
+    found = watch.before(
+        facts,
+        RunFlags(
+            on_gpu=on_gpu,
+            num_devices=params.num_gpus,
+            intra_threads=params.num_intra_threads or 0,
+            intra_threads_given=bool(params.num_intra_threads),
+            batch_size=params.batch_size,
+            gpu_indices=params.gpu_indices,
+        ),
+    )
+    bad = [condition for condition in found if condition.id not in quiet]
+    if flags.json:
+        record = watch.record()
+        seen = {} if record is None else record.before
+        print(json.dumps(_document(facts, seen, found, quiet), indent=2))
+    else:
+        for condition in bad:
+            print(f"{condition.id}: {condition.text}; {condition.advice}")
+        print(_verdict(len(bad), len(found) - len(bad)))
+    return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
+
+
+def _document(
+    facts: Mapping[str, Any],
+    seen: Mapping[str, Any],
+    found: Sequence[Condition],
+    quiet: frozenset[str],
+) -> dict[str, Any]:
+    conditions = [{**asdict(one), "silenced": one.id in quiet} for one in found]
+    return {"facts": facts, "conditions": {"measured": seen, "found": conditions}}
+
+
+def _verdict(bad: int, silenced: int) -> str:
+    text = f"{bad} condition(s) that would spoil figures" if bad else "nothing found"
+    return f"{text} ({silenced} silenced)" if silenced else text
+
+
+def _lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    width = max((len(name) for facts in sections.values() for name in facts), default=0)
+    for title, facts in sections.items():
+        lines += ["", title] if lines else [title]
+        lines += [f"  {name:<{width}}  {_text(name, fact)}" for name, fact in sorted(facts.items())]
+    return lines
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{value / 2**30:.1f} GiB"
+    return str(value)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from cnnbench.environment import gpu, machine, software, variables
 from cnnbench.environment.host import Fact, FactGroup, Host, gather
 
-__all__ = ["FACT_GROUPS", "Fact", "Host", "collect"]
+__all__ = ["SECTIONS", "Fact", "Host", "collect", "collect_by_section"]
 
-FACT_GROUPS: tuple[FactGroup, ...] = (
-    *software.GROUPS,
-    *machine.GROUPS,
-    *gpu.GROUPS,
-    *variables.GROUPS,
+SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
+    ("Machine", machine.GROUPS),
+    ("GPUs", gpu.GROUPS),
+    ("Software", software.GROUPS),
+    ("Environment variables", variables.GROUPS),
 )
-"""Functions that each read a few facts; adding one here adds its facts everywhere."""
+"""Functions that each read a few facts, under a title; one more adds its facts everywhere."""
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
@@ -26,4 +26,12 @@ def collect(host: Host | None = None) -> dict[str, Fact]:
     Args:
       host: where to read; this machine and process if None.
     """
-    return gather(FACT_GROUPS, Host() if host is None else host)
+    sections = collect_by_section(host)
+    return {name: fact for facts in sections.values() for name, fact in facts.items()}
+
+
+def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
+    """The same under the titles of `SECTIONS`; those without facts are left out."""
+    host = Host() if host is None else host
+    gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
+    return {title: facts for title, facts in gathered if facts}
