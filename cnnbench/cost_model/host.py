@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from cnnbench.cost_model.network import NotPredictedError
 from cnnbench.cost_model.packing import Packing
@@ -14,17 +15,15 @@ from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 RATES: Mapping[str, str] = {
     "launch": "s per call",
     "device": "s per device and call",
-    **{
-        "ops": "s per op",
-        "transfers": "s per tensor handed to another device",
-        "read": "s per byte read",
-        "written": "s per byte written",
-        "mapped": "s per byte of newly mapped memory",
-        "steps": "s per message in a collective",
-        "moved": "s per byte moved in a collective",
-    },
+    "ops": "s per op",
+    "transfers": "s per tensor handed to another device",
+    "cached": "s per byte read or written, where it fits into the caches",
+    "memory": "s per byte read or written beyond",
+    "mapped": "s per byte of newly mapped memory",
+    "steps": "s per message in a collective",
+    "moved": "s per byte moved in a collective",
 }
-"""What is fitted: names and units. All but two are those of `Work`."""
+"""What is fitted, besides the capacity of the caches: names and units."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,12 @@ class Host:
 
     Attributes:
       rates: seconds per unit, by the names of `RATES`.
+      cache_bytes: how much of the values and sums of all devices stays in caches.
       group_size: devices per group of two-level algorithms; 0 for one group of all.
     """
 
     rates: Mapping[str, float]
+    cache_bytes: float
     group_size: int = 0
 
     def seconds(
@@ -58,29 +59,50 @@ class Host:
         """
         if devices == 1:
             return 0.0
-        amounts = features(spec, tensors, devices, packing, self.group_size)
+        work = reduction_work(spec, tensors, devices, packing, self.group_size)
+        amounts = features(work, tensors, devices, self.cache_bytes)
         return sum(self.rates[name] * amounts[name] for name in RATES)
 
 
-def features(
+def reduction_work(
     spec: AllReduceSpec,
     tensors: Sequence[Tensor],
     devices: int,
     packing: Packing,
     group_size: int = 0,
-) -> dict[str, float]:
-    """How often each rate is paid; see `Host`.
+) -> Work:
+    """What all devices do together; see `Host`.
 
     Raises:
       NotPredictedError: nobody knows what the algorithm does here.
     """
     total = packing_work(packing, tensors, devices)
-    for tensor in packing.apply(tensors):
-        total += _tensor_work(spec, tensor, devices, group_size)
+    for tensor, count in Counter(packing.apply(tensors)).items():
+        total += _tensor_work(spec, tensor, devices, group_size).times(count)
+    return total
+
+
+def features(
+    work: Work, tensors: Sequence[Tensor], devices: int, cache_bytes: float
+) -> dict[str, float]:
+    """How often each rate is paid.
+
+    Of what is read and written, the share that is kept in caches is that of the caches in
+    the values of all devices and the sums.
+    """
+    footprint = devices * sum(tensor.bytes for tensor in tensors) + work.fresh
+    beyond = max(0.0, 1 - cache_bytes / footprint) if footprint else 0.0
+    traffic = work.read + work.written
     return {
         "launch": 1.0,
         "device": float(devices),
-        **{field.name: getattr(total, field.name) for field in fields(Work)},
+        "ops": work.ops,
+        "transfers": work.transfers,
+        "cached": traffic * (1 - beyond),
+        "memory": traffic * beyond,
+        "mapped": work.mapped,
+        "steps": work.steps,
+        "moved": work.moved,
     }
 
 
@@ -94,15 +116,15 @@ def packing_work(packing: Packing, tensors: Sequence[Tensor], devices: int) -> W
         sent = packing.joined(tensors)
         ops = 2 * len(tensors) + 2 * len(sent)
         joined = sum(tensor.bytes for tensor in sent)
-        work += Work(ops=ops, read=joined, written=joined).times(devices)
+        work += Work(ops=ops, read=joined, written=joined, fresh=joined).times(devices)
     if packing.compact_dtype:
-        # Packs are cast piece by piece, which every device does for itself.
-        cast = tensors if packing.gradient_repacking else packing.joined(tensors)
+        # Every device narrows what it sends and widens what it is given.
+        cast = packing.joined(tensors)
         wide = sum(tensor.bytes for tensor in cast)
         narrow = sum(tensor.bytes for tensor in packing.narrowed(cast))
-        back = devices if packing.gradient_repacking else 1
-        work += Work(ops=len(cast), read=wide, written=narrow).times(devices)
-        work += Work(ops=len(cast), read=narrow, written=wide).times(back)
+        there = Work(len(cast), read=wide, written=narrow, fresh=narrow)
+        back = Work(len(cast), read=narrow, written=wide, fresh=wide)
+        work += (there + back).times(devices)
     return work
 
 

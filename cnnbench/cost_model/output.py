@@ -126,7 +126,12 @@ def _link_names(network: Network) -> str:
 
 def _parameters(model: Host | Network) -> dict[str, Any]:
     if isinstance(model, Host):
-        return {"kind": "host", "rates": dict(model.rates), "group_size": model.group_size}
+        return {
+            "kind": "host",
+            "rates": dict(model.rates),
+            "cache_bytes": model.cache_bytes,
+            "group_size": model.group_size,
+        }
     return {
         "kind": "network",
         "link": asdict(model.link),

@@ -70,12 +70,12 @@ class Packing:
         return [Tensor(t.elements, min(t.itemsize, itemsize)) for t in tensors]
 
     def joined(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors after joining; packs are narrow already, others not yet."""
+        """The tensors after joining, before they are narrowed."""
         sent = list(tensors)
         if self.agg_small_grads_max_bytes:
             sent = [_joined(group) for group in self._groups(sent)]
         if self.gradient_repacking and sent:
-            sent = _repacked(_joined(self.narrowed(sent)), self.gradient_repacking)
+            sent = _repacked(_joined(sent), self.gradient_repacking)
         return sent
 
     def _groups(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

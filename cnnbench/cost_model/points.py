@@ -30,7 +30,7 @@ class Point:
       devices: how many reduced.
       seconds: median of the measured times.
       group_size: devices per group of two-level algorithms, 0 for one group.
-      relaxed: whether the tensors of the call before were reduced.
+      unusual: why no formula covers it, although its algorithm has one; None if one does.
       kind: "cpu" where logical devices shared the cores of one machine, else "gpu".
     """
 
@@ -41,7 +41,7 @@ class Point:
     seconds: float
     kind: str
     group_size: int = 0
-    relaxed: bool = False
+    unusual: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -123,8 +123,18 @@ def _point(fields: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> P
         seconds=seconds,
         kind=kind,
         group_size=int(config.get("all_reduce_group_size") or 0),
-        relaxed=packing.get("variable_consistency") == "relaxed",
+        unusual=_unusual(packing, config),
     )
+
+
+def _unusual(packing: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    if packing.get("variable_consistency") == "relaxed":
+        return "measured with --variable_consistency=relaxed"
+    if config.get("all_reduce_share_memory") is False:
+        return "measured with --noall_reduce_share_memory, which copies what need not be"
+    if config.get("local_parameter_device") == "cpu":
+        return "measured with --local_parameter_device=cpu"
+    return None
 
 
 def _tensors(fields: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Tensor, ...]:

@@ -18,9 +18,10 @@ TARGET = 0.15
 def model_lines(model: Host | Network) -> list[str]:
     """The parameters."""
     if isinstance(model, Host):
-        lines = ["# fitted parameters of this machine:"]
-        return lines + [
-            f"#   {name:<10} {model.rates[name]:.3g} {unit}" for name, unit in RATES.items()
+        return [
+            "# fitted parameters of this machine:",
+            *(f"#   {name:<10} {model.rates[name]:.3g} {unit}" for name, unit in RATES.items()),
+            f"#   caches     {size_text(round(model.cache_bytes))}",
         ]
     lines = [f"# link     {model.link}"]
     if model.far_link is not None:

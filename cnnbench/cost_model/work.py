@@ -28,8 +28,10 @@ class Work:
       transfers: tensors handed from one device to another.
       read: bytes read by additions and copies.
       written: bytes written by them.
-      mapped: of these, bytes in buffers so large that malloc maps memory for each anew,
-        which the kernel then clears page by page (glibc: 32 MiB and more).
+      fresh: of these, bytes in new buffers; other sums replace the partial sum that was
+        added to.
+      mapped: of these, bytes in buffers so large that malloc maps memory for each, which
+        the kernel then clears page by page (glibc: 32 MiB and more).
       steps: messages inside of TensorFlow's collectives.
       moved: bytes that these messages copy.
     """
@@ -38,6 +40,7 @@ class Work:
     transfers: float = 0.0
     read: float = 0.0
     written: float = 0.0
+    fresh: float = 0.0
     mapped: float = 0.0
     steps: float = 0.0
     moved: float = 0.0
@@ -62,10 +65,11 @@ def copy(tensor: Tensor, devices: int, shards: int) -> Work:
 
 def hierarchical_copy(tensor: Tensor, devices: int, shards: int) -> Work:
     """One op adds in each half, one both sums."""
-    total = _add_n(2, tensor.bytes) + Work(transfers=devices - 1)
-    for half in (devices // 2, devices - devices // 2):
-        if half > 1:
-            total += _add_n(half, tensor.bytes)
+    size = tensor.bytes
+    halves = [half for half in (devices // 2, devices - devices // 2) if half > 1]
+    total = Work(1, devices - 1, read=2 * size) + _written(size, 0 if len(halves) == 2 else size)
+    for half in halves:
+        total += _add_n(half, size)
     return total
 
 
@@ -74,16 +78,18 @@ def ring(tensor: Tensor, devices: int, shards: int) -> Work:
     cut = tensor.cut(shards)
     hops = devices - 1
     adds = Work(cut.count * hops, cut.count * hops, read=2 * hops * tensor.bytes)
-    adds += _written(hops * tensor.bytes, cut.bytes)
+    adds += _written(hops * tensor.bytes, tensor.bytes, cut.bytes)
     return adds + _split(tensor, cut, devices) + _join(tensor, cut, devices)
 
 
 def halving_doubling(tensor: Tensor, devices: int, shards: int) -> Work:
     """Whole tensors are added in pairs, then the sums in pairs."""
     adds = devices - 1
-    return Work(adds, adds, read=2 * adds * tensor.bytes) + _written(
-        adds * tensor.bytes, tensor.bytes
-    )
+    power = 1 << (devices.bit_length() - 1)
+    # What is added to a partial sum replaces it.
+    pairs = max(power // 2, devices - power)
+    size = tensor.bytes
+    return Work(adds, adds, read=2 * adds * size) + _written(adds * size, pairs * size, size)
 
 
 def tree(tensor: Tensor, devices: int, shards: int) -> Work:
@@ -95,7 +101,7 @@ def tree(tensor: Tensor, devices: int, shards: int) -> Work:
         transfers=cut.count * (devices - 1),
         read=(devices - 1 + inner) * tensor.bytes,
     )
-    adds += _written(inner * tensor.bytes, cut.bytes)
+    adds += _written(inner * tensor.bytes, inner * tensor.bytes, cut.bytes)
     return adds + _split(tensor, cut, devices) + _join(tensor, cut, devices)
 
 
@@ -103,7 +109,7 @@ def shuffle(tensor: Tensor, devices: int, shards: int) -> Work:
     """One op per shard adds all values."""
     cut = tensor.cut(shards)
     adds = Work(cut.count, cut.count * (devices - 1), read=devices * tensor.bytes)
-    adds += _written(tensor.bytes, cut.bytes)
+    adds += _written(tensor.bytes, tensor.bytes, cut.bytes)
     return adds + _split(tensor, cut, devices) + _join(tensor, cut, devices)
 
 
@@ -119,6 +125,7 @@ def collective(tensor: Tensor, devices: int, shards: int) -> Work:
         ops=devices,
         read=2 * hops * tensor.bytes,
         written=hops * tensor.bytes,
+        fresh=devices * tensor.bytes,
         mapped=devices * tensor.bytes if tensor.bytes >= _MAPPED_BYTES else 0,
         steps=2 * hops * devices * shards,
         moved=(devices + 2 * hops) * tensor.bytes,
@@ -175,9 +182,10 @@ def _add_n(values: int, size: int) -> Work:
     return Work(ops=1, read=values * size) + _written(size, size)
 
 
-def _written(size: float, each: float) -> Work:
-    """So many bytes written, into buffers of this size."""
-    return Work(written=size, mapped=size if each >= _MAPPED_BYTES else 0)
+def _written(size: float, fresh: float, each: float | None = None) -> Work:
+    """So many bytes written, of which some into new buffers, of `each` bytes or one of all."""
+    buffer = fresh if each is None else each
+    return Work(written=size, fresh=fresh, mapped=fresh if buffer >= _MAPPED_BYTES else 0)
 
 
 def _split(tensor: Tensor, cut: Chunks, devices: int) -> Work:

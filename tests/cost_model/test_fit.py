@@ -16,6 +16,7 @@ def test_a_machine_without_noise_is_found_exactly(write):
     model = fit(read_points([write(measured_by(TRUTH))])).model
     for name in RATES:
         assert model.rates[name] == pytest.approx(TRUTH.rates[name], rel=1e-3), name
+    assert model.cache_bytes == TRUTH.cache_bytes
 
 
 def test_a_machine_with_noise_predicts_as_the_true_one(write):
@@ -63,7 +64,7 @@ def test_what_has_no_formula_is_left_out_with_the_reason(write):
     assert [str(point.spec) for point in fitted.used] == ["copy"]
     assert [reason for _, reason in fitted.left_out] == [
         "magic does not work on CPU devices",
-        "relaxed consistency",
+        "measured with --variable_consistency=relaxed",
     ]
 
 

@@ -40,7 +40,23 @@ def test_packing_groups_and_consistency_are_read(write):
     assert point.packing.agg_small_grads_max_group == 3
     assert point.packing.compact_dtype == "float16"
     assert point.group_size == 2
-    assert point.relaxed
+    assert point.unusual == "measured with --variable_consistency=relaxed"
+
+
+@pytest.mark.parametrize(
+    ("config", "unusual"),
+    [
+        ({}, None),
+        ({"all_reduce_share_memory": True, "local_parameter_device": "gpu"}, None),
+        ({"all_reduce_share_memory": False}, "measured with --noall_reduce_share_memory"),
+        ({"local_parameter_device": "cpu"}, "measured with --local_parameter_device=cpu"),
+    ],
+)
+def test_what_the_formulas_do_not_cover(write, config, unusual):
+    document = make_document([make_point("copy", 10, 4, [1.0])], config=config)
+    (point,) = read_points([write(document)])
+    assert (point.unusual or "").startswith(unusual or "")
+    assert (point.unusual is None) == (unusual is None)
 
 
 def test_the_gradients_of_a_model_have_their_own_sizes(write):

@@ -67,7 +67,9 @@ def test_what_was_predicted_from_what():
         "# within a node of 8",
         "# between nodes, a link per node",
     ]
-    assert "read       4e-11 s per byte read" in "\n".join(report.model_lines(TRUTH))
+    machine = report.model_lines(TRUTH)
+    assert "#   ops        3e-06 s per op" in machine
+    assert machine[-1] == "#   caches     16 MiB"
     assert report.workload_lines(WORKLOAD) == [
         "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01 s, "
         "32 images per device"

@@ -112,6 +112,27 @@ def test_only_large_buffers_are_mapped_anew():
     assert above.mapped == 32 * 2**20
 
 
+@pytest.mark.parametrize(
+    ("name", "devices", "buffers"),
+    [
+        ("copy", 8, 1),
+        ("xring", 8, 1),  # every further addition replaces the partial sum
+        ("tree", 8, 4),
+        ("rechd", 8, 4),
+        ("rechd", 7, 3),
+        ("rechd", 5, 2),
+        ("hierarchical_copy", 2, 1),
+        ("hierarchical_copy", 3, 2),
+        ("hierarchical_copy", 8, 2),
+        ("collective", 8, 8),
+    ],
+)
+def test_new_buffers(name, devices, buffers):
+    work = algorithm_work((name,), 1, Tensor(1000), [devices])
+    assert work.fresh == buffers * 4000
+
+
 def test_work_adds_up():
-    assert Work(1, 2, 3, 4, 5, 6, 7) + Work(1, 1, 1, 1, 1, 1, 1) == Work(2, 3, 4, 5, 6, 7, 8)
-    assert Work(1, 2, 3, 4, 5, 6, 7).times(2) == Work(2, 4, 6, 8, 10, 12, 14)
+    one, two = Work(*range(1, 9)), Work(*[1] * 8)
+    assert one + two == Work(*range(2, 10))
+    assert one.times(2) == Work(*range(2, 17, 2))
