@@ -184,6 +184,7 @@ STAGES = {
     "small": {"agg_small_grads_max_bytes": 4, "agg_small_grads_max_group": 2},
     "merged": {"allreduce_merge_scope": 2},
     "hierarchical": {"hierarchical_copy": True},
+    "own-memories": {"all_reduce_spec": "rechd", "all_reduce_share_memory": False},
     "everything": {
         "gradient_repacking": 2,
         "agg_small_grads_max_bytes": 64,

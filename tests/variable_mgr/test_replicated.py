@@ -40,7 +40,7 @@ def test_placement_of_the_reduction(
     operations, pairs = reduction_ops(manager, trainable, towers)
     in_turn = [cpu_devices[i % towers] for i in range(len(trainable))]
     homes = in_turn if place == "towers" else [cpu_devices[0]] * len(trainable)
-    assert [op.device for op in operations if op.type == "AddN"] == homes
+    assert [op.device for op in operations if op.type == "AddN"] == homes[::-1]
     assert [op.device for op in operations if op.type == "Mul"] == homes * products
     for tower in range(towers):
         assert all(

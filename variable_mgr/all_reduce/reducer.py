@@ -59,14 +59,26 @@ class Reducer:
         """
         if not self._algorithms:
             return [list(tensors) for tensors in tower_tensors]
-        counts = [0] * len(self._algorithms)
-        sums = []
-        for number, tensors in enumerate(zip(*tower_tensors, strict=True)):
-            which = self._spec.range_of(_bytes(tensors[0]))
+        columns = list(zip(*tower_tensors, strict=True))
+        places = self._places(columns)
+        sums: list[list[tf.Tensor]] = [[] for _ in columns]
+        # Backward passes end with the first layers. What takes its turn in the order of
+        # tracing, such as collectives, shall begin with the gradients that are there first.
+        for number in reversed(range(len(columns))):
+            which, index = places[number]
             with self._scope(number):
-                sums.append(self._algorithms[which](tensors, counts[which]))
-            counts[which] += 1
+                sums[number] = self._algorithms[which](columns[number], index)
         return [[per_device[t] for per_device in sums] for t in range(len(tower_tensors))]
+
+    def _places(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
+        """For each tensor its range and its position among the tensors of that range."""
+        counts = [0] * len(self._algorithms)
+        places = []
+        for tensors in columns:
+            which = self._spec.range_of(_bytes(tensors[0]))
+            places.append((which, counts[which]))
+            counts[which] += 1
+        return places
 
     @contextlib.contextmanager
     def _scope(self, number: int) -> Iterator[None]:
