@@ -96,6 +96,10 @@ def test_two_levels(levels, count):
     check(work, counted, slack=len(groups))
 
 
+def test_every_algorithm_but_nccl_is_known_on_cpus():
+    assert {*registry.names()} - {*WORK} <= {"nccl"}
+
+
 def test_a_collective_is_one_op_per_device():
     work = algorithm_work(("collective",), 2, Tensor(1000), [4])
     assert work.ops == 4
