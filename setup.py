@@ -65,6 +65,7 @@ setup(
         "numpy>=1.26",
         # For reports, comparisons and suites; a training run imports none of them.
         "matplotlib>=3.8",
+        "ml-dtypes>=0.4",  # bfloat16 for NumPy; TensorFlow brings it along
         "pandas>=2.1",
         "pyyaml>=6.0",
         "scipy>=1.11",
