@@ -60,7 +60,10 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments, or no records.
       BenchmarkError: the file cannot be written.
     """
-    given, arguments = parse_command(argv, specs_of(ReportFlags))
+    specs = {spec.name: spec for spec in specs_of(ReportFlags)}
+    given, arguments = parse_command(argv, specs.values())
+    for name, value in given.items():
+        specs[name].check(value)
     options = ReportFlags(**given)
     _check(options, given)
     if not arguments:

@@ -36,9 +36,10 @@ def build(material: Material, title: str = "") -> Report:
 def _title(material: Material) -> str:
     models = list(dict.fromkeys(one.model for one in material.configured))
     if not models:
-        return "All-reduce" if material.allreduces else "No results"
+        return "All-reduce of gradients" if material.allreduces else "No results"
     named = ", ".join(models[:_MANY])
-    return named if len(models) <= _MANY else f"{named} and {len(models) - _MANY} more"
+    more = len(models) - _MANY
+    return f"Speed of {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def _subtitle(material: Material) -> str:

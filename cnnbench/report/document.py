@@ -37,11 +37,13 @@ class Column:
       title: of the column, with the unit.
       number: whether it holds numbers, which stand to the right.
       code: whether it holds commands and names, in letters of one width.
+      prose: whether it holds sentences, which need room.
     """
 
     title: str
     number: bool = False
     code: bool = False
+    prose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from cnnbench.report.charts.scale import Scale, scale_for
 from cnnbench.report.charts.spec import Box, Boxes
 from cnnbench.report.charts.svg import Svg, element, join, shorten, text
 
-_ROW = 26.0
+_ROWS = 170.0
+_LEAST, _MOST = 26.0, 44.0
 _LABEL = 86.0
 
 
@@ -18,11 +19,12 @@ def draw(chart: Boxes) -> Svg:
     if limit is not None:
         values = [min(value, limit) for value in values]
     scale = scale_for(values, _LABEL, frame.WIDTH - frame.RIGHT, zero=chart.x.zero)
+    row = min(max(_ROWS / len(chart.boxes), _LEAST), _MOST)
     top = frame.TOP
-    bottom = top + _ROW * len(chart.boxes) + 4
+    bottom = top + row * len(chart.boxes) + 4
     parts = frame.x_axis(chart.x, scale, top, bottom)
     parts += [
-        _box(box, scale, top + _ROW * (index + 0.5) + 2) for index, box in enumerate(chart.boxes)
+        _box(box, scale, top + row * (index + 0.5) + 2) for index, box in enumerate(chart.boxes)
     ]
     height = bottom + frame.AXIS_HEIGHT
     parts += frame.note(chart.note, height + 8)

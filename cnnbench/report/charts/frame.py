@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.report.charts.scale import FORMATS, Scale
+from cnnbench.report.charts.scale import FORMATS, Scale, tick_unit
 from cnnbench.report.charts.spec import Axis
 from cnnbench.report.charts.svg import Svg, element, join, shorten, text
 
@@ -53,7 +53,7 @@ def tick_texts(axis: Axis, ticks: Sequence[float]) -> list[str]:
 
 def x_axis(axis: Axis, scale: Scale, top: float, bottom: float) -> list[Svg]:
     """Grid, ticks and caption of a horizontal axis."""
-    ticks = [v for v in axis.ticks or scale.ticks(6) if scale.low <= v <= scale.high]
+    ticks = [v for v in axis.ticks or _ticks(axis, scale, 6) if scale.low <= v <= scale.high]
     parts = [
         element("line", x1=scale(v), x2=scale(v), y1=top, y2=bottom, class_="grid") for v in ticks
     ]
@@ -73,7 +73,7 @@ def x_axis(axis: Axis, scale: Scale, top: float, bottom: float) -> list[Svg]:
 
 def y_axis(axis: Axis, scale: Scale, left: float, right: float) -> list[Svg]:
     """Grid, ticks and caption of a vertical axis; the caption stands upright above it."""
-    ticks = [v for v in axis.ticks or scale.ticks(5) if scale.low <= v <= scale.high]
+    ticks = [v for v in axis.ticks or _ticks(axis, scale, 5) if scale.low <= v <= scale.high]
     parts = [
         element("line", x1=left, x2=right, y1=scale(v), y2=scale(v), class_="grid") for v in ticks
     ]
@@ -83,6 +83,10 @@ def y_axis(axis: Axis, scale: Scale, left: float, right: float) -> list[Svg]:
     ]
     parts.append(text(axis.caption, 0.0, scale.end - 10, "caption"))
     return parts
+
+
+def _ticks(axis: Axis, scale: Scale, about: int) -> list[float]:
+    return scale.ticks(about, tick_unit(axis.format, scale.high))
 
 
 def note(content: str, top: float) -> list[Svg]:
@@ -96,7 +100,7 @@ def note(content: str, top: float) -> list[Svg]:
 
 def note_height(content: str) -> float:
     """Of `note`, with the gap above it."""
-    return len(_lines(content, fitting(WIDTH) + 8)) * 15.0 + 6.0 if content else 0.0
+    return len(_lines(content, fitting(WIDTH) + 8)) * 15.0 if content else 0.0
 
 
 def _lines(content: str, room: int) -> list[str]:

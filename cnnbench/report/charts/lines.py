@@ -75,7 +75,8 @@ def _curve(one: Series, index: int, across: Scale, upward: Scale) -> list[Svg]:
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         look = "line reference" if one.reference else f"line {marks.colour(index)}"
         dashes = None if one.reference else marks.dashes(index)
-        parts.append(element("polyline", points=drawn, class_=look, stroke_dasharray=dashes))
+        title = element("title", one.name)
+        parts.append(element("polyline", title, points=drawn, class_=look, stroke_dasharray=dashes))
     for (x, _), span in zip(places, one.spans, strict=False):
         if span is not None:
             low, high = upward(span[0]), max(upward(span[1]), upward.end)
@@ -84,6 +85,9 @@ def _curve(one: Series, index: int, across: Scale, upward: Scale) -> list[Svg]:
                     "line", x1=x, x2=x, y1=low, y2=high, class_=f"whisker {marks.colour(index)}"
                 )
             )
+    if not one.marks and not one.reference and places:
+        # One mark is enough to tell which of the curves this is.
+        parts.append(marks.mark(*places[-1], index))
     hints = one.hints or ("",) * len(places)
     for (x, y), (_, value), hint in zip(places, one.points, hints, strict=True):
         if value > upward.high:

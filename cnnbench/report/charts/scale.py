@@ -36,13 +36,15 @@ class Scale:
             share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
-    def ticks(self, about: int = 5) -> list[float]:
-        """Round values between the ends."""
-        if not self.log:
-            return _linear_ticks(self.low, self.high, about)
-        found = _powers(self.low, self.high, self.base, about)
-        # Less than two powers within reach: a linear scale's values say more.
-        return found if len(found) > 1 else _linear_ticks(self.low, self.high, about)
+    def ticks(self, about: int = 5, unit: float = 1.0) -> list[float]:
+        """Round multiples of a unit between the ends."""
+        if self.log:
+            found = _powers(self.low, self.high, self.base, about)
+            # Less than two powers within reach: a linear scale's values say more.
+            if len(found) > 1:
+                return found
+        ticks = _linear_ticks(self.low / unit, self.high / unit, about)
+        return [tick * unit for tick in ticks]
 
 
 def scale_for(
@@ -88,8 +90,17 @@ def number_text(value: float) -> str:
 
 def bytes_text(value: float) -> str:
     """An amount of memory in binary units."""
-    unit = min(len(_UNITS) - 1, max(0, math.floor(math.log(max(value, 1.0), 1024))))
-    return f"{value / 1024**unit:.4g} {_UNITS[unit]}"
+    power = _power_of_1024(value)
+    return f"{value / 1024**power:.4g} {_UNITS[power]}"
+
+
+def tick_unit(format: str, high: float) -> float:
+    """What ticks should be round multiples of: bytes are counted in powers of 1024."""
+    return float(1024 ** _power_of_1024(high)) if format == "bytes" else 1.0
+
+
+def _power_of_1024(value: float) -> int:
+    return min(len(_UNITS) - 1, max(0, math.floor(math.log(max(value, 1.0), 1024))))
 
 
 def percent_text(value: float) -> str:

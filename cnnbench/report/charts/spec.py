@@ -131,7 +131,7 @@ class Series:
       name: for the legend.
       points: (x, y), in order of x.
       hints: one per point, shown when pointed at; "" for none.
-      marks: whether points get marks; a long series is a line alone.
+      marks: whether all points get marks; else the last one does, as for long series.
       line: whether points are joined.
       reference: a line to compare with, dashed and without a colour.
       spans: (low, high) of each point's interval, or None.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 from cnnbench.report.inert import markup
 
 
@@ -52,4 +50,4 @@ def shorten(content: str, signs: int) -> str:
 def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{round(value, 1):g}" if abs(value) < 1e5 else f"{value:.1f}"
-    return html.escape(str(value), quote=True)
+    return markup(str(value))

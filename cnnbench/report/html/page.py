@@ -12,6 +12,9 @@ from cnnbench.report.html.script import SCRIPT
 from cnnbench.report.html.style import PAGE
 from cnnbench.report.inert import markup
 
+_SHORT = 24
+"""Signs of a marked text that stays on one line."""
+
 _HEAD = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -127,7 +130,8 @@ def _row(table: Table, row: tuple[Cell, ...]) -> str:
     for index, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
         content = markup(cell.text)
         if cell.tone:
-            content = f'<span class="tone {cell.tone}">{content}</span>'
+            short = " short" if len(cell.text) <= _SHORT else ""
+            content = f'<span class="tone {cell.tone}{short}">{content}</span>'
         value = "" if cell.value is None else f' data-value="{cell.value!r}"'
         hint = f' title="{markup(cell.hint)}"' if cell.hint else ""
         name, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
@@ -136,5 +140,5 @@ def _row(table: Table, row: tuple[Cell, ...]) -> str:
 
 
 def _look(column: Column) -> str:
-    classes = [name for name in ("number", "code") if getattr(column, name)]
+    classes = [name for name in ("number", "code", "prose") if getattr(column, name)]
     return f' class="{" ".join(classes)}"' if classes else ""

@@ -25,6 +25,8 @@ CHARTS = """
 .chart .caption { fill: var(--soft); }
 .chart .label { font-size: 12px; }
 .chart .figure { font-weight: 600; font-variant-numeric: tabular-nums; }
+.chart .figure, .chart .label, .chart .note { paint-order: stroke; stroke: var(--panel);
+  stroke-width: 4px; stroke-linejoin: round; }
 .chart .middle { text-anchor: middle; } .chart .end { text-anchor: end; }
 .chart .grid { stroke: var(--rule); stroke-width: 1; }
 .chart .axis { stroke: var(--soft); stroke-width: 1; }
@@ -73,7 +75,7 @@ a { color: var(--link); }
 nav { position: sticky; top: 0; z-index: 2; background: var(--ground);
   border-bottom: 1px solid var(--rule); }
 nav ul { max-width: 78rem; margin: 0 auto; padding: 0.55rem 1.25rem; display: flex; gap: 1.1rem;
-  list-style: none; overflow-x: auto; white-space: nowrap; scrollbar-width: thin; }
+  list-style: none; flex-wrap: wrap; row-gap: 0.2rem; white-space: nowrap; }
 nav a { text-decoration: none; font-size: 0.9rem; }
 nav a:hover, nav a:focus-visible { text-decoration: underline; }
 .figures { display: grid; gap: 0.75rem; margin: 1.1rem 0;
@@ -82,7 +84,7 @@ nav a:hover, nav a:focus-visible { text-decoration: underline; }
   padding: 0.6rem 0.8rem; }
 .figures dt { color: var(--soft); font-size: 0.8rem; }
 .figures dd { margin: 0.1rem 0 0; font-weight: 600; overflow-wrap: anywhere; }
-.charts { display: grid; gap: 1rem; margin: 0.9rem 0;
+.charts { display: grid; gap: 1rem; margin: 0.9rem 0; align-items: start;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); }
 .charts figure { margin: 0; padding: 0.8rem; background: var(--panel); min-width: 0;
   border: 1px solid var(--rule); border-radius: 8px; max-width: 46rem; }
@@ -97,6 +99,7 @@ thead th { background: var(--panel); white-space: nowrap; font-weight: 600; }
 tbody th { font-weight: 500; min-width: 13rem; }
 tbody tr:hover > * { background: var(--panel); }
 td { max-width: 34rem; overflow-wrap: break-word; }
+.prose { min-width: 17rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: 0.8rem; overflow-wrap: anywhere; min-width: 11rem; }
@@ -110,11 +113,13 @@ th[aria-sort=descending] button::after { content: "\\2009\\2193"; color: var(--i
 .good { color: var(--good); background: var(--good-ground); }
 .bad { color: var(--bad); background: var(--bad-ground); }
 .unsure { color: var(--unsure); background: var(--unsure-ground); }
+.short { white-space: nowrap; }
 p.tone { padding: 0.5rem 0.8rem; }
 summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
 @media (max-width: 40rem) {
   body { font-size: 14px; }
   header, main, footer, nav ul { padding-left: 0.8rem; padding-right: 0.8rem; }
+  nav ul { flex-wrap: nowrap; overflow-x: auto; scrollbar-width: thin; }
   .charts figure { padding: 0.55rem; }
   .chart text { font-size: 14px; }
   .chart .chart-title { font-size: 15px; }
@@ -127,11 +132,11 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
   nav { display: none; }
   header, main, footer { max-width: none; padding-left: 0; padding-right: 0; }
   .scroll { overflow: visible; border: 0; }
-  table { font-size: 7.5pt; }
+  table { font-size: 7pt; }
   thead { display: table-header-group; }
-  th, td { padding: 1.5pt 3pt; overflow-wrap: anywhere; }
-  tbody th, .code { min-width: 0; }
-  thead th, .number { white-space: normal; }
+  th, td { padding: 1.5pt 3pt; }
+  tbody th, .code, .prose { min-width: 0; }
+  thead th { white-space: normal; }
   th button::after { content: ""; }
   tr, figure { break-inside: avoid; }
   h2, h3 { break-after: avoid; }

@@ -69,7 +69,7 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
         Column(f"{said.confidence(comparison)} interval", number=True),
         Column("p", number=True),
         Column("processes", number=True),
-        Column("why"),
+        Column("why", prose=True),
     )
 
 

@@ -26,7 +26,7 @@ _COLUMNS = (
     Column("peak, GFLOP/s", number=True),
     Column("GFLOP per image", number=True),
     Column("parameters", number=True),
-    Column("where the peak comes from"),
+    Column("where the peak comes from", prose=True),
 )
 
 
@@ -62,6 +62,14 @@ def section(material: Material) -> Section | None:
     else:
         blocks.append(
             Text(text="No run knows the peak of its devices; --peak_flops names it.", tone="unsure")
+        )
+    if any(value > 1 for one in limited for value in one.mfu.values):
+        blocks.append(
+            Text(
+                text="More than 100 %: the peak of some runs was measured while the machine had "
+                "other work to do, or --peak_flops is too low.",
+                tone="unsure",
+            )
         )
     blocks.append(table(_COLUMNS, [_row(one) for one in known]))
     return Section(key="mfu", title="Use of the hardware", blocks=tuple(blocks))

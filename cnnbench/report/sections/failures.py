@@ -42,7 +42,7 @@ def section(material: Material) -> Section | None:
         columns = (
             Column("configuration"),
             Column("status"),
-            Column("error"),
+            Column("error", prose=True),
             Column("timed steps"),
             Column("started (UTC)"),
             Column("run", code=True),
@@ -58,7 +58,7 @@ def section(material: Material) -> Section | None:
             )
             for one in material.skipped
         )
-        columns = (Column("file", code=True), Column("reason"), Column("kind"))
+        columns = (Column("file", code=True), Column("reason", prose=True), Column("kind"))
         blocks.append(Table(columns=columns, rows=files, title="Files that were skipped"))
     if not blocks:
         return None

@@ -84,7 +84,6 @@ def _series(one: Configured) -> Lines:
             Series(
                 name=f"process {process}, {time_text(record.started_at)} UTC",
                 points=points,
-                hints=tuple(f"process {process}, step {x:g}: {y:.3g} ms" for x, y in points),
                 marks=False,
             )
         )

@@ -1,0 +1,133 @@
+"""`cnnbench report`: what it writes, where, and how it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.params import Params
+from cnnbench.record import Batch, Placement, RunRecord
+from cnnbench.record_codec import encode
+
+SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
+
+
+def save(folder, factor=1.0):
+    """Five records of one configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, speed in enumerate(SPEEDS):
+        record = RunRecord(
+            run_id=f"{folder.name}{number}",
+            started_at=f"2026-11-20T00:00:0{number}+00:00",
+            status="ok",
+            command=("cnnbench",),
+            config=encode(Params().as_dict()) | {"batch_size": 8, "device": "cpu"},
+            placement=Placement(
+                device="cpu",
+                devices=("/device:CPU:0",),
+                num_towers=1,
+                num_workers=1,
+                variable_update="parameter_server",
+            ),
+            batch=Batch(per_device=8, global_=8),
+            step_seconds=(8 / (speed * factor),) * 3,
+            environment={"cpu_model": "Fast CPU"},
+        )
+        (folder / f"{number}.json").write_text(record.to_json())
+    return str(folder)
+
+
+@pytest.fixture
+def records(tmp_path):
+    return save(tmp_path / "new")
+
+
+def report(*arguments):
+    return cli.main(["report", *arguments])
+
+
+def test_writes_a_page(records, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert report(records) == 0
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out == "wrote report.html\n"
+    assert report(records, f"--output={tmp_path}/my.html", "--title=Nightly <1>") == 0
+    assert "<title>Nightly &lt;1&gt;</title>" in (tmp_path / "my.html").read_text()
+
+
+def test_other_formats_go_to_stdout_unless_told_otherwise(records, tmp_path, capsys):
+    assert report(records, "--format=markdown") == 0
+    assert "| configuration |" in capsys.readouterr().out
+    assert report(records, "--format=csv", "--table=runs") == 0
+    assert capsys.readouterr().out.count("\n") == 6
+    assert report(records, "--format=csv", f"--output={tmp_path}/t.csv") == 0
+    assert (tmp_path / "t.csv").read_text().count("\n") == 2
+
+
+def test_a_regression_is_shown_and_is_no_failure(records, tmp_path, capsys):
+    base = save(tmp_path / "base", 1.2)
+    assert report(records, f"--baseline={base}", "--format=markdown") == 0
+    assert "- slower" in capsys.readouterr().out
+    assert report(records, f"--baseline={base}", "--format=csv", "--table=comparison") == 0
+    assert ",slower," in capsys.readouterr().out
+    many = ["--format=markdown", f"--baseline={base}", "--threshold=30"]
+    assert report(records, *many) == 0
+    assert "- slower" not in capsys.readouterr().out
+
+
+def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, capsys):
+    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
+    assert report(records, "--format=markdown") == 3
+    out, err = capsys.readouterr()
+    assert "9.json" in out
+    assert err.startswith("cnnbench: warning: skipped ")
+    assert "cut off" in err
+    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "kind": "comparison"}')
+    assert report(records, "--format=markdown") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "takes run records"),
+        (["gone"], "gone: no such file"),
+        (["{records}", "--format=pdf"], "--format=pdf"),
+        (["{records}", "--table=runs"], "--table=runs: is for --format=csv"),
+        (["{records}", "--format=csv", "--table=comparison"], "needs --baseline"),
+        (["{records}", "--threshold=5"], "--threshold=5.0: needs --baseline"),
+        (["{records}", "--output=/gone/x.html"], "--output=/gone/x.html"),
+        (["{records}", "--baseline=gone"], "gone: no such file"),
+        (["{records}", "--colour=red"], "colour"),
+    ],
+)
+def test_wrong_use(records, capsys, arguments, message):
+    assert report(*(one.format(records=records) for one in arguments)) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_an_empty_folder_is_wrong_use(tmp_path, capsys):
+    assert report(str(tmp_path)) == 2
+    assert "neither run records nor all-reduce measurements" in capsys.readouterr().err
+
+
+def test_imports_no_tensorflow_and_pandas_only_for_tables(records, tmp_path):
+    code = (
+        "import sys; from cnnbench.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "names = {name.partition('.')[0] for name in sys.modules}\n"
+        "import json; print(json.dumps(sorted(names & {'tensorflow', 'pandas', 'matplotlib'})))\n"
+        "sys.exit(status)"
+    )
+    for arguments, loaded in (
+        (["--help"], []),
+        ([records, f"--output={tmp_path}/x.html"], []),
+        ([records, "--format=csv", f"--output={tmp_path}/x.csv"], ["pandas"]),
+    ):
+        command = [sys.executable, "-c", code, "report", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout.splitlines()[-1]) == loaded

@@ -1,0 +1,179 @@
+"""Numbers of the sections, by hand."""
+
+import pytest
+
+from cnnbench.allreduce.record import AllReduceRecord
+from cnnbench.comparison import compare_records
+from cnnbench.report import Sources, build, gather
+from cnnbench.report.document import Charts, Table, Text, figure
+from cnnbench.report.samples import configurations
+from cnnbench.report.sections.scaling import curves
+from cnnbench.report.sections.steps import percentile
+
+
+def section(report, key):
+    return next(one for one in report.sections if one.key == key)
+
+
+def rows(report, key, table=0):
+    """Rows of a table of a section, as {title: text}."""
+    tables = [one for one in section(report, key).blocks if isinstance(one, Table)]
+    titles = [column.title for column in tables[table].columns]
+    return [
+        dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
+    ]
+
+
+def charts(report):
+    return [
+        chart
+        for one in report.sections
+        for block in one.blocks
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+
+
+@pytest.fixture
+def report(everything):
+    return build(everything)
+
+
+def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
+    assert [one.key for one in report.sections] == [
+        *("problems", "baseline", "throughput", "scaling", "mfu", "memory", "accuracy"),
+        *("warmup", "steps", "allreduce", "environment", "runs"),
+    ]
+    bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
+    lean = build(gather(Sources(runs=(bare,))))
+    assert {"problems", "baseline", "scaling", "memory", "allreduce"}.isdisjoint(
+        one.key for one in lean.sections
+    )
+
+
+def test_throughput(report):
+    first = rows(report, "throughput")[0]
+    assert first["configuration"] == "lenet, batch 8, 1 cpu"
+    assert first["images/sec"] == "100.2"  # median of 100, 101, 99, 100.5, 99.5, 102
+    assert first["95 % interval"] == first["range"] == "99.00 to 102.0"
+    assert first["processes"] == "6"
+    assert first["step, ms"] == "79.80"
+
+
+def test_scaling_is_against_one_device_in_any_mode(everything, report):
+    found = {row["devices"]: row for row in rows(report, "scaling")}
+    assert found["1"]["efficiency"] == "100.0 %"
+    assert found["2"]["efficiency"] == "90.0 %"  # 180.5 / 2 / 100.25
+    assert found["4"]["efficiency"] == "79.8 %"  # 320 / 4 / 100.25
+    (curve,) = curves(everything.configured)
+    assert [one.devices for one in curve.members] == [2, 4]
+    assert curve.base.devices == 1
+
+
+def test_scaling_without_one_device_is_against_the_fewest(runs):
+    records = [*runs.of(180, devices=2), *runs.of(324, devices=4)]
+    (curve,) = curves(configurations(records))
+    assert curve.base.devices == 2
+    assert curve.efficiency(curve.members[1]) == pytest.approx(0.9)
+
+
+def test_other_batches_and_models_are_other_curves(runs):
+    records = [
+        *runs.of(100),
+        *runs.of(180, devices=2, flags={"batch_size": 16}),
+        *runs.of(180, devices=2, flags={"model": "resnet20"}),
+    ]
+    assert curves(configurations(records)) == []
+
+
+def test_mfu_and_memory(report):
+    first = rows(report, "mfu")[0]
+    # The mean step equals the median one here: 100.25 images/sec * 6 GFLOP / 2 TFLOP/s.
+    assert first["MFU"] == "30.1 %"
+    assert first["achieved, GFLOP/s"] == "601.5"
+    assert first["peak, GFLOP/s"] == "2,000"
+    assert rows(report, "memory")[0]["peak memory, MiB"] == "510.0"
+
+
+def test_warm_up(report):
+    first = rows(report, "warmup")[0]
+    assert (first["start-up, s"], first["import, s"]) == ("3.500", "2.000")
+    assert first["warm-up steps"] == "2"
+
+
+def test_steps(report):
+    first = rows(report, "steps")[0]
+    assert first["timed steps"] == str(6 * 24)
+    assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert percentile([1.0], 0.99) == 1.0
+
+
+def test_baseline_is_what_compare_says(everything, report):
+    told = rows(report, "baseline")
+    entry = next(
+        one for one in everything.comparison.entries if one.name.startswith("lenet, batch 8, 1")
+    )
+    mine = next(row for row in told if row["configuration"] == entry.name)
+    assert mine["throughput"] == "! failed"
+    assert mine["why"] == entry.main.judgement.reason
+
+
+def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
+    base, new = runs.of(110, 111, 109, 110, 112, 110), runs.of(100, 101, 99, 100, 102, 100)
+    material = gather(Sources(runs=tuple(new)), Sources(runs=tuple(base)))
+    (row,) = rows(build(material), "baseline")
+    judged = compare_records(base, new).entries[0].main.judgement
+    assert row["throughput"] == "- slower"
+    assert row["change"] == f"{100 * judged.change:+.1f} %"
+    assert row["p"] == f"{judged.p_adjusted:.2g}"
+
+
+def test_reductions(report, everything):
+    found = rows(report, "allreduce")
+    assert [row["busbw, GB/s"] for row in found] == ["2.000", "2.000", "1.000", "1.000"]
+    assert [row["#wrong"] for row in found] == ["0", "0", "0", "3"]
+    assert found[0]["size"] == "4 KiB"
+    # Two devices at 4 GB/s each copy the 2 S bytes in S / 4 GB/s; measured was S / 2 GB/s.
+    assert found[0]["of the copy bound"] == "50 %"
+    curve = next(chart for chart in charts(report) if "bus bandwidth" in chart.title)
+    assert {one.name for one in curve.series if not one.reference} == {"xring", "pscpu"}
+    assert isinstance(everything.allreduces[0], AllReduceRecord)
+
+
+def test_environment_is_hoisted_where_alike(report):
+    alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
+    assert alike == {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
+    unlike = rows(report, "environment", 1)
+    assert {row["hostname"] for row in unlike} == {"box", "other"}
+    assert len(unlike) == 13
+
+
+def test_facts_that_decide_speed_are_pointed_at(runs):
+    records = (runs(100), runs(50, environment={"cpu_model": "Slow CPU"}))
+    blocks = section(build(gather(Sources(runs=records))), "environment").blocks
+    assert any(isinstance(one, Text) and "cpu_model" in one.text for one in blocks)
+
+
+def test_problems_and_commands(report):
+    found = rows(report, "problems")
+    assert {row["status"] for row in found} == {"failed", "interrupted"}
+    assert any("ResourceExhaustedError: no memory left" in row["error"] for row in found)
+    commands = rows(report, "runs")
+    assert len(commands) == 13
+    assert commands[0]["command"] == "cnnbench --model=lenet --num_gpus=1"
+
+
+def test_every_chart_has_title_and_captions(report):
+    found = charts(report)
+    assert len(found) >= 12
+    for chart in found:
+        assert chart.title
+        assert chart.x.caption
+        assert chart.y.caption if hasattr(chart, "y") else True
+
+
+def test_figures():
+    assert [figure(x) for x in (0, 0.01234, 1.2345, 12.345, 123.45, 1234.5, 2e8, 1e-5)] == [
+        *("0", "0.012", "1.234", "12.35", "123.5", "1,234", "2.000e+08", "1.000e-05")
+    ]
