@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cnnbench.environment.host import Host
 from cnnbench.environment.nvidia import driver_loaded, handles, nvml, used, uuid_of
@@ -181,10 +182,10 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
         yield counters
 
 
-def _nvml_reader(module: object, handle: object) -> Callable[[], float | None]:
+def _nvml_reader(module: Any, handle: Any) -> Callable[[], float | None]:
     def read() -> float | None:
         try:
-            millijoules: int = module.nvmlDeviceGetTotalEnergyConsumption(handle)  # type: ignore[attr-defined]
+            millijoules: int = module.nvmlDeviceGetTotalEnergyConsumption(handle)
         except Exception:  # of pynvml's own making; GPUs before Volta do not count
             return None
         return millijoules / 1e3

@@ -9,7 +9,7 @@ yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels 
 medians, and the cuts are made by `cnnbench.changepoints`, which takes outliers and
 correlation for what they are.
 
-Why not another method: a fixed number of steps cannot know (in 48 runs of one small
+Why not another method: a fixed number of steps cannot know (in 24 runs of one small
 network, neighbours on the machine decided between step 0, step 94 and never); adjacent
 windows that resemble each other, as pyperf has them, are found by chance in any noise if
 one looks often enough, and drop the front of a series without ever judging its end; the

@@ -152,7 +152,7 @@ class Training:
     def _warm_up(self, loop: StepLoop[StepResult, Values]) -> None:
         warm_up, measurements = self._plan.warm_up, self._measurements
         self._console.phase(Phase.WARM_UP)
-        self._progress.start("warm-up", warm_up.most)
+        self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
         def is_steady(step: int) -> bool:
