@@ -16,7 +16,7 @@ from cnnbench.conditions.condition import Condition, RunFlags
 from cnnbench.conditions.ids import parse_quiet
 from cnnbench.conditions.watch import Watch
 from cnnbench.console import Console, HeaderInfo, Phase
-from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
 from cnnbench.learning_rate import make_schedule
 from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
@@ -396,7 +396,7 @@ def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
     import tensorflow as tf
 
     if isinstance(error, tf.errors.ResourceExhaustedError):
-        return BenchmarkError(
+        return OutOfMemoryError(
             f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
         )
     if isinstance(error, tf.errors.OpError):

@@ -23,6 +23,9 @@ class ExitCode(enum.IntEnum):
 def first_line(error: Exception) -> str:
     """The first line of an error that says something, without what the runtime adds to it."""
     lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
+    if lines and lines[0].startswith("Detected at node"):
+        # Where in our code the node was made comes before what happened to it.
+        lines = [line for line in lines[1:] if line and not line[0].isspace()] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
@@ -48,6 +51,10 @@ class FlagError(UsageError):
 
 class BenchmarkError(RuntimeError):
     """The benchmark itself failed: one line on stderr and exit code 4."""
+
+
+class OutOfMemoryError(BenchmarkError):
+    """A device or the host has no memory left for the run."""
 
 
 class NonFiniteLossError(BenchmarkError):

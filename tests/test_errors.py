@@ -9,7 +9,13 @@ from cnnbench.errors import FlagError, NonFiniteLossError, first_line
     ("message", "expected"),
     [
         ("disk   full\nmore", "disk full"),
-        ("Graph execution error:\n\nDetected at node conv\nmore", "Detected at node conv"),
+        ("Graph execution error:\n\nDetected at node conv", "Detected at node conv"),
+        (
+            "Graph execution error:\n\nDetected at node ones defined at (most recent call last):\n"
+            '  File "step.py", line 4, in f\n\nOOM when allocating tensor\n\t [[{{node ones}}]]\n'
+            "Hint: add a flag\n [Op:__inference_f_15]",
+            "OOM when allocating tensor",
+        ),
         ("{{function_node __wrapped__X}} OOM here [Op:Conv2D] name: ", "OOM here"),
         ("", "ValueError"),
     ],

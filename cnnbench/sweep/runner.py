@@ -23,6 +23,8 @@ _NOT_IN_TRIALS = (
     "num_batches",
     "num_epochs",
     "num_warmup_batches",
+    "warmup",
+    "max_warmup_batches",
     "eval_during_training_every_n_steps",
     "eval_during_training_every_n_epochs",
     "eval_during_training_at_specified_steps",
