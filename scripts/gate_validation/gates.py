@@ -1,0 +1,110 @@
+"""Gates formed from the pool of real processes.
+
+A gate needs pairs of processes that ran close together. Two processes of one round are such
+a pair: within a round the order is drawn. A gate takes a window of consecutive rounds, as an
+experiment would have run them, and a coin per pair says which of two like processes is A, as
+an experiment would have drawn it.
+
+Windows that share no round are as independent as experiments can be, but few. Windows that
+start at every round, each with coins of its own, are many, but not independent: they tell the
+share of red gates of experiments started at any moment of the sitting, from no more
+processes than the pool has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.ab.looks import Look, looks
+from cnnbench.comparison import Verdict
+from gate_validation.pool import BASES, SLOWED, Process
+from gate_validation.rules import POLICY, judge_pairs
+
+Round = Mapping[str, Process]
+
+PLANS: dict[str, tuple[Look, ...]] = {
+    "looks after 8, 12, 16 pairs": looks(16, POLICY.alpha),
+    "8 pairs": looks(8, POLICY.alpha, sequential=False),
+}
+"""The rules that real gates are judged by."""
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Verdicts of many gates of one kind.
+
+    Attributes:
+      plan: name of the rule.
+      subject: what B is; "like" for the same as A.
+      separate: whether no two gates share a process.
+      verdicts: counts.
+      processes: different ones behind all of them.
+    """
+
+    plan: str
+    subject: str
+    separate: bool
+    verdicts: Counter[Verdict]
+    processes: int
+
+    @property
+    def count(self) -> int:
+        """How many gates."""
+        return sum(self.verdicts.values())
+
+
+def separate_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int) -> Gates:
+    """Gates of windows that share no round."""
+    length = PLANS[plan][-1].pairs
+    starts = range(0, len(rounds) - length + 1, length)
+    return _gates(rounds, plan, subject, starts, random.Random(f"{seed} separate"), True)
+
+
+def sliding_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int, least: int) -> Gates:
+    """Gates of windows that start at every round, over and over until there are enough."""
+    windows = len(rounds) - PLANS[plan][-1].pairs + 1
+    times = -(-least // windows) if windows > 0 else 0
+    starts = [start for _ in range(times) for start in range(windows)]
+    return _gates(rounds, plan, subject, starts, random.Random(f"{seed} sliding"), False)
+
+
+def _gates(
+    rounds: Sequence[Round],
+    plan: str,
+    subject: str,
+    starts: Sequence[int],
+    coins: random.Random,
+    separate: bool,
+) -> Gates:
+    looked = PLANS[plan]
+    verdicts: Counter[Verdict] = Counter()
+    used: set[int] = set()
+    for start in starts:
+        window = range(start, start + looked[-1].pairs)
+        used.update(window)
+        pairs = [_pair(rounds[index], subject, coins) for index in window]
+        outcome = judge_pairs([a for a, _ in pairs], [b for _, b in pairs], looked)
+        verdicts[outcome.verdict] += 1
+    sides = 2 if subject == "like" else 3
+    return Gates(plan, subject, separate, verdicts, sides * len(used))
+
+
+def _pair(one: Round, subject: str, coins: random.Random) -> tuple[float, float]:
+    """Speeds of A and B in a round."""
+    first, second = BASES if coins.random() < 0.5 else BASES[::-1]
+    names = (first, second if subject == "like" else subject)
+    a, b = (one[name].images_per_sec for name in names)
+    assert a is not None
+    assert b is not None
+    return a, b
+
+
+def all_gates(rounds: Sequence[Round], seed: int, least: int) -> Iterator[Gates]:
+    """Gates of every rule: like with like, and with each slowed subject."""
+    for plan in PLANS:
+        for subject in ("like", *SLOWED):
+            yield separate_gates(rounds, plan, subject, seed)
+            yield sliding_gates(rounds, plan, subject, seed, least)

@@ -1,0 +1,119 @@
+"""The ways to a verdict that are tried, each from a series of processes in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cnnbench.ab.looks import Look, looks
+from cnnbench.comparison import Policy, Verdict, judge
+from gate_validation.noise import Generator, Series
+
+POLICY = Policy()
+LIMIT = POLICY.alpha / 2
+"""What the gate states: at most this share of comparisons of like with like turns red."""
+
+_CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A verdict and what it cost.
+
+    Attributes:
+      verdict: the outcome.
+      processes: of both sides together.
+      reason: of the policy.
+    """
+
+    verdict: Verdict
+    processes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to a verdict.
+
+    Attributes:
+      name: for the table.
+      processes: the most it needs.
+      decide: takes speeds in the order of time, the factor that B's are multiplied by, and
+        a generator for the order of the sides.
+      broken: the condition of the stated error rates that it does not keep, or "".
+    """
+
+    name: str
+    processes: int
+    decide: Callable[[Series, float, Generator], Outcome]
+    broken: str = ""
+
+
+def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[Look]) -> Outcome:
+    """The verdict of `cnnbench ab`: at the first look that is clear, else at the last.
+
+    Args:
+      a, b: values of the pairs, in the order of time.
+      plan: the looks.
+    """
+    for look in plan:
+        policy = POLICY.replace(alpha=look.alpha)
+        found = judge(a[: look.pairs], b[: look.pairs], policy, paired=True)
+        if found.verdict in _CLEAR:
+            break
+    return Outcome(found.verdict, 2 * look.pairs, found.reason)
+
+
+def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:
+    """Sides of pairs in order of time, B first or second by a coin per pair."""
+    pairs = series.reshape(-1, 2)
+    coins = generator.integers(2, size=len(pairs))
+    places = np.arange(len(pairs))
+    a, b = pairs[places, coins], pairs[places, 1 - coins] * factor
+    return a.tolist(), b.tolist()
+
+
+def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generator], Outcome]:
+    plan = looks(pairs, POLICY.alpha, sequential)
+
+    def decide(series: Series, factor: float, generator: Generator) -> Outcome:
+        a, b = _split(series, factor, generator)
+        return judge_pairs(a, b, plan)
+
+    return decide
+
+
+def _unpaired(series: Series, factor: float, generator: Generator) -> Outcome:
+    a, b = _split(series, factor, generator)
+    found = judge(a, b, POLICY)
+    return Outcome(found.verdict, len(series), found.reason)
+
+
+def _shuffled(base: int) -> Callable[[Series, float, Generator], Outcome]:
+    def decide(series: Series, factor: float, generator: Generator) -> Outcome:
+        values = generator.permutation(series)
+        found = judge(values[:base].tolist(), (values[base:] * factor).tolist(), POLICY)
+        return Outcome(found.verdict, len(series), found.reason)
+
+    return decide
+
+
+def _blocks(series: Series, factor: float, generator: Generator) -> Outcome:
+    del generator
+    half = len(series) // 2
+    found = judge(series[:half].tolist(), (series[half:] * factor).tolist(), POLICY)
+    return Outcome(found.verdict, len(series), found.reason)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("ab, looks after 8, 12, 16 pairs", 32, _in_pairs(16, sequential=True)),
+    Rule("ab, 8 pairs", 16, _in_pairs(8, sequential=False)),
+    Rule("ab, 16 pairs", 32, _in_pairs(16, sequential=False)),
+    Rule("compare, 5 + 9 in random order", 14, _shuffled(5)),
+    Rule("compare, 4 + 4 in random order", 8, _shuffled(4)),
+    Rule("compare without --paired, 8 pairs", 16, _unpaired, "pairs not judged as pairs"),
+    Rule("compare, 8 of A, then 8 of B", 16, _blocks, "the sides take no turns"),
+)
+"""What the simulations try; the last two do what one should not."""

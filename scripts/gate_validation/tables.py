@@ -1,0 +1,222 @@
+"""What was found, as Markdown tables, and whether it is what is stated."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cnnbench.comparison import Verdict, aa_spread
+from cnnbench.comparison.statistics import paired_shift, standard_deviation
+from cnnbench.statistics import median
+from gate_validation.gates import Gates, Round
+from gate_validation.pool import BASES, SLOWED
+from gate_validation.rules import LIMIT, POLICY
+from gate_validation.simulation import Rates, upper_limit
+
+_SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
+# What has to be reached, of real gates with the larger slow-down.
+_TOLD = 0.90
+ENOUGH_GATES = 200
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Something that has to be so.
+
+    Attributes:
+      text: what.
+      found: figures.
+      met: whether it is; None if there is not enough to say.
+    """
+
+    text: str
+    found: str
+    met: bool | None
+
+
+def simulated(rates: Sequence[Rates]) -> list[str]:
+    """A table per rule: kinds of noise in rows, verdicts by truth in columns."""
+    lines = []
+    for rule in dict.fromkeys(one.rule for one in rates):
+        mine = [one for one in rates if one.rule is rule]
+        lines += [
+            f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else ""),
+            "",
+            *_head(
+                "noise",
+                "equal: slower",
+                "faster",
+                "same",
+                "5 % slower: slower",
+                "same",
+                "10 % slower: slower",
+                "same",
+                "processes, equal",
+                "10 %",
+            ),
+        ]
+        for noise in dict.fromkeys(one.noise for one in mine):
+            by_truth = {one.truth: one for one in mine if one.noise == noise}
+            equal, five, ten = (by_truth[truth] for truth in sorted(by_truth))
+            cells = [
+                *(_percent(equal.share(v)) for v in _SHOWN[:3]),
+                *(_percent(five.share(v)) for v in (Verdict.SLOWER, Verdict.SAME)),
+                *(_percent(ten.share(v)) for v in (Verdict.SLOWER, Verdict.SAME)),
+                f"{equal.processes:.1f}",
+                f"{ten.processes:.1f}",
+            ]
+            lines.append(_row(noise, *cells))
+        lines.append("")
+    return lines
+
+
+def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[str]:
+    """A table of samples from which nothing may follow."""
+    lines = _head("sample", "verdicts")
+    for what, verdicts, _ in found:
+        told = ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items())
+        lines.append(_row(what, told))
+    return lines
+
+
+def real(gates: Sequence[Gates]) -> list[str]:
+    """A table of gates from real processes."""
+    lines = _head("gate", "B", "windows", "gates", "processes", *(v.value for v in _SHOWN))
+    for one in gates:
+        windows = "share nothing" if one.separate else "at every round"
+        shares = [
+            f"{one.verdicts[v]} ({_percent(one.verdicts[v] / one.count)})" if one.count else "-"
+            for v in _SHOWN
+        ]
+        lines.append(
+            _row(one.plan, one.subject, windows, str(one.count), str(one.processes), *shares)
+        )
+    return lines
+
+
+def conditions(rounds: Sequence[Round]) -> list[str]:
+    """How noisy it was, and how slow the slowed ones really were."""
+    processes = [process for one in rounds for process in one.values()]
+    like = [_speed(one, name) for one in rounds for name in BASES]
+    apart = [math.log(_speed(one, BASES[0]) / _speed(one, BASES[1])) for one in rounds]
+    others = sorted(process.others for process in processes if process.others is not None)
+    loads = sorted(process.load for process in processes)
+    steps = sorted(1000 * (one[name].step_seconds or 0.0) for one in rounds for name in BASES)
+    lines = [
+        f"- {len(processes)} processes in {len(rounds)} rounds, "
+        f"{median(sorted(p.seconds for p in processes)):.1f} s each; "
+        f"median step {median(steps):.2f} ms, from {steps[0]:.2f} to {steps[-1]:.2f} ms",
+        f"- scatter of like processes: {standard_deviation([math.log(s) for s in like]):.1%} "
+        f"(standard deviation of logarithms; A/A spread {aa_spread(like, POLICY):.1%}), of "
+        f"their quotients within a round {standard_deviation(apart):.1%}",
+        f"- load before a process: median {median(loads):.2f}, at most {loads[-1]:.2f}",
+    ]
+    if others:
+        lines.append(
+            f"- CPUs that others kept busy: median {median(others):.2f}, at most {others[-1]:.2f}"
+        )
+    for name in SLOWED:
+        shift = paired_shift([_log_quotient(one, name) for one in rounds], 0.95)
+        text = f"- {name}, as measured over all rounds: {math.expm1(shift.estimate):+.1%}"
+        if shift.low is not None and shift.high is not None:
+            text += (
+                f" (95 % interval {math.expm1(shift.low):+.1%} to {math.expm1(shift.high):+.1%})"
+            )
+        lines.append(text)
+    return lines
+
+
+def demands(
+    rates: Sequence[Rates],
+    samples: Iterable[tuple[str, Counter[Verdict], bool]],
+    gates: Sequence[Gates],
+) -> list[Demand]:
+    """What issue 4 demands of the gate, held against what was found."""
+    found = []
+    if rates:
+        bad = [f"{r.rule.name}, {r.noise}: {text}" for r in rates if (text := r.violation())]
+        draws = f"in {rates[0].draws} draws each"
+        text = f"simulated: wrong verdicts in at most {100 * LIMIT:g} %, {draws}"
+        cases = sum(not one.rule.broken for one in rates)
+        found.append(Demand(text, "; ".join(bad) or f"in all {cases} cases", not bad))
+        wrong = [what for what, _, right in samples if not right]
+        text = "simulated: nothing follows from 1 to 3 values, NaN or nothing"
+        found.append(Demand(text, "; ".join(wrong) or "never", not wrong))
+    strongest = list(SLOWED)[-1]
+    for one in gates:
+        if one.separate:
+            continue
+        if one.subject == "like":
+            found.append(_red(one))
+        elif one.subject == strongest:
+            found += _power(one)
+    return found
+
+
+def demands_table(found: Sequence[Demand]) -> list[str]:
+    """The demands with what was found."""
+    words = {True: "met", False: "MISSED", None: "not enough gates"}
+    rows = [_row(one.text, one.found, words[one.met]) for one in found]
+    return [*_head("demand", "found", "verdict"), *rows]
+
+
+def _red(one: Gates) -> Demand:
+    red, count = one.verdicts[Verdict.SLOWER], one.count
+    text = (
+        f"real, like with like, {one.plan}: at most {100 * LIMIT:g} % red of {ENOUGH_GATES} or more"
+    )
+    if count < ENOUGH_GATES:
+        return Demand(text, f"{red} of {count}", None)
+    return Demand(text, f"{red} of {count} ({_percent(red / count)})", red / count <= LIMIT)
+
+
+def _power(one: Gates) -> list[Demand]:
+    count = one.count
+    wrong = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
+    told = one.verdicts[Verdict.SLOWER] + one.verdicts[Verdict.INCONCLUSIVE]
+    name = f"real, {one.subject}, {one.plan}"
+    figures = (f"{wrong} of {count}", f"{told} of {count}, red {one.verdicts[Verdict.SLOWER]}")
+    reached = (not wrong, told >= _TOLD * count)
+    texts = ("never same or faster", f"{100 * _TOLD:g} % red or inconclusive")
+    return [
+        Demand(f"{name}: {text}", figure, met if count >= ENOUGH_GATES else None)
+        for text, figure, met in zip(texts, figures, reached, strict=True)
+    ]
+
+
+def separate_limit(gates: Sequence[Gates]) -> list[str]:
+    """What gates that share no process say about the chance of a red one."""
+    lines = []
+    for one in gates:
+        if one.separate and one.subject == "like" and one.count:
+            red = one.verdicts[Verdict.SLOWER]
+            lines.append(
+                f"- {one.plan}: {red} of {one.count} gates that share no process are red; "
+                f"the chance is below {upper_limit(red, one.count):.0%} (95 %, Clopper-Pearson)"
+            )
+    return lines
+
+
+def _speed(one: Round, name: str) -> float:
+    speed = one[name].images_per_sec
+    assert speed is not None
+    return speed
+
+
+def _log_quotient(one: Round, name: str) -> float:
+    base = math.sqrt(math.prod(_speed(one, base) for base in BASES))
+    return math.log(_speed(one, name) / base)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %") if share else "0"
+
+
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells), _row("---", *("--:" for _ in cells[1:]))]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

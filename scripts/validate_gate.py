@@ -1,0 +1,105 @@
+"""Validates the gate of cnnbench; docs/methodology.md says what and why.
+
+Simulations take a few minutes. The part with real processes takes as long as --minutes says
+and can be gone on with later: what was measured is in --pool. The exit status is 0 when all
+demands are met, 1 when one is missed, 2 for wrong use, 3 when there is not enough to say, 4
+when processes fail, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gate_validation import gates, measuring, simulation, tables
+from gate_validation.pool import Pool, PoolError
+
+from cnnbench.errors import ExitCode
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; wrong use ends the program with status 2."""
+    parser = argparse.ArgumentParser(prog="validate_gate", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--pool", type=Path, help="folder of real processes; none are used without it")
+    add("--minutes", type=float, default=0.0, help="add processes to the pool for so long [0]")
+    add("--draws", type=int, default=2000, help="of each simulation; 0 leaves them out [2000]")
+    add("--gates", type=int, default=400, help="formed of the pool at every round, at least [400]")
+    add("--batch_size", type=int, default=16, help="of the real processes [16]")
+    add("--num_batches", type=int, default=80, help="timed steps of a real process [80]")
+    add("--seed", type=int, default=1, help="[1]")
+    add("--output", type=Path, help="write the tables to this file, too")
+    options = parser.parse_args(argv)
+    if options.minutes and options.pool is None:
+        parser.error("--minutes needs --pool, the folder that takes the processes")
+    if options.draws < 0 or options.gates < 1 or options.minutes < 0:
+        parser.error("--draws, --gates and --minutes cannot be negative")
+    return options
+
+
+def open_pool(options: argparse.Namespace) -> Pool | None:
+    """The pool, filled for as long as was asked for.
+
+    Raises:
+      PoolError: it cannot be gone on with.
+    """
+    if options.pool is None:
+        return None
+    flags = measuring.flags(options.batch_size, options.num_batches)
+    # The place of the plug-in may change with the checkout; what it does, not.
+    plan = {"flags": [f for f in flags if not f.startswith("--model_plugin=")]}
+    pool = Pool(options.pool, {**plan, "seed": options.seed})
+    if options.minutes:
+        start = measuring.starter(flags)
+        measuring.fill(pool, start, options.seed, 60 * options.minutes)
+    return pool
+
+
+def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], ExitCode]:
+    """All tables, and the exit code."""
+    lines, rates, samples, formed = [], [], [], []
+    if options.draws:
+        rates = list(simulation.all_rates(options.draws, options.seed))
+        samples = simulation.degenerate(options.draws, options.seed)
+        lines += [f"### Simulated, {options.draws} draws of each", "", *tables.simulated(rates)]
+        lines += [*tables.small_samples(samples), ""]
+    rounds = [] if pool is None else pool.rounds()
+    if rounds:
+        formed = list(gates.all_gates(rounds, options.seed, options.gates))
+        lines += ["### Real processes", ""]
+        if len(rounds) > 1:
+            lines += [*tables.conditions(rounds), *tables.separate_limit(formed), ""]
+        lines += [*tables.real(formed), ""]
+    found = tables.demands(rates, samples, formed)
+    lines += ["### Demands", "", *tables.demands_table(found)]
+    verdicts = {one.met for one in found}
+    if False in verdicts:
+        return lines, ExitCode.REGRESSION
+    return lines, ExitCode.INCONCLUSIVE if None in verdicts or not found else ExitCode.OK
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point."""
+    options = parse(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        pool = open_pool(options)
+        lines, code = report(options, pool)
+        text = "\n".join(lines) + "\n"
+        if options.output is not None:
+            options.output.write_text(text, encoding="utf-8")
+    except PoolError as error:
+        print(f"validate_gate: error: {error}", file=sys.stderr)
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        print("validate_gate: interrupted; go on with the same command", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    print(text, end="")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

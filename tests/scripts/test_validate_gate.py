@@ -1,0 +1,309 @@
+"""scripts/validate_gate: rates, the pool on disk, gates formed of it, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import validate_gate
+from gate_validation import gates, measuring, simulation, tables
+from gate_validation.noise import NOISES
+from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
+from gate_validation.rules import LIMIT, RULES, judge_pairs
+
+from cnnbench.ab.looks import looks
+from cnnbench.comparison import Verdict
+
+SEQUENTIAL, EIGHT = RULES[0], RULES[1]
+PLAN = {"flags": ["--model=x"], "seed": 1}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_is_positive_and_drawn_from_the_seed(name):
+    one, other = (NOISES[name](np.random.default_rng(3), 40) for _ in range(2))
+    assert one.shape == (40,)
+    assert (one > 0).all()
+    assert (one == other).all()
+    assert (name == "constant") == (len(set(one)) == 1)
+
+
+def test_ties_are_ties_and_regimes_are_two():
+    ties = NOISES["ties, grid of 2 %"](np.random.default_rng(1), 200)
+    assert len(set(ties)) < 20
+    regimes = NOISES["two regimes, x 0.59"](np.random.default_rng(1), 400)
+    slow = (regimes < 0.8).mean()
+    assert 0.2 < slow < 0.8
+
+
+def test_neighbours_in_time_are_alike_where_noise_has_a_memory():
+    series = np.log(NOISES["AR(1), 0.9, 3 %"](np.random.default_rng(1), 5000))
+    assert np.corrcoef(series[:-1], series[1:])[0, 1] == pytest.approx(0.9, abs=0.03)
+    assert series.std() == pytest.approx(0.03, rel=0.2)
+
+
+def test_pairs_are_judged_at_the_first_look_that_is_clear():
+    a = [100 + n / 10 for n in range(16)]
+    found = judge_pairs(a, [0.8 * x for x in a], looks(16, 0.04))
+    assert (found.verdict, found.processes) == (Verdict.SLOWER, 16)
+    noisy = [x * (1.3 if n % 2 else 0.7) for n, x in enumerate(a)]
+    found = judge_pairs(a, noisy, looks(16, 0.04))
+    assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 32)
+
+
+@pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
+def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
+    rates = simulation.simulate(SEQUENTIAL, noise, 0.0, 400, seed=1)
+    assert sum(rates.verdicts.values()) == 400
+    assert rates.violation() == ""
+    blocks = simulation.simulate(RULES[-1], "drift of 20 %", 0.0, 50, seed=1)
+    assert blocks.share(Verdict.SLOWER) > 0.9
+    assert blocks.violation() == ""  # nothing was promised
+
+
+def test_a_slow_down_is_found_and_rates_repeat():
+    rates = simulation.simulate(EIGHT, "normal, 1.3 %", 0.10, 100, seed=1)
+    assert rates.share(Verdict.SLOWER) == 1.0
+    assert rates.processes == 16
+    assert simulation.simulate(EIGHT, "normal, 1.3 %", 0.10, 100, seed=1) == rates
+
+
+def test_too_many_wrong_verdicts_are_a_violation():
+    wrong = Counter({Verdict.SLOWER: 100, Verdict.SAME: 1900})
+    rates = simulation.Rates(EIGHT, "x", 0.0, 2000, wrong, 16)
+    assert rates.violation() == "slower in 5.0%"
+    rates = simulation.Rates(EIGHT, "x", 0.1, 2000, wrong, 16)
+    assert rates.violation() == "same in 95.0%"
+    few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
+    assert simulation.Rates(EIGHT, "x", 0.0, 2000, few, 16).violation() == ""
+
+
+def test_binomial_tail_and_limit_by_hand():
+    # Of 3 throws of a coin 2 or 3 heads: 3/8 + 1/8.
+    assert simulation.upper_tail(2, 3, 0.5) == pytest.approx(0.5)
+    # The rule of three, exactly: 1 - 0.05^(1/100).
+    assert simulation.upper_limit(0, 100) == pytest.approx(1 - 0.05**0.01, abs=1e-6)
+    assert simulation.upper_limit(5, 5) == 1.0
+    assert simulation.surely_above(80, 2000, LIMIT)
+    assert not simulation.surely_above(45, 2000, LIMIT)
+
+
+def test_nothing_follows_from_samples_too_small_or_broken():
+    found = simulation.degenerate(30, 1)
+    assert all(right for _, _, right in found)
+    assert all(sum(verdicts.values()) == 30 for _, verdicts, _ in found)
+
+
+def process(number=1, position=1, subject="base 1", speed=100.0, **more):
+    values = {
+        "rows": 0,
+        "images_per_sec": speed,
+        "step_seconds": None if speed is None else 16 / speed,
+        "seconds": 5.0,
+        "load": 0.1,
+        "others": 0.02,
+    }
+    return Process(round=number, position=position, subject=subject, **{**values, **more})
+
+
+class Machine:
+    """Starts nothing; every row of extra work costs a thousandth of a step."""
+
+    def __init__(self, fail_at=()):
+        self.started = []
+        self._fail_at = fail_at
+        self._noise = random.Random(1)
+
+    def __call__(self, number, position, subject, rows):
+        self.started.append((number, subject, rows))
+        if len(self.started) in self._fail_at:
+            return process(number, position, subject, None, rows=rows, problem="no good")
+        speed = 100 / (1 + rows / 1000) * (1 + self._noise.gauss(0, 0.005))
+        return process(number, position, subject, speed, rows=rows)
+
+
+@pytest.fixture
+def pool(tmp_path):
+    return Pool(tmp_path / "pool", PLAN)
+
+
+def test_calibration_finds_the_rows(pool):
+    measuring.calibrate(pool, Machine())
+    # 5 % slower is a step longer by 1/0.95 - 1 = 5.26 %, at a thousandth per row 53 rows.
+    assert pool.rows["slower by 5 %"] == pytest.approx(53, abs=12)
+    assert pool.rows["slower by 10 %"] == pytest.approx(111, abs=15)
+    assert all(one.round == 0 for one in pool.processes())
+    assert pool.rounds() == []
+
+
+def test_calibration_that_sees_nothing_says_so(pool):
+    def flat(number, position, subject, rows):
+        return process(number, position, subject, 100.0 + rows)
+
+    with pytest.raises(PoolError, match="200 rows cost no time"):
+        measuring.calibrate(pool, flat)
+
+
+def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: next(clock))
+    machine = Machine()
+    measuring.fill(pool, machine, 1, seconds=60)
+    first = len(pool.rounds())
+    assert first >= 2
+    with open(pool.path, "a", encoding="ascii") as file:
+        file.write('{"kind": "process", "round": 99, "posi')  # a kill in the middle of a line
+    again = Pool(tmp_path / "pool", PLAN)
+    second = Machine()
+    measuring.fill(again, second, 1, seconds=60)
+    assert second.started[0][0] == first + 1  # no second calibration, the next round
+    assert len(again.rounds()) > first
+    numbers = [one["base 1"].round for one in again.rounds()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_round_with_a_hole_does_not_count_and_is_not_filled_up(pool):
+    for subject in SUBJECTS[:-1]:
+        pool.add(process(1, 1, subject))
+    assert pool.rounds() == []
+    assert pool.next_round() == 2
+
+
+def test_processes_that_go_on_failing_end_it(pool):
+    pool.calibrated({name: 1 for name in SLOWED}, 0.1)
+    with pytest.raises(PoolError, match="3 processes failed, the last one: no good"):
+        measuring.fill(pool, Machine(fail_at=range(1, 9)), 1, seconds=60)
+    assert len(pool.processes()) == 3
+
+
+def test_a_pool_of_another_plan_is_refused(tmp_path, pool):
+    with pytest.raises(PoolError, match="of another plan"):
+        Pool(tmp_path / "pool", {**PLAN, "seed": 2})
+
+
+def test_orders_of_rounds_differ_and_repeat():
+    found = [tuple(order(number, 7)) for number in range(1, 30)]
+    assert all(sorted(one) == sorted(SUBJECTS) for one in found)
+    assert len(set(found)) > 10
+    assert found == [tuple(order(number, 7)) for number in range(1, 30)]
+
+
+def made(count, scatter=0.01, slow=None):
+    """Rounds of a machine without surprises."""
+    generator = random.Random(4)
+    slow = SLOWED if slow is None else slow
+    return [
+        {
+            name: process(
+                number,
+                1,
+                name,
+                100 * (1 - slow.get(name, 0.0)) * (1 + generator.gauss(0, scatter)),
+            )
+            for name in SUBJECTS
+        }
+        for number in range(1, count + 1)
+    ]
+
+
+def test_separate_gates_share_no_process_and_sliding_ones_are_enough():
+    rounds = made(40)
+    separate = gates.separate_gates(rounds, "8 pairs", "like", 1)
+    assert (separate.count, separate.processes) == (5, 80)
+    sliding = gates.sliding_gates(rounds, "8 pairs", "like", 1, least=200)
+    assert sliding.count == 231  # 33 windows, seven times
+    assert sliding.processes == 80
+    slowed = gates.sliding_gates(rounds, "8 pairs", "slower by 10 %", 1, least=200)
+    assert slowed.processes == 120
+    assert slowed.verdicts == {Verdict.SLOWER: 231}
+
+
+def test_too_few_rounds_make_no_gates():
+    found = list(gates.all_gates(made(7), 1, 200))
+    assert [one.count for one in found] == [0] * len(found)
+    demands = tables.demands([], [], found)
+    assert {one.met for one in demands} == {None}
+
+
+def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
+    good = tables.demands([], [], list(gates.all_gates(made(40), 1, 200)))
+    assert len(good) == 6
+    assert all(one.met for one in good)
+    blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
+    missed = tables.demands([], [], list(gates.all_gates(blind, 1, 200)))
+    assert any(one.met is False and "never same" in one.text for one in missed)
+    assert all(one.met for one in missed if "like with like" in one.text)
+
+
+def test_conditions_tell_the_noise_and_the_real_slow_down():
+    text = "\n".join(tables.conditions(made(40)))
+    assert "160 processes in 40 rounds, 5.0 s each" in text
+    assert "slower by 10 %, as measured over all rounds: -10." in text or ": -9." in text
+    assert "CPUs that others kept busy: median 0.02" in text
+    assert BASES[0] not in text
+
+
+def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
+    pool = Pool(tmp_path / "pool", _plan())
+    pool.calibrated({name: 1 for name in SLOWED}, 0.1)
+    for one in made(40):
+        for single in one.values():
+            pool.add(single)
+    output = tmp_path / "table.md"
+    arguments = ["--draws=0", f"--pool={tmp_path / 'pool'}", f"--output={output}", "--gates=200"]
+    assert validate_gate.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert output.read_text(encoding="utf-8") == out
+    assert "| 8 pairs | like | at every round | 231 | 80 | " in out
+    assert "MISSED" not in out
+
+
+def _plan():
+    flags = [f for f in measuring.flags(16, 80) if not f.startswith("--model_plugin=")]
+    return {"flags": flags, "seed": 1}
+
+
+def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
+    assert validate_gate.main(["--draws=0", f"--pool={tmp_path / 'pool'}"]) == 3
+    assert json.loads((tmp_path / "pool" / "pool.jsonl").read_text())["kind"] == "plan"
+
+
+@pytest.mark.parametrize("arguments", [["--minutes=1"], ["--draws=-1"], ["--pools=x"]])
+def test_wrong_use_is_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        validate_gate.main(arguments)
+    assert stop.value.code == 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("rows", ["0", "8"])
+def test_the_extra_work_changes_nothing_that_is_computed(tmp_path, monkeypatch, rows):
+    import tensorflow as tf
+    from gate_validation import slowed_plugin
+
+    from cnnbench.models.declare import declare
+    from cnnbench.models.graph import forward
+
+    monkeypatch.setenv(slowed_plugin.VARIABLE, rows)
+    model = slowed_plugin.make()
+    images = tf.random.stateless_uniform([2, 28, 28, 3], [1, 2])
+    plain = declare(slowed_plugin.LeNet(), 11)
+    assert declare(model, 11).variables == plain.variables
+    assert declare(model, 11).training_flops_per_image == plain.training_flops_per_image
+    values = {v.name: tf.random.stateless_normal(v.shape, [3, 4]) * 0.05 for v in plain.variables}
+    outputs = [
+        forward(
+            one,
+            11,
+            images,
+            lambda spec, dtype: values[spec.name],
+            training=True,
+            data_format="NHWC",
+            compute_dtype=tf.float32,
+            seed=1,
+        ).logits.numpy()
+        for one in (model, slowed_plugin.LeNet())
+    ]
+    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)
