@@ -148,5 +148,5 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
 PAGE = THEME + _PAGE + CHARTS
 """All of it, for a page."""
 
-ALONE = THEME + CHARTS + ".chart { font-family: sans-serif; background: var(--ground); }\n"
+ALONE = THEME + CHARTS + ".chart { font-family: sans-serif; }\n.ground { fill: var(--ground); }\n"
 """For a chart in a file of its own."""

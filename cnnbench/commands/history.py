@@ -1,0 +1,185 @@
+"""``cnnbench history DIR``: how a metric developed, and where it took a step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.params import parse_command
+from cnnbench.params.declaration import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.history import Contents, Metric, Trend
+
+HELP = """\
+Usage: cnnbench history DIR [FLAGS]
+
+Follows a metric over the run records in DIR and all below it: a series per configuration and
+machine, a point per commit, the median of its processes. Finds the steps between levels and
+names the last commit before and the first after each. docs/history.md explains how.
+
+  --metric=NAME          throughput, images_per_sec, total_images_per_sec, step_seconds, mfu,
+                         achieved_flops_per_sec, peak_memory_bytes, startup_seconds,
+                         images_per_sec_jitter, input_wait_fraction, top_1, top_5 or final_loss
+                         [throughput]
+  --by=NAME              what a point is: commit (--result_label=commit=..., else cnnbench's own
+                         commit, else the day), day, run, or a label or fact of the records
+                         [commit]
+  --model=NAME           only this network, or a pattern such as resnet*
+  --configuration=TEXT   only configurations with this in their names, or a pattern
+  --machine=TEXT         only machines with this in their own or their host's name, or a pattern
+  --since=DATE           only runs from this day or time on, UTC
+  --git=DIR              order commits as the repository there does, not by time
+  --threshold=X          smallest step that counts, in per cent (points, for accuracies)
+                         [3; 5 for memory, 20 for start-up, 0.5 for accuracies]
+  --last=N               points listed per series, 0 for all [20]
+  --format=NAME          table, csv or json [table]
+  --output=FILE          write that to this file
+  --plot=FILE            draw the series: .html, a page in itself, or .svg
+  --rebuild              read all records again, whatever the index DIR/.history.sqlite says
+
+Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
+skipped; 2 wrong use; 4 a file could not be written.
+"""
+
+_METRICS = (
+    *("throughput", "images_per_sec", "total_images_per_sec", "step_seconds", "mfu"),
+    *("achieved_flops_per_sec", "peak_memory_bytes", "startup_seconds"),
+    *("images_per_sec_jitter", "input_wait_fraction", "top_1", "top_5", "final_loss"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryFlags:
+    """Flags of the command."""
+
+    metric: str = flag("throughput", "What to follow.", choices=_METRICS)
+    by: str = flag("commit", "What a point is: commit, day, run, a label or a fact.")
+    model: str = flag("", "Only this network.")
+    configuration: str = flag("", "Only configurations with this in their names.")
+    machine: str = flag("", "Only machines with this in their names.")
+    since: str | None = flag(None, "Only runs from this day or time on, UTC.")
+    git: str | None = flag(None, "Order commits as the repository there does.")
+    threshold: float | None = flag(
+        None, "Smallest step that counts, in per cent.", minimum=0.0, below=1000.0
+    )
+    last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
+    output: str | None = flag(None, "Write to this file.")
+    plot: str | None = flag(None, "Draw the series.")
+    rebuild: bool = flag(False, "Read all records again.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Lists, and draws.
+
+    Raises:
+      UsageError: wrong arguments, or nothing to follow.
+      BenchmarkError: a file cannot be written.
+    """
+    specs = {spec.name: spec for spec in specs_of(HistoryFlags)}
+    given, arguments = parse_command(argv, specs.values())
+    for name, value in given.items():
+        specs[name].check(value)
+    options = HistoryFlags(**given)
+    if len(arguments) != 1:
+        raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
+    since = _since(options.since)
+    _check_outputs(options)
+    from cnnbench.history import METRICS, contents
+
+    folder = Path(arguments[0])
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such directory")
+    metric = METRICS[options.metric]
+    found = contents(folder, options.rebuild)
+    if not found.entries and not any(one.defect for one in found.skipped):
+        raise UsageError(f"{folder}: no run records; cnnbench run --result_json=FILE writes them")
+    for one in found.skipped:
+        if one.defect:
+            print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
+    trends = _trends(options, found, metric, since)
+    _write(options, trends, metric, found)
+    faulty = any(one.defect for one in found.skipped)
+    return ExitCode.INCONCLUSIVE if faulty else ExitCode.OK
+
+
+def _since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise FlagError("since", text, "must be a day or time, as in 2026-11-20") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _check_outputs(options: HistoryFlags) -> None:
+    if options.output is not None:
+        from cnnbench.files import resolve_output
+
+        resolve_output("output", options.output)
+    if options.plot is not None:
+        from cnnbench.history import picture
+
+        picture.prepare(options.plot)
+
+
+def _trends(
+    options: HistoryFlags, found: Contents, metric: Metric, since: float | None
+) -> list[Trend]:
+    from cnnbench.history import Selection, all_series, trend
+
+    order = None
+    if options.git is not None:
+        from cnnbench.history.repository import order_of_commits
+
+        order = order_of_commits(options.git)
+    selection = Selection(
+        model=options.model,
+        configuration=options.configuration,
+        machine=options.machine,
+        since=since,
+    )
+    series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
+    if found.entries and not series:
+        raise UsageError(f"none of {len(found.entries)} runs is of that model, machine and time")
+    scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
+    threshold = None if options.threshold is None else options.threshold * scale
+    return [trend(one, metric, threshold) for one in series]
+
+
+def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
+    from cnnbench.terminal import LineWriter
+
+    if options.format == "table":
+        from cnnbench.history.table import render
+
+        text = render(trends, metric, options.last)
+    else:
+        from cnnbench.history.document import csv_text, json_text
+
+        csv = options.format == "csv"
+        text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
+    if options.output is None:
+        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
+    else:
+        _save("output", options.output, text)
+    if options.plot is not None:
+        from cnnbench.history import picture
+
+        _save(picture.FLAG, options.plot, picture.render(options.plot, trends, metric))
+
+
+def _save(flag: str, path: str, text: str) -> None:
+    from cnnbench.files import resolve_output, write_whole
+
+    try:
+        write_whole(resolve_output(flag, path), text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise BenchmarkError(f"{path}: cannot be written: {error.strerror}") from error

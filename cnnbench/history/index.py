@@ -1,0 +1,217 @@
+"""The index of a results directory: what its records say, so that each is read once.
+
+The records are the truth. The index is an SQLite file beside them that may be deleted at any
+time; one that is broken, or of another version, is made anew. A file is read again if its
+size or time of change differ and its content does too, and if it changed so shortly before it
+was read that a second change could have left the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cnnbench import __version__
+from cnnbench.comparison.loading import Skipped, load_records
+from cnnbench.history.entry import Entry
+from cnnbench.history.metrics import METRICS
+from cnnbench.sorting import natural_key
+
+NAME = ".history.sqlite"
+"""Of the index, in the directory it is about."""
+
+_VERSION = 1
+_RACY_NS = 2_000_000_000
+"""Time stamps of some file systems are this coarse."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (version TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS files (
+  path TEXT PRIMARY KEY, size INTEGER NOT NULL, changed_ns INTEGER NOT NULL,
+  read_ns INTEGER NOT NULL, digest TEXT NOT NULL,
+  entry TEXT, reason TEXT, defect INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS configurations (key TEXT PRIMARY KEY, flags TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a directory holds.
+
+    Attributes:
+      entries: runs, each once, in order of their start.
+      skipped: files that gave none.
+      read: how many files were read just now; the others were known.
+      kept: whether the index could be written; without it the next time reads all again.
+    """
+
+    entries: tuple[Entry, ...]
+    skipped: tuple[Skipped, ...]
+    read: int
+    kept: bool
+
+
+def contents(folder: Path, rebuild: bool = False) -> Contents:
+    """The runs of a directory, all below it included, and brings its index up to date.
+
+    Args:
+      folder: the directory.
+      rebuild: reads all files whatever the index says.
+    """
+    database, kept = _open(folder, rebuild)
+    with contextlib.closing(database):
+        try:
+            return _contents(database, folder, _refresh(database, folder), kept)
+        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError):
+            pass  # broken, or another process keeps it locked: the records are still there
+    with contextlib.closing(_fresh(":memory:")) as instead:
+        return _contents(instead, folder, _refresh(instead, folder), kept=False)
+
+
+def _open(folder: Path, rebuild: bool) -> tuple[sqlite3.Connection, bool]:
+    """The index, and whether it is a file."""
+    path = folder / NAME
+    for attempt in range(2):
+        if rebuild or attempt:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        try:
+            database = _fresh(str(path))
+            found = [row[0] for row in database.execute("SELECT version FROM meta")]
+            if found == [_fingerprint()]:
+                return database, True
+            database.close()
+        except sqlite3.OperationalError:
+            break  # not writable, or locked for long
+        except sqlite3.DatabaseError:
+            continue
+    return _fresh(":memory:"), False
+
+
+def _fresh(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=10.0)
+    try:
+        database.executescript(_TABLES)
+        if database.execute("SELECT count(*) FROM meta").fetchone() == (0,):
+            database.execute("INSERT INTO meta VALUES (?)", (_fingerprint(),))
+            database.commit()
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
+
+
+def _fingerprint() -> str:
+    """Another one where entries would be made otherwise."""
+    from cnnbench.params import FLAGS
+
+    defaults = [(spec.name, str(spec.default)) for spec in FLAGS]
+    text = json.dumps([_VERSION, __version__, sorted(METRICS), defaults])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refresh(database: sqlite3.Connection, folder: Path) -> int:
+    """Brings the index up to date; how many files had to be read."""
+    known = {
+        path: (size, changed, read, digest)
+        for path, size, changed, read, digest in database.execute(
+            "SELECT path, size, changed_ns, read_ns, digest FROM files"
+        )
+    }
+    seen: set[str] = set()
+    count = 0
+    with database:
+        for path, found in _files(folder):
+            name = os.path.relpath(path, folder)
+            seen.add(name)
+            before = known.get(name)
+            stamp = (found.st_size, found.st_mtime_ns)
+            if before is not None and before[:2] == stamp and before[1] < before[2] - _RACY_NS:
+                continue
+            now = time.time_ns()
+            digest = _digest(path)
+            if before is not None and digest and before[3] == digest:
+                database.execute(
+                    "UPDATE files SET size = ?, changed_ns = ?, read_ns = ? WHERE path = ?",
+                    (*stamp, now, name),
+                )
+                continue
+            count += 1
+            entry, reason, defect = _read(path)
+            text = None if entry is None else entry.to_json()
+            if entry is not None:
+                flags = json.dumps(dict(entry.flags))
+                database.execute(
+                    "INSERT OR REPLACE INTO configurations VALUES (?, ?)", (entry.key, flags)
+                )
+            database.execute(
+                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (name, *stamp, now, digest, text, reason, defect),
+            )
+        gone = [(name,) for name in known if name not in seen]
+        database.executemany("DELETE FROM files WHERE path = ?", gone)
+    return count
+
+
+def _read(path: str) -> tuple[Entry | None, str | None, bool]:
+    """The entry of a file, or the reason why there is none and whether that is a fault."""
+    loaded = load_records([path])
+    if loaded.records:
+        return Entry.of(loaded.records[0]), None, False
+    one = loaded.skipped[0]
+    return None, one.reason, one.defect
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for parent, folders, names in os.walk(folder):
+        # What sweeps and the like keep for themselves.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(".json") and not name.startswith("."):
+                path = os.path.join(parent, name)
+                with contextlib.suppress(OSError):
+                    if os.path.isfile(path):
+                        yield path, os.stat(path)
+
+
+def _contents(database: sqlite3.Connection, folder: Path, read: int, kept: bool) -> Contents:
+    rows = list(database.execute("SELECT path, entry, reason, defect FROM files"))
+    rows.sort(key=lambda row: natural_key(row[0]))
+    flags = {
+        key: json.loads(text)
+        for key, text in database.execute("SELECT key, flags FROM configurations")
+    }
+    entries: dict[str, Entry] = {}
+    skipped: list[Skipped] = []
+    for path, text, reason, defect in rows:
+        where = os.path.join(folder, path)
+        if text is None:
+            skipped.append(Skipped(where, reason, bool(defect)))
+            continue
+        entry = Entry.from_json(text, flags)
+        if entry.run_id in entries:
+            skipped.append(Skipped(where, f"a second copy of run {entry.run_id}", defect=False))
+        entries.setdefault(entry.run_id, entry)
+    ordered = sorted(entries.values(), key=lambda entry: (start(entry), entry.run_id))
+    return Contents(tuple(ordered), tuple(skipped), read, kept)
+
+
+def start(entry: Entry) -> float:
+    """Seconds since the epoch."""
+    return datetime.fromisoformat(entry.started_at.replace("Z", "+00:00")).timestamp()

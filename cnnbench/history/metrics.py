@@ -1,0 +1,72 @@
+"""What can be followed over time: a value per process, its unit and its direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cnnbench.record import RunRecord
+from cnnbench.sweep.metrics import METRICS as VALUES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+      name: as in --metric.
+      unit: of the values.
+      higher_is_better: direction.
+      relative: changes are shares; where values may be zero or negative they are
+        differences.
+      threshold: smallest change that counts unless another is asked for.
+      value: of one process; None if it was not measured.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    relative: bool
+    threshold: float
+    value: Callable[[RunRecord], float | None]
+
+
+def _metric(
+    name: str,
+    unit: str,
+    *,
+    higher: bool = True,
+    relative: bool = True,
+    threshold: float = 0.03,
+) -> Metric:
+    return Metric(
+        name=name,
+        unit=unit,
+        higher_is_better=higher,
+        relative=relative,
+        threshold=threshold,
+        value=VALUES[name],
+    )
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        _metric("throughput", "images/sec"),
+        _metric("images_per_sec", "images/sec"),
+        _metric("total_images_per_sec", "images/sec"),
+        _metric("step_seconds", "s", higher=False),
+        _metric("mfu", "share of the peak"),
+        _metric("achieved_flops_per_sec", "FLOP/s"),
+        _metric("peak_memory_bytes", "bytes", higher=False, threshold=0.05),
+        _metric("startup_seconds", "s", higher=False, threshold=0.2),
+        _metric("images_per_sec_jitter", "images/sec", higher=False, relative=False, threshold=0),
+        _metric("input_wait_fraction", "share", higher=False, relative=False, threshold=0.02),
+        _metric("top_1", "share", relative=False, threshold=0.005),
+        _metric("top_5", "share", relative=False, threshold=0.005),
+        _metric("final_loss", "loss", higher=False, relative=False, threshold=0),
+    )
+}
+"""By name. Values are those that bounds of sweeps are about (`cnnbench.sweep.metrics`);
+throughput is what `cnnbench compare` judges, and thresholds are those of its policy where it
+has one."""

@@ -1,0 +1,251 @@
+"""The history as a page or as a picture: a chart per series, its level and its steps drawn in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cnnbench import __version__
+from cnnbench.comparison.reasons import count
+from cnnbench.errors import FlagError
+from cnnbench.files import resolve_output
+from cnnbench.history import words
+from cnnbench.history.metrics import Metric
+from cnnbench.history.series import Point
+from cnnbench.history.steps import Trend
+from cnnbench.report import html
+from cnnbench.report.charts import HIGHER, LOWER, Axis, Event, Lines, Series, draw
+from cnnbench.report.charts.svg import Svg, element, join
+from cnnbench.report.document import (
+    Cell,
+    Charts,
+    Column,
+    Report,
+    Section,
+    Table,
+    Text,
+    number,
+    table,
+)
+from cnnbench.report.document import words as cell
+from cnnbench.report.html.style import ALONE
+
+FLAG = "plot"
+SUFFIXES = (".html", ".svg")
+_TICKS = 6
+
+
+def prepare(path: str) -> None:
+    """Proves that the file can be written.
+
+    Raises:
+      FlagError: another suffix than .html or .svg, or the path cannot be written.
+    """
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise FlagError(FLAG, path, f"must end in {' or '.join(SUFFIXES)}")
+    resolve_output(FLAG, path)
+
+
+def render(path: str, trends: Sequence[Trend], metric: Metric) -> str:
+    """The page or the picture, by the suffix of the path."""
+    if Path(path).suffix.lower() == ".html":
+        return html.render(page(trends, metric))
+    return picture(trends, metric)
+
+
+def page(trends: Sequence[Trend], metric: Metric) -> Report:
+    """All steps first, then a chart for each series, then all points."""
+    sections = [
+        Section(key="steps", title="Steps", blocks=_steps(trends, metric)),
+        Section(key="series", title="Series", blocks=(Charts(charts=_charts(trends, metric)),)),
+        Section(key="points", title="Points", blocks=(_points(trends, metric),)),
+    ]
+    worse = sum(step.worse and step.stands for found in trends for step in found.steps)
+    points = sum(len(found.series.points) for found in trends)
+    return Report(
+        title=f"History of {metric.name}",
+        subtitle=f"Measured with cnnbench; page of version {__version__}",
+        figures=(
+            ("series", count(len(trends), "configuration", "configurations and machines")),
+            ("points", str(points)),
+            ("for the worse, and not undone", count(worse, "step", "steps")),
+        ),
+        sections=tuple(sections),
+    )
+
+
+def picture(trends: Sequence[Trend], metric: Metric) -> str:
+    """The charts below each other, as an SVG file that follows day and night by itself."""
+    charts = [draw(chart) for chart in _charts(trends, metric)]
+    parts: list[Svg] = []
+    top = 12.0
+    for chart in charts:
+        width, height = _size(chart)
+        # A drawing within a drawing needs its place and size; it brings the rest along.
+        placed = f'<svg x="12" y="{top:g}" width="{width:g}" height="{height:g}"'
+        parts.append(Svg(chart.replace("<svg", placed, 1)))
+        top += height + 24
+    body = element(
+        "svg",
+        element("style", Svg(ALONE)),
+        element("rect", width="100%", height="100%", class_="ground"),
+        join(parts),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 584 {top:g}",
+        width=876,
+        class_="chart",
+        role="img",
+        aria_label=f"history of {metric.name}",
+    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
+
+def _size(chart: Svg) -> tuple[float, float]:
+    box = chart.split('viewBox="', 1)[1].split('"', 1)[0].split()
+    return float(box[2]), float(box[3])
+
+
+def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
+    return tuple(_chart(found, metric) for found in trends if found.series.points)
+
+
+def _chart(found: Trend, metric: Metric) -> Lines:
+    points = found.series.points
+    scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
+    measured = Series(
+        name="median of a point's processes; the stroke is their range",
+        points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
+        hints=tuple(_hint(point, metric) for point in points),
+        spans=tuple(
+            (min(point.values) * scale, max(point.values) * scale)
+            if len(point.values) > 1
+            else None
+            for point in points
+        ),
+    )
+    level = [
+        (float(place), one.value * scale)
+        for one in found.levels
+        for place in (one.start, one.stop - 1)
+    ]
+    share = metric.unit.startswith("share")
+    said = words.outcome(found)
+    return Lines(
+        title=f"{found.series.configuration} on {found.series.machine}",
+        x=_axis(points),
+        y=Axis(
+            label=f"{metric.name}, {words.unit_text(metric)}" if not share else metric.name,
+            format="percent" if share else "number",
+            better=HIGHER if metric.higher_is_better else LOWER,
+        ),
+        series=(measured, Series(name="level", points=tuple(level), reference=True)),
+        events=tuple(
+            Event(x=step.index - 0.5, label=words.step_text(step, metric)) for step in found.steps
+        ),
+        note="; ".join(words.step_text(step, metric) for step in found.steps) or said,
+    )
+
+
+def _axis(points: Sequence[Point]) -> Axis:
+    """Points at even distances, with the dates of some."""
+    every = max(1, -(-len(points) // _TICKS))
+    places = range(0, len(points), every)
+    days = {point.started.date() for point in points}
+    form = "%m-%d %H:%M" if len(days) <= len(places) // 2 else "%Y-%m-%d"
+    return Axis(
+        label="points in order",
+        ticks=tuple(float(place) for place in places),
+        tick_texts=tuple(points[place].started.strftime(form) for place in places),
+    )
+
+
+def _hint(point: Point, metric: Metric) -> str:
+    values = count(len(point.values), "process", "processes")
+    value = words.value_text(point.value, metric)
+    return f"{point.short}, {words.time_text(point)} UTC: {value}, {values}"
+
+
+def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
+    rows = []
+    for found in trends:
+        for step in found.steps:
+            kind = "worse" if step.worse else "better"
+            rows.append(
+                (
+                    cell(found.series.configuration),
+                    cell(found.series.machine),
+                    Cell(
+                        f"{'-' if step.worse else '+'} {kind}",
+                        tone="bad" if step.worse else "good",
+                    ),
+                    number(step.change, words.change_text(step.change, metric)),
+                    cell(step.last_good.short),
+                    cell(step.first_bad.short),
+                    cell(_likely(step.earliest, step.latest)),
+                    cell(words.time_text(step.first_bad)),
+                    cell("stands" if step.stands else "undone since"),
+                    cell(words.facts_text(step)),
+                )
+            )
+    few = [found.series.configuration for found in trends if not found.enough]
+    blocks: list[Table | Text] = []
+    if rows:
+        columns = (
+            Column("configuration"),
+            Column("machine"),
+            Column("step"),
+            Column("change", number=True),
+            Column("last before", code=True),
+            Column("first after", code=True),
+            Column("95 %: between", code=True),
+            Column("measured (UTC)"),
+            Column("since"),
+            Column("changed there too", prose=True),
+        )
+        blocks.append(table(columns, rows))
+    else:
+        blocks.append(Text(text="No step was found."))
+    if few:
+        named = "; ".join(few[:5]) + (f" and {len(few) - 5} more" if few[5:] else "")
+        blocks.append(Text(text=f"Too few points to look for steps: {named}.", tone="unsure"))
+    return tuple(blocks)
+
+
+def _likely(earliest: Point, latest: Point) -> str:
+    return "" if earliest is latest else f"{earliest.short} to {latest.short}"
+
+
+def _points(trends: Sequence[Trend], metric: Metric) -> Table:
+    rows = []
+    for found in trends:
+        for point in (*found.series.points, *found.series.empty):
+            value = number(None)
+            if point.values:
+                text = words.value_text(point.value, metric, unit=False)
+                value = number(point.value, text)
+            error = point.runs[0].error if point.failed else ""
+            rows.append(
+                (
+                    cell(found.series.configuration),
+                    cell(found.series.machine),
+                    cell(point.short),
+                    cell(words.time_text(point)),
+                    value,
+                    cell(words.range_text(point.values, metric)),
+                    number(len(point.values), str(len(point.values))),
+                    number(point.failed, str(point.failed)) if point.failed else number(None),
+                    cell(error),
+                )
+            )
+    columns = (
+        Column("configuration"),
+        Column("machine"),
+        Column("point", code=True),
+        Column("started (UTC)"),
+        Column(f"{metric.name}, {words.unit_text(metric)}", number=True),
+        Column("range", number=True),
+        Column("processes", number=True),
+        Column("failed", number=True),
+        Column("error", prose=True),
+    )
+    return table(columns, rows)

@@ -1,0 +1,243 @@
+"""Series: one configuration on one machine, in points that each stand for a commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+
+from cnnbench.comparison.configuration import labels
+from cnnbench.history.entry import Entry
+from cnnbench.history.index import start
+from cnnbench.history.metrics import Metric
+from cnnbench.sorting import natural_key
+from cnnbench.statistics import median
+
+_COMMIT_DIGITS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The runs of one commit, or of whatever else points are made by.
+
+    Attributes:
+      name: the commit, or the day, or the label.
+      runs: all of its runs, in order of their start.
+      values: one per process that went well and measured the metric.
+    """
+
+    name: str
+    runs: tuple[Entry, ...]
+    values: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """The median of its processes."""
+        return median(sorted(self.values))
+
+    @property
+    def short(self) -> str:
+        """The name, of a commit its first digits."""
+        digits = len(self.name) == 40 and set(self.name) <= set("0123456789abcdef")
+        return self.name[:_COMMIT_DIGITS] if digits else self.name
+
+    @property
+    def started(self) -> datetime:
+        """When its first run began, in UTC."""
+        return datetime.fromtimestamp(start(self.runs[0]), timezone.utc)
+
+    @property
+    def failed(self) -> int:
+        """Runs that did not go well."""
+        return sum(run.status != "ok" for run in self.runs)
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One configuration on one machine.
+
+    Attributes:
+      configuration: its name.
+      key: of the configuration.
+      machine: its name.
+      points: those with a value, in order.
+      empty: those of which no run went well.
+    """
+
+    configuration: str
+    key: str
+    machine: str
+    points: tuple[Point, ...]
+    empty: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which runs to look at.
+
+    Attributes:
+      model: name or pattern of the network; "" for all.
+      configuration: part of the configuration's name, or a pattern.
+      machine: part of the machine's or host's name, or a pattern.
+      since: earliest start, in seconds since the epoch; None for all.
+    """
+
+    model: str = ""
+    configuration: str = ""
+    machine: str = ""
+    since: float | None = None
+
+
+def all_series(
+    entries: Iterable[Entry],
+    metric: Metric,
+    *,
+    by: str = "commit",
+    selection: Selection | None = None,
+    order: Mapping[str, int] | None = None,
+) -> tuple[Series, ...]:
+    """Sorts runs into series of points.
+
+    Args:
+      entries: runs, in order of their start.
+      metric: what is followed.
+      by: "commit": a point per commit, where none is known per day; "day"; "run"; or the name
+        of a label or fact.
+      selection: which runs; all if None.
+      order: places of commits, such as in the history of a repository; points of others, and
+        all if None, are in order of their first run.
+    """
+    wanted = selection or Selection()
+    found = _resolved(list(entries))
+    configurations = labels(entry.configuration for entry in found)
+    machines = _machine_names(found)
+    name = _namer(by)
+    groups: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for entry in found:
+        place = (configurations[entry.key], machines[_machine_key(entry)])
+        if _is_wanted(entry, *place, wanted):
+            groups.setdefault(place, {}).setdefault(name(entry), []).append(entry)
+    series = []
+    for (configuration, machine), points in groups.items():
+        made = [_point(title, runs, metric) for title, runs in points.items()]
+        if order is not None:
+            made = _ordered(made, order)
+        series.append(
+            Series(
+                configuration=configuration,
+                key=made[0].runs[0].key,
+                machine=machine,
+                points=tuple(point for point in made if point.values),
+                empty=tuple(point for point in made if not point.values),
+            )
+        )
+    return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
+
+
+def _point(name: str, runs: Sequence[Entry], metric: Metric) -> Point:
+    values = (run.values.get(metric.name) for run in runs if run.status == "ok")
+    known = (value for value in values if value is not None)
+    usable = tuple(value for value in known if value > 0 or not metric.relative)
+    return Point(name, tuple(runs), usable)
+
+
+def _ordered(points: Sequence[Point], order: Mapping[str, int]) -> list[Point]:
+    """Points in the order given; those without a place stay behind their neighbour."""
+    placed: list[tuple[int, Point]] = []
+    last = -1
+    for point in points:
+        last = order.get(point.name, last)
+        placed.append((last, point))
+    return [point for _, point in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _namer(by: str) -> Callable[[Entry], str]:
+    if by == "run":
+        return lambda entry: entry.run_id
+    if by == "day":
+        return _day
+    if by == "commit":
+        return lambda entry: entry.commit or _day(entry)
+    return lambda entry: entry.labels.get(by) or entry.facts.get(by, "") or "unknown"
+
+
+def _day(entry: Entry) -> str:
+    return datetime.fromtimestamp(start(entry), timezone.utc).strftime("%Y-%m-%d")
+
+
+def _resolved(entries: list[Entry]) -> list[Entry]:
+    """Runs that failed early join the only configuration that they can be of.
+
+    As `cnnbench.comparison.matching.groups` does with records.
+    """
+    whole = {entry.key: entry.configuration for entry in entries if entry.resolved}
+    found = []
+    for entry in entries:
+        if not entry.resolved:
+            agreeing = [one for one in whole.values() if not one.differing(entry.configuration)]
+            if len(agreeing) == 1:
+                entry = replace(entry, key=agreeing[0].key, flags=agreeing[0].flags, resolved=True)
+        found.append(entry)
+    return found
+
+
+def _is_wanted(entry: Entry, configuration: str, machine: str, wanted: Selection) -> bool:
+    return (
+        _matches(wanted.model, str(entry.flags.get("model")), part=False)
+        and _matches(wanted.configuration, configuration)
+        and any(_matches(wanted.machine, name) for name in (machine, entry.hostname))
+        and (wanted.since is None or start(entry) >= wanted.since)
+    )
+
+
+def _matches(pattern: str, name: str, part: bool = True) -> bool:
+    if not pattern:
+        return True
+    lower, text = pattern.lower(), name.lower()
+    return fnmatchcase(text, lower) or (part and lower in text)
+
+
+def _machine_key(entry: Entry) -> str:
+    return json.dumps(sorted(entry.machine.items()))
+
+
+def _machine_names(entries: Iterable[Entry]) -> dict[str, str]:
+    """A name for each machine, numbered where the usual facts do not tell apart."""
+    machines = {_machine_key(entry): entry.machine for entry in entries}
+    names: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for key, facts in machines.items():
+        name = _machine_name(facts)
+        taken[name] = taken.get(name, 0) + 1
+        names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
+    return names
+
+
+def _machine_name(facts: Mapping[str, str]) -> str:
+    gpus = facts.get("gpu_names")
+    if gpus:
+        with_counts = _counted(gpus)
+        if with_counts:
+            return with_counts
+    name = facts.get("cpu_model", "unknown machine")
+    cpus = facts.get("usable_cpus")
+    limit = facts.get("cgroup_cpu_limit")
+    parts = [name, f"{cpus} CPUs" if cpus else "", f"limited to {limit}" if limit else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _counted(text: str) -> str:
+    try:
+        names = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(names, list):
+        return text
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[str(name)] = counts.get(str(name), 0) + 1
+    return ", ".join(
+        f"{number} x {name}" if number > 1 else name for name, number in counts.items()
+    )

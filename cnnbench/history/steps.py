@@ -1,0 +1,240 @@
+"""Where a series takes a step: at which point, how large, and what else changed there.
+
+The points' medians are cut by penalised least absolute deviations, the method by which a
+run's own steps are judged (`cnnbench.changepoints`), with segments of at least three points.
+A point is one value however many processes it has, because runs of one session have more in
+common than runs of two. Of relative metrics the logarithms are cut, so that changes are
+shares. Levels that differ by less than the threshold are joined again, the nearest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cnnbench.changepoints import change_points, noise
+from cnnbench.comparison.facts import Role, fact
+from cnnbench.history.metrics import Metric
+from cnnbench.history.series import Point, Series
+from cnnbench.statistics import median
+
+MIN_POINTS = 3
+"""Of a level. Two outliers in a row never make one; a step is seen at its third point."""
+
+_LEAST_NOISE = 0.002
+_CREDIBILITY = 0.95
+_QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
+
+
+@dataclass(frozen=True)
+class Level:
+    """Points ``start`` to ``stop`` - 1 and their median."""
+
+    start: int
+    stop: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A change of level.
+
+    Attributes:
+      index: of the first point of the new level.
+      before, after: the levels.
+      change: of the level, as a share of before, or a difference.
+      worse: for the worse.
+      stands: whether the last level is still on this step's side of the level before.
+      last_good, first_bad: the points around it (for a change for the better: the last
+        without it and the first with it).
+      earliest, latest: points that the new level may begin at, in all likelihood (95 %).
+      facts: what else is known to have changed there: (name, before, after).
+    """
+
+    index: int
+    before: Level
+    after: Level
+    change: float
+    worse: bool
+    stands: bool
+    last_good: Point
+    first_bad: Point
+    earliest: Point
+    latest: Point
+    facts: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """What became of a series.
+
+    Attributes:
+      series: it.
+      levels: in order; one if there is no step, none if there is no point.
+      steps: between them.
+      enough: whether there are points enough to see a step at all.
+    """
+
+    series: Series
+    levels: tuple[Level, ...]
+    steps: tuple[Step, ...]
+    enough: bool
+
+
+def trend(series: Series, metric: Metric, threshold: float | None = None) -> Trend:
+    """The levels of a series and the steps between them.
+
+    Args:
+      series: its points have values; relative metrics positive ones.
+      metric: what the values are.
+      threshold: smallest change that counts; the metric's own if None.
+    """
+    values = [point.value for point in series.points]
+    least = metric.threshold if threshold is None else threshold
+    levels = find_levels(values, metric.relative, least)
+    scaled = _scaled(values, metric.relative)
+    steps = [
+        _step(series.points, scaled, levels, number, metric, least)
+        for number in range(1, len(levels))
+    ]
+    return Trend(
+        series=series,
+        levels=tuple(levels),
+        steps=tuple(steps),
+        enough=len(values) >= 2 * MIN_POINTS,
+    )
+
+
+def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[Level]:
+    """The levels of some values, in order.
+
+    Args:
+      values: finite.
+      relative: changes are shares; all values must then be positive.
+      threshold: levels that differ by less are one.
+    """
+    if not values:
+        return []
+    scaled = _scaled(values, relative)
+    least = _LEAST_NOISE if relative else 0.0
+    cuts = [0, *change_points(scaled, least, MIN_POINTS), len(values)]
+    while len(cuts) > 2:
+        medians = [_middle(scaled, a, b) for a, b in pairwise(cuts)]
+        gaps = [abs(b - a) for a, b in pairwise(medians)]
+        smallest = min(range(len(gaps)), key=gaps.__getitem__)
+        if gaps[smallest] > (math.log1p(threshold) if relative else threshold):
+            break
+        del cuts[smallest + 1]
+    return [Level(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
+
+
+def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
+    """Between which places a level begins, that of the best cut included.
+
+    The posterior of the place, all being alike beforehand, under Laplace noise around the
+    two medians: it goes with exp(-deviations / scale).
+
+    Args:
+      values: the series.
+      first, cut, stop: the level before is values[first:cut], the one after values[cut:stop].
+
+    Returns:
+      The ends of the smallest range around the cut that holds 95 %.
+    """
+    before, after = _middle(values, first, cut), _middle(values, cut, stop)
+    deviations = [
+        abs(v - (before if i < cut else after)) for i, v in enumerate(values[first:stop], first)
+    ]
+    scale = max(
+        sum(deviations) / len(deviations), 1e-12 * max(map(abs, values[first:stop])), 1e-300
+    )
+    places = range(first + 1, stop)
+    costs = {first: 0.0}
+    # Moving the cut by one place moves one value from a level to the other.
+    for place in places:
+        value = values[place - 1]
+        costs[place] = costs[place - 1] + abs(value - before) - abs(value - after)
+    lowest = min(costs[place] for place in places)
+    weights = {place: math.exp(-(costs[place] - lowest) / scale) for place in places}
+    total = sum(weights.values())
+    low = high = cut
+    while sum(weights[place] for place in range(low, high + 1)) < _CREDIBILITY * total:
+        left = weights.get(low - 1, 0.0)
+        right = weights.get(high + 1, 0.0)
+        if left >= right and low - 1 in weights:
+            low -= 1
+        elif high + 1 in weights:
+            high += 1
+        else:
+            break
+    return low, high
+
+
+def _step(
+    points: Sequence[Point],
+    scaled: Sequence[float],
+    levels: Sequence[Level],
+    number: int,
+    metric: Metric,
+    threshold: float,
+) -> Step:
+    before, after = levels[number - 1], levels[number]
+    last_good, first_bad = points[after.start - 1], points[after.start]
+    low, high = likely_starts(scaled, before.start, after.start, after.stop)
+    rose = after.value > before.value
+    now = _change(before.value, levels[-1].value, metric)
+    return Step(
+        index=after.start,
+        before=before,
+        after=after,
+        change=_change(before.value, after.value, metric),
+        worse=rose != metric.higher_is_better,
+        stands=abs(now) > threshold and (now > 0) == rose,
+        last_good=last_good,
+        first_bad=first_bad,
+        earliest=points[low],
+        latest=points[high],
+        facts=changed_facts(last_good, first_bad),
+    )
+
+
+def changed_facts(before: Point, after: Point) -> tuple[tuple[str, str, str], ...]:
+    """Facts that the runs of two points do not share, what decides speed first."""
+    sides = (_facts(before), _facts(after))
+    names = [
+        name
+        for name in sorted({*sides[0], *sides[1]})
+        if name not in _QUIET_FACTS and sides[0].get(name) != sides[1].get(name)
+    ]
+    names.sort(key=lambda name: fact(name).role is not Role.BLOCKS)
+    return tuple(
+        (name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown")) for name in names
+    )
+
+
+def _facts(point: Point) -> Mapping[str, str]:
+    found: dict[str, set[str]] = {}
+    for run in point.runs:
+        for name, value in run.facts.items():
+            found.setdefault(name, set()).add(value)
+    return {name: " or ".join(sorted(values)) for name, values in found.items()}
+
+
+def _change(before: float, after: float, metric: Metric) -> float:
+    return after / before - 1 if metric.relative else after - before
+
+
+def _scaled(values: Sequence[float], relative: bool) -> list[float]:
+    return [math.log(value) for value in values] if relative else list(values)
+
+
+def _middle(values: Sequence[float], start: int, stop: int) -> float:
+    return median(sorted(values[start:stop]))
+
+
+def noise_of(series: Series, metric: Metric) -> float | None:
+    """Standard deviation of a point around its level; None for too few points."""
+    values = _scaled([point.value for point in series.points], metric.relative)
+    return noise(values)[0] if len(values) >= MIN_POINTS else None
