@@ -13,11 +13,12 @@ COMMANDS: dict[str, str] = {
     "ab": "measure two sides in turn and judge the second against the first",
     "sweep": "run a suite of configurations, each run in a process of its own",
     "report": "write results as one HTML page, Markdown or a table",
+    "history": "follow a metric over commits and find where it took a step",
     "env": "show the machine and software a record would name",
 }
 """Name and one line of help; the module is cnnbench.commands.<name>, with main(argv) -> int."""
 
-NOT_YET: tuple[str, ...] = ("launch", "history")
+NOT_YET: tuple[str, ...] = ("launch",)
 """Commands that are planned and answer "not available yet"."""
 
 
