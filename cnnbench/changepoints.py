@@ -33,7 +33,9 @@ _PENALTY = 2.0
 _LARGEST_AUTOCORRELATION = 0.8
 
 
-def change_points(values: Sequence[float], min_spread: float = 0.0) -> tuple[int, ...]:
+def change_points(
+    values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
+) -> tuple[int, ...]:
     """The indices at which a new level begins, ascending; empty if there is one level.
 
     Takes time in proportion to the square of the number of values (200: 10 ms).
@@ -42,10 +44,12 @@ def change_points(values: Sequence[float], min_spread: float = 0.0) -> tuple[int
       values: the series, finite.
       min_spread: standard deviation of the noise, at least; what is smaller than that
         is no change however quiet the series is.
+      min_segment: values in the shortest segment; fewer see a change earlier, and take
+        as many outliers less one for a level.
     """
-    if len(values) < 2 * MIN_SEGMENT:
+    if len(values) < max(3, 2 * min_segment):
         return ()
-    return _partition(values, penalty(values, min_spread))
+    return _partition(values, penalty(values, min_spread), min_segment)
 
 
 def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
@@ -90,13 +94,13 @@ def _spread(differences: Sequence[float]) -> float:
     return MAD_TO_SIGMA * median_absolute_deviation(sorted(differences))
 
 
-def _partition(values: Sequence[float], penalty: float) -> tuple[int, ...]:
+def _partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:
     count = len(values)
     best = [math.inf] * (count + 1)
     best[0] = -penalty
     origin = [0] * (count + 1)
     # By the start of the last segment, as all of them grow by a value at a time.
-    for start in range(count - MIN_SEGMENT + 1):
+    for start in range(count - min_segment + 1):
         if best[start] == math.inf:
             continue
         base = best[start] + penalty
@@ -114,7 +118,7 @@ def _partition(values: Sequence[float], penalty: float) -> tuple[int, ...]:
                 elif value > high:
                     cost += value - high
             insort(ordered, value)
-            if size + 1 >= MIN_SEGMENT and base + cost < best[stop]:
+            if size + 1 >= min_segment and base + cost < best[stop]:
                 best[stop] = base + cost
                 origin[stop] = start
     found = []
