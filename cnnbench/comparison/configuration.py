@@ -45,6 +45,7 @@ RULES: dict[str, Rule] = {
     "result_json": _WRITTEN_LATER,
     "result_csv": _WRITTEN_LATER,
     "eval_dir": Rule(IGNORED, "a place for events of evaluations, outside of the timed steps"),
+    "result_label": Rule(IGNORED, "what somebody says about the run"),
     "progress": _SHOWN,
     "quiet_conditions": _SHOWN,
     "display_every": _SHOWN,

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench import result_label
 from cnnbench.conditions.ids import parse_quiet
 from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag
@@ -33,6 +34,11 @@ class OutputParams:
     )
     result_json: str | None = flag(None, "Write the run record to this file.")
     result_csv: str | None = flag(None, "Append one row about the run to this file.")
+    result_label: str | None = flag(
+        None,
+        "What the record should say about the run, as key=value,key=value; cnnbench history makes "
+        "a point of each commit=... .",
+    )
     quiet_conditions: str = flag(
         "",
         "Measuring conditions not to warn about, comma-separated (docs/conditions.md lists "
@@ -68,7 +74,7 @@ class OutputParams:
 
 
 def check(params: Params) -> None:
-    """Checks names of conditions, and that checkpoints have one rhythm, results one file each.
+    """Checks names and labels, and that checkpoints have one rhythm, results one file each.
 
     Raises:
       FlagError: says which flag to leave out.
@@ -80,7 +86,15 @@ def check(params: Params) -> None:
             params.save_model_steps,
             "cannot go with --save_model_secs; give one of the two",
         )
+    _check_labels(params.result_label)
     if params.result_json is None or params.result_csv is None:
         return
     if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
         raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")
+
+
+def _check_labels(text: str | None) -> None:
+    try:
+        result_label.parse(text or "")
+    except ValueError as error:
+        raise FlagError(result_label.FLAG, text, str(error)) from None

@@ -36,6 +36,7 @@ NEW_FLAGS = {
     "dataset_plugin",
     "result_json",
     "result_csv",
+    "result_label",
     "allow_nonfinite",
     "progress",
     "peak_flops",
