@@ -45,7 +45,8 @@ def _autoregressive(generator: Generator, count: int) -> Series:
     values = [shocks[0]]
     for shock in shocks[1:]:
         values.append(_CORRELATION * values[-1] + np.sqrt(1 - _CORRELATION**2) * shock)
-    return np.exp(np.asarray(values))
+    found: Series = np.exp(np.asarray(values))
+    return found
 
 
 def _regimes(generator: Generator, count: int) -> Series:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cnnbench.comparison import Verdict, judge
-from gate_validation.noise import NOISES
+from gate_validation.noise import NOISES, QUIET
 from gate_validation.rules import LIMIT, POLICY, RULES, Rule
 
 TRUTHS = (0.0, 0.05, 0.10)
@@ -124,7 +124,7 @@ def degenerate(draws: int, seed: int) -> list[tuple[str, Counter[Verdict], bool]
         found.append((what, verdicts, set(verdicts) <= set(right)))
 
     def normal(count: int, factor: float = 1.0) -> list[float]:
-        return (factor * np.exp(generator.normal(0.0, 0.013, count))).tolist()
+        return [factor * math.exp(one) for one in generator.normal(0.0, QUIET, count)]
 
     for few in (1, 2, 3):
         add(

@@ -172,7 +172,7 @@ def test_a_round_with_a_hole_does_not_count_and_is_not_filled_up(pool):
 
 
 def test_processes_that_go_on_failing_end_it(pool):
-    pool.calibrated({name: 1 for name in SLOWED}, 0.1)
+    pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     with pytest.raises(PoolError, match="3 processes failed, the last one: no good"):
         measuring.fill(pool, Machine(fail_at=range(1, 9)), 1, seconds=60)
     assert len(pool.processes()) == 3
@@ -247,7 +247,7 @@ def test_conditions_tell_the_noise_and_the_real_slow_down():
 
 def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
     pool = Pool(tmp_path / "pool", _plan())
-    pool.calibrated({name: 1 for name in SLOWED}, 0.1)
+    pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     for one in made(40):
         for single in one.values():
             pool.add(single)
