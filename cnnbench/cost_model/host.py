@@ -20,6 +20,7 @@ RATES: Mapping[str, str] = {
     "cached": "s per byte read or written, where it fits into the caches",
     "memory": "s per byte read or written beyond",
     "mapped": "s per byte of newly mapped memory",
+    "calls": "s per collective op",
     "steps": "s per message in a collective",
     "moved": "s per byte moved in a collective",
 }
@@ -101,6 +102,7 @@ def features(
         "cached": traffic * (1 - beyond),
         "memory": traffic * beyond,
         "mapped": work.mapped,
+        "calls": work.calls,
         "steps": work.steps,
         "moved": work.moved,
     }

@@ -32,7 +32,8 @@ class Work:
         added to.
       mapped: of these, bytes in buffers so large that malloc maps memory for each, which
         the kernel then clears page by page (glibc: 32 MiB and more).
-      steps: messages inside of TensorFlow's collectives.
+      calls: TensorFlow's collective ops, of which each waits for those of other devices.
+      steps: messages inside of them.
       moved: bytes that these messages copy.
     """
 
@@ -42,6 +43,7 @@ class Work:
     written: float = 0.0
     fresh: float = 0.0
     mapped: float = 0.0
+    calls: float = 0.0
     steps: float = 0.0
     moved: float = 0.0
 
@@ -122,7 +124,7 @@ def collective(tensor: Tensor, devices: int, shards: int) -> Work:
         return Work()
     hops = devices - 1
     return Work(
-        ops=devices,
+        calls=devices,
         read=2 * hops * tensor.bytes,
         written=hops * tensor.bytes,
         fresh=devices * tensor.bytes,

@@ -102,7 +102,7 @@ def test_every_algorithm_but_nccl_is_known_on_cpus():
 
 def test_a_collective_is_one_op_per_device():
     work = algorithm_work(("collective",), 2, Tensor(1000), [4])
-    assert work.ops == 4
+    assert work.calls == 4
     # Two rings of two laps of three hops, on each device.
     assert work.steps == 2 * 2 * 3 * 4
     assert work.read == 2 * 3 * 4000
@@ -137,6 +137,6 @@ def test_new_buffers(name, devices, buffers):
 
 
 def test_work_adds_up():
-    one, two = Work(*range(1, 9)), Work(*[1] * 8)
-    assert one + two == Work(*range(2, 10))
-    assert one.times(2) == Work(*range(2, 17, 2))
+    one, two = Work(*range(1, 10)), Work(*[1] * 9)
+    assert one + two == Work(*range(2, 11))
+    assert one.times(2) == Work(*range(2, 19, 2))
