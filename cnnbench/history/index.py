@@ -29,6 +29,9 @@ NAME = ".history.sqlite"
 """Of the index, in the directory it is about."""
 
 _VERSION = 1
+_PATIENCE = 10.0
+"""Seconds to wait for another process that uses the index."""
+
 _RACY_NS = 2_000_000_000
 """Time stamps of some file systems are this coarse."""
 
@@ -98,7 +101,7 @@ def _open(folder: Path, rebuild: bool) -> tuple[sqlite3.Connection, bool]:
 
 
 def _fresh(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=10.0)
+    database = sqlite3.connect(path, timeout=_PATIENCE)
     try:
         database.executescript(_TABLES)
         if database.execute("SELECT count(*) FROM meta").fetchone() == (0,):

@@ -1,7 +1,7 @@
 """Where a series takes a step: at which point, how large, and what else changed there.
 
 The points' medians are cut by penalised least absolute deviations, the method by which a
-run's own steps are judged (`cnnbench.changepoints`), with segments of at least three points.
+run's own steps are judged (`cnnbench.changepoints`), with segments of at least two points.
 A point is one value however many processes it has, because runs of one session have more in
 common than runs of two. Of relative metrics the logarithms are cut, so that changes are
 shares. Levels that differ by less than the threshold are joined again, the nearest first.
@@ -20,10 +20,14 @@ from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point, Series
 from cnnbench.statistics import median
 
-MIN_POINTS = 3
-"""Of a level. Two outliers in a row never make one; a step is seen at its third point."""
+MIN_POINTS = 2
+"""Of a level. A single outlier never makes one."""
+
+MIN_SERIES = 6
+"""Points of the shortest series of which anything is said: fewer do not tell its noise."""
 
 _LEAST_NOISE = 0.002
+_CAUTION = 5.0
 _CREDIBILITY = 0.95
 _QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
 
@@ -103,7 +107,7 @@ def trend(series: Series, metric: Metric, threshold: float | None = None) -> Tre
         series=series,
         levels=tuple(levels),
         steps=tuple(steps),
-        enough=len(values) >= 2 * MIN_POINTS,
+        enough=len(values) >= MIN_SERIES,
     )
 
 
@@ -118,8 +122,7 @@ def find_levels(values: Sequence[float], relative: bool, threshold: float) -> li
     if not values:
         return []
     scaled = _scaled(values, relative)
-    least = _LEAST_NOISE if relative else 0.0
-    cuts = [0, *change_points(scaled, least, MIN_POINTS), len(values)]
+    cuts = [0, *_cuts(scaled, _LEAST_NOISE if relative else 0.0), len(values)]
     while len(cuts) > 2:
         medians = [_middle(scaled, a, b) for a, b in pairwise(cuts)]
         gaps = [abs(b - a) for a, b in pairwise(medians)]
@@ -128,6 +131,15 @@ def find_levels(values: Sequence[float], relative: bool, threshold: float) -> li
             break
         del cuts[smallest + 1]
     return [Level(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
+
+
+def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
+    count = len(scaled)
+    if count < MIN_SERIES:
+        return ()
+    # Few values tell little of their noise, and often too little of it.
+    careful = noise(scaled)[0] * (1 + _CAUTION / (count - 3))
+    return change_points(scaled, max(careful, least), MIN_POINTS)
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:

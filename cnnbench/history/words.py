@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cnnbench.comparison.reasons import count
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
-from cnnbench.history.steps import MIN_POINTS, Step, Trend
+from cnnbench.history.steps import MIN_SERIES, Step, Trend
 from cnnbench.report.document import figure
 
 _FACTS_TOLD = 4
@@ -76,5 +76,5 @@ def outcome(found: Trend) -> str:
     """What the points of a series come to, without the steps themselves."""
     if not found.enough:
         points = count(len(found.series.points), "point", "points")
-        return f"{points}; steps are looked for from {2 * MIN_POINTS} on"
+        return f"{points}; steps are looked for from {MIN_SERIES} on"
     return "" if found.steps else "no step"
