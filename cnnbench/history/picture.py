@@ -33,6 +33,8 @@ from cnnbench.report.html.style import ALONE
 FLAG = "plot"
 SUFFIXES = (".html", ".svg")
 _TICKS = 6
+_LEAST_SPAN = 0.1
+"""Of the value axis, as a share of the values: or else noise of 1 % would look like drama."""
 
 
 def prepare(path: str) -> None:
@@ -137,6 +139,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
             label=f"{metric.name}, {words.unit_text(metric)}" if not share else metric.name,
             format="percent" if share else "number",
             better=HIGHER if metric.higher_is_better else LOWER,
+            least_span=_LEAST_SPAN if metric.relative else 0.0,
         ),
         series=(measured, Series(name="level", points=tuple(level), reference=True)),
         events=tuple(
@@ -195,10 +198,10 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
             Column("machine"),
             Column("step"),
             Column("change", number=True),
-            Column("last before", code=True),
-            Column("first after", code=True),
-            Column("95 %: between", code=True),
-            Column("measured (UTC)"),
+            Column("last before", code=True, steady=True),
+            Column("first after", code=True, steady=True),
+            Column("95 %: between", code=True, steady=True),
+            Column("measured (UTC)", steady=True),
             Column("since"),
             Column("changed there too", prose=True),
         )
@@ -240,8 +243,8 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
     columns = (
         Column("configuration"),
         Column("machine"),
-        Column("point", code=True),
-        Column("started (UTC)"),
+        Column("point", code=True, steady=True),
+        Column("started (UTC)", steady=True),
         Column(f"{metric.name}, {words.unit_text(metric)}", number=True),
         Column("range", number=True),
         Column("processes", number=True),

@@ -58,7 +58,7 @@ def step_text(step: Step, metric: Metric) -> str:
     levels = f"{value_text(step.before.value, metric, unit=False)} -> "
     levels += value_text(step.after.value, metric)
     ends = ("last good", "first bad") if step.worse else ("last without", "first with")
-    text = f"{kind} by {change} ({levels}); {ends[0]} {step.last_good.short}, "
+    text = f"{kind}: {change} ({levels}); {ends[0]} {step.last_good.short}, "
     text += f"{ends[1]} {step.first_bad.short}"
     if step.earliest is not step.latest:
         text += f" (95 %: {step.earliest.short} to {step.latest.short})"

@@ -38,12 +38,14 @@ class Column:
       number: whether it holds numbers, which stand to the right.
       code: whether it holds commands and names, in letters of one width.
       prose: whether it holds sentences, which need room.
+      steady: whether its text stays on one line, such as times and short names.
     """
 
     title: str
     number: bool = False
     code: bool = False
     prose: bool = False
+    steady: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,9 @@ def render(report: Report) -> str:
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.figures]
     for section in report.sections:
-        lines += ["", *_section(section)]
+        written = list(_section(section))
+        # What a section shows in charts only is not for Markdown.
+        lines += ["", *written] if written[1:] else []
     return "\n".join(lines) + "\n"
 
 

@@ -56,6 +56,9 @@ def draw(chart: Lines) -> Svg:
 
 
 def _scale(axis: Axis, values: list[float], start: float, end: float) -> Scale:
+    if axis.least_span and values:
+        middle = (min(values) + max(values)) / 2
+        values = [*values, *(middle * (1 + sign * axis.least_span / 2) for sign in (-1, 1))]
     return scale_for(values, start, end, log=axis.log, base=axis.base, zero=axis.zero)
 
 

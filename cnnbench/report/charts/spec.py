@@ -23,6 +23,7 @@ class Axis:
       ticks: the values to mark; chosen if empty.
       tick_texts: what to write at them, if not the values.
       limit: values above are drawn at the axis' end, as beyond it; None for all.
+      least_span: the axis covers at least this share of the values' middle.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Axis:
     ticks: tuple[float, ...] = ()
     tick_texts: tuple[str, ...] = ()
     limit: float | None = None
+    least_span: float = 0.0
 
     @property
     def caption(self) -> str:

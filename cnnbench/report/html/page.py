@@ -140,5 +140,5 @@ def _row(table: Table, row: tuple[Cell, ...]) -> str:
 
 
 def _look(column: Column) -> str:
-    classes = [name for name in ("number", "code", "prose") if getattr(column, name)]
+    classes = [name for name in ("number", "code", "prose", "steady") if getattr(column, name)]
     return f' class="{" ".join(classes)}"' if classes else ""

@@ -102,7 +102,8 @@ td { max-width: 34rem; overflow-wrap: break-word; }
 .prose { min-width: 17rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  font-size: 0.8rem; overflow-wrap: anywhere; min-width: 11rem; }
+  font-size: 0.8rem; overflow-wrap: anywhere; }
+.steady { white-space: nowrap; }
 thead .code { font: inherit; font-weight: 600; }
 th button { all: unset; cursor: pointer; }
 th button:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
@@ -148,5 +149,10 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
 PAGE = THEME + _PAGE + CHARTS
 """All of it, for a page."""
 
-ALONE = THEME + CHARTS + ".chart { font-family: sans-serif; }\n.ground { fill: var(--ground); }\n"
+ALONE = (
+    THEME
+    + CHARTS
+    + ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
+    + ".ground { fill: var(--ground); }\n"
+)
 """For a chart in a file of its own."""

@@ -9,11 +9,11 @@ from cnnbench.report.document import Cell, Column, Section, Table, Text, number,
 from cnnbench.report.material import Material, time_text
 
 _COLUMNS = (
-    Column("started (UTC)"),
+    Column("started (UTC)", steady=True),
     Column("configuration"),
     Column("status"),
     Column("images/sec", number=True),
-    Column("command", code=True),
+    Column("command", code=True, prose=True),
     Column("run", code=True),
 )
 

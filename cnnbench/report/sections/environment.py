@@ -82,7 +82,7 @@ def _unlike(
     described: Sequence[tuple[tuple[Cell, ...], Mapping[str, Any]]], names: Sequence[str]
 ) -> Table:
     columns = (
-        Column("started (UTC)"),
+        Column("started (UTC)", steady=True),
         Column("configuration"),
         Column("run"),
         *(Column(name) for name in names),

@@ -44,7 +44,7 @@ def section(material: Material) -> Section | None:
             Column("status"),
             Column("error", prose=True),
             Column("timed steps"),
-            Column("started (UTC)"),
+            Column("started (UTC)", steady=True),
             Column("run", code=True),
         )
         blocks.append(Text(text="These runs do not enter any figure of this report."))

@@ -1,0 +1,146 @@
+"""`cnnbench history`: what it writes, where, and how it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.history import METRICS
+from cnnbench.params import Params
+from cnnbench.record import Batch, Placement, RunRecord
+from cnnbench.record_codec import encode
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A record per commit, the last four of twelve a fifth slower."""
+    results = tmp_path / "results"
+    results.mkdir()
+    for number in range(12):
+        speed = (100.0, 100.4, 99.7)[number % 3] * (1.0 if number < 8 else 0.8)
+        record = RunRecord(
+            run_id=f"run{number}",
+            started_at=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            status="ok",
+            command=("cnnbench",),
+            config=encode(Params().as_dict())
+            | {"batch_size": 8, "device": "cpu", "result_label": f"commit=c{number}"},
+            placement=Placement(
+                device="cpu",
+                devices=("/device:CPU:0",),
+                num_towers=1,
+                num_workers=1,
+                variable_update="parameter_server",
+            ),
+            batch=Batch(per_device=8, global_=8),
+            step_seconds=(8 / speed,) * 3,
+            environment={"cpu_model": "Fast CPU", "hostname": "box"},
+        )
+        (results / f"{number}.json").write_text(record.to_json())
+    return results
+
+
+def history(*arguments):
+    return cli.main(["history", *map(str, arguments)])
+
+
+def test_names_last_good_and_first_bad(folder, capsys):
+    assert history(folder) == 0
+    out, err = capsys.readouterr()
+    assert "last good c7, first bad c8" in out
+    assert err == ""
+    assert history(folder, "--threshold=30") == 0
+    assert "no step" in capsys.readouterr().out
+
+
+def test_formats_files_and_plots(folder, tmp_path, capsys):
+    assert history(folder, "--format=json") == 0
+    assert json.loads(capsys.readouterr().out)["metric"] == "throughput"
+    arguments = ["--format=csv", f"--output={tmp_path}/h.csv"]
+    assert history(folder, *arguments, f"--plot={tmp_path}/h.svg") == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "h.csv").read_text().count("\n") == 13
+    assert (tmp_path / "h.svg").read_text().startswith("<?xml")
+    assert history(folder, f"--plot={tmp_path}/h.html") == 0
+    assert "<svg" in (tmp_path / "h.html").read_text()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_all_metrics(folder, capsys, metric):
+    assert history(folder, f"--metric={metric}") == 0
+    assert capsys.readouterr().out.startswith(f"{metric}, ")
+
+
+def test_selections(folder, capsys):
+    assert history(folder, "--since=2026-11-09", "--machine=bo*", "--last=2", "--by=run") == 0
+    out = capsys.readouterr().out
+    assert "2 earlier points" in out
+    assert "run11" in out
+    assert history(folder, "--machine=gone") == 2
+    assert "none of 12 runs" in capsys.readouterr().err
+
+
+def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
+    (folder / "cut.json").write_text('{"schema": 1, "run_id"')
+    assert history(folder) == 3
+    out, err = capsys.readouterr()
+    assert "first bad c8" in out
+    assert "cut.json: cut off" in err
+    (folder / "cut.json").unlink()
+    assert history(folder) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "takes one directory of records, not 0"),
+        (["{folder}", "more"], "takes one directory of records, not 2"),
+        (["gone"], "gone: no such directory"),
+        (["{folder}", "--metric=speed"], "--metric=speed"),
+        (["{folder}", "--since=yesterday"], "--since=yesterday: must be a day"),
+        (["{folder}", "--plot=x.png"], "--plot=x.png: must end in .html or .svg"),
+        (["{folder}", "--plot=/gone/x.svg"], "--plot=/gone/x.svg"),
+        (["{folder}", "--git=/gone"], "--git=/gone"),
+        (["{folder}", "--last=-1"], "--last=-1"),
+    ],
+)
+def test_wrong_use(folder, capsys, arguments, message):
+    assert history(*(one.format(folder=folder) for one in arguments)) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_an_empty_directory_is_wrong_use(tmp_path, capsys):
+    assert history(tmp_path) == 2
+    assert "no run records" in capsys.readouterr().err
+
+
+def test_the_flag_offers_every_metric():
+    from cnnbench.commands.history import HELP, HistoryFlags
+    from cnnbench.params.declaration import specs_of
+
+    (spec,) = [one for one in specs_of(HistoryFlags) if one.name == "metric"]
+    assert set(spec.choices) == set(METRICS)
+    assert all(name in HELP for name in METRICS)
+
+
+def test_imports_no_tensorflow_and_pandas_only_for_csv(folder, tmp_path):
+    code = (
+        "import sys; from cnnbench.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "names = {name.partition('.')[0] for name in sys.modules}\n"
+        "import json; print(json.dumps(sorted(names & {'tensorflow', 'pandas', 'matplotlib'})))\n"
+        "sys.exit(status)"
+    )
+    for arguments, loaded in (
+        (["--help"], []),
+        ([folder, f"--plot={tmp_path}/x.html"], []),
+        ([folder, "--format=csv"], ["pandas"]),
+    ):
+        command = [sys.executable, "-c", code, "history", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout.splitlines()[-1]) == loaded
