@@ -40,6 +40,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def plan_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What all processes of a pool must have in common."""
+    facts = environment.collect()
+    # The place of the plug-in may change with the checkout; what it does, not.
+    flags = measuring.flags(options.batch_size, options.num_batches)
+    return {
+        "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
+        "seed": options.seed,
+        **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
+    }
+
+
 def open_pool(options: argparse.Namespace) -> Pool | None:
     """The pool, filled for as long as was asked for.
 
@@ -48,12 +60,9 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
     """
     if options.pool is None:
         return None
-    flags = measuring.flags(options.batch_size, options.num_batches)
-    # The place of the plug-in may change with the checkout; what it does, not.
-    plan = {"flags": [f for f in flags if not f.startswith("--model_plugin=")]}
-    pool = Pool(options.pool, {**plan, "seed": options.seed})
+    pool = Pool(options.pool, plan_of(options))
     if options.minutes:
-        start = measuring.starter(flags)
+        start = measuring.starter(measuring.flags(options.batch_size, options.num_batches))
         measuring.fill(pool, start, options.seed, 60 * options.minutes)
     return pool
 

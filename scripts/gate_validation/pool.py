@@ -71,7 +71,7 @@ class Pool:
         if not lines:
             self._append("plan", plan)
         elif lines[0] != {"kind": "plan", **plan}:
-            raise PoolError(f"{self.path}: of another plan; name another folder, or its flags")
+            raise PoolError(f"{self.path}: of other flags or another machine; name another folder")
 
     @property
     def rows(self) -> dict[str, int] | None:

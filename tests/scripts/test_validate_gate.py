@@ -179,7 +179,7 @@ def test_processes_that_go_on_failing_end_it(pool):
 
 
 def test_a_pool_of_another_plan_is_refused(tmp_path, pool):
-    with pytest.raises(PoolError, match="of another plan"):
+    with pytest.raises(PoolError, match="of other flags or another machine"):
         Pool(tmp_path / "pool", {**PLAN, "seed": 2})
 
 
@@ -246,7 +246,7 @@ def test_conditions_tell_the_noise_and_the_real_slow_down():
 
 
 def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
-    pool = Pool(tmp_path / "pool", _plan())
+    pool = Pool(tmp_path / "pool", validate_gate.plan_of(validate_gate.parse([])))
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     for one in made(40):
         for single in one.values():
@@ -258,11 +258,6 @@ def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
     assert output.read_text(encoding="utf-8") == out
     assert "| 8 pairs | like | at every round | 231 | 80 | " in out
     assert "MISSED" not in out
-
-
-def _plan():
-    flags = [f for f in measuring.flags(16, 80) if not f.startswith("--model_plugin=")]
-    return {"flags": flags, "seed": 1}
 
 
 def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
