@@ -13,10 +13,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gate_validation import gates, measuring, simulation, tables
 from gate_validation.pool import Pool, PoolError
 
+from cnnbench import environment
 from cnnbench.errors import ExitCode
 
 
