@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.params import Params
+from cnnbench.params.unused import _AGGREGATING
 from cnnbench.plan import batches_and_epochs, make_plan
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 
 @pytest.mark.parametrize(
@@ -88,6 +93,46 @@ def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
     assert batches(num_batches=7) == 7
     assert batches(num_batches=7, num_eval_batches=2) == 2
     assert batches(batch_size=1000, num_eval_epochs=1.0) == 50
+
+
+# Flag and value, and the field that they set, alone. Values are none of the defaults.
+AGGREGATION = [
+    ("all_reduce_spec", "copy:2K:xring", "all_reduce", parse_all_reduce_spec("copy:2K:xring")),
+    ("all_reduce_group_size", 3, "group_size", 3),
+    ("all_reduce_share_memory", False, "share_memory", False),
+    ("hierarchical_copy", True, "hierarchical_copy", True),
+    ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
+    ("gradient_repacking", 5, "gradient_repacking", 5),
+    ("precision", "bf16", "compact_dtype", "bfloat16"),
+    ("precision", "fp16", "compact_dtype", "float16"),
+    ("agg_small_grads_max_bytes", 77, "agg_small_grads_max_bytes", 77),
+    ("agg_small_grads_max_group", 7, "agg_small_grads_max_group", 7),
+    ("allreduce_merge_scope", 4, "allreduce_merge_scope", 4),
+    ("variable_consistency", "relaxed", "relaxed", True),
+    ("sparse_to_dense_grads", True, "sparse_to_dense", True),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "field", "expected"), AGGREGATION)
+def test_an_aggregation_flag_sets_its_field(flag, value, field, expected) -> None:
+    assert expected != getattr(AggregationSpec(), field)
+    plan = make_plan(Params(**{flag: value}))
+    assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
+
+
+def test_without_flags_nothing_is_done_to_gradients() -> None:
+    assert make_plan(Params()).aggregation == AggregationSpec()
+    for precision in ("fp16", "bf16"):
+        wide = Params(precision=precision, compact_gradient_transfer=False)
+        assert make_plan(wide).aggregation == AggregationSpec()
+
+
+def test_every_aggregation_flag_and_field_has_been_tried() -> None:
+    assert {flag for flag, *_ in AGGREGATION} - {"precision"} == {*_AGGREGATING} - {
+        "compact_gradient_transfer"
+    }
+    fields = {field.name for field in dataclasses.fields(AggregationSpec)}
+    assert {field for _, _, field, _ in AGGREGATION} == fields
 
 
 def test_unknown_models_are_refused_with_a_suggestion() -> None:
