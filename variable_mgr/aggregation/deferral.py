@@ -9,7 +9,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import static_shapes
+from cnnbench.variable_mgr.aggregation.static import static_dtypes, static_shapes
 
 _T = TypeVar("_T")
 
@@ -44,10 +44,7 @@ class Deferral:
           ValueError: the tensors have other shapes or dtypes than those of the first
             trace.
         """
-        form = [
-            (shape, tensor.dtype)
-            for shape, tensor in zip(static_shapes(tensors), tensors[0], strict=True)
-        ]
+        form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
         if not self._kept:
             self._kept = _untraced(lambda: [_zeros(device, form) for device in self._devices])
         known = [(variable.shape, variable.dtype) for variable in self._kept[0]]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat import FlatLayout
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import common_dtype, static_shapes
+from cnnbench.variable_mgr.aggregation.static import common_dtype, static_dtypes, static_shapes
 from cnnbench.variable_mgr.gradients import cast
 
 
@@ -42,7 +42,7 @@ class Repacking:
         """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""
         if not tensors[0]:
             return tensors, lambda reduced: reduced
-        mixed = self.dtype is not None and len({tensor.dtype for tensor in tensors[0]}) > 1
+        mixed = self.dtype is not None and len(set(static_dtypes(tensors))) > 1
         dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(tensors)
         layout = FlatLayout(static_shapes(tensors), dtype, self.packs)
 

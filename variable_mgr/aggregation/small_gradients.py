@@ -10,7 +10,7 @@ import tensorflow as tf
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat import FlatLayout
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import static_shapes
+from cnnbench.variable_mgr.aggregation.static import static_dtypes, static_shapes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SmallGradients:
     def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
         """See `Stage.__call__`."""
         shapes = static_shapes(tensors)
-        groups = self._groups(tensors[0], shapes)
+        groups = self._groups(static_dtypes(tensors), shapes)
         layouts = {
             group[0]: FlatLayout([shapes[i] for i in group], tf.float32)
             for group in groups
@@ -73,17 +73,14 @@ class SmallGradients:
         return joined, inverse
 
     def _groups(
-        self, tensors: Sequence[tf.Tensor], shapes: Sequence[tf.TensorShape]
+        self, dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]
     ) -> list[list[int]]:
         """The indices in order, cut into what travels together."""
         groups: list[list[int]] = []
         # Whether the last group may grow.
         growing = False
-        for i, (tensor, shape) in enumerate(zip(tensors, shapes, strict=True)):
-            small = (
-                tensor.dtype == tf.float32
-                and shape.num_elements() * tensor.dtype.size <= self.max_bytes
-            )
+        for i, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
+            small = dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
             if small and growing and len(groups[-1]) < self.max_group:
                 groups[-1].append(i)
             else:

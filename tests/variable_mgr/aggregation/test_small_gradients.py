@@ -113,5 +113,5 @@ def test_shapes_must_be_known(cpu_devices):
     def step(tensor):
         return stage(cpu_devices[:1])([[tensor]])[0]
 
-    with pytest.raises(ValueError, match=r"gradient 0 has the shape \(None, 2\)"):
+    with pytest.raises(ValueError, match=r"gradient 0 of tower 0 has the shape \(None, 2\)"):
         step(tf.ones([1, 2]))
