@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """Sums one tensor over the devices of a context."""
+    """Sums one tensor over the devices of a context.
+
+    An algorithm whose devices wait for each other may say so by one attribute more,
+    `runs_together = True`; see the function `runs_together`.
+    """
 
     def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
         """Sums the values of one tensor and hands the sum to every device.
@@ -34,6 +38,17 @@ class Algorithm(Protocol):
           the same tensor share the very same object, so that what follows is done to
           it once.
         """
+
+
+def runs_together(algorithm: Algorithm) -> bool:
+    """Whether the results of all devices must be used, lest the used ones never come.
+
+    TensorFlow drops an op whose result nobody uses. An algorithm that has an op on each
+    device which waits for the ops on the others, such as a collective, must not lose any
+    of them: it sets the attribute `runs_together` to True. Without the attribute the
+    answer is False, and callers may leave results unused.
+    """
+    return bool(getattr(algorithm, "runs_together", False))
 
 
 # Raises ValueError with the reason if the context is none for this algorithm.

@@ -24,8 +24,8 @@ class TwoLevel:
     The device that speaks for its group changes with the index of the tensor. `within`
     makes the sum of the group for all of its devices, as every algorithm does; what it
     would do only for those that do not speak is not run, because nothing uses it and
-    TensorFlow prunes it. Algorithms whose devices wait for each other say so by an
-    attribute `runs_together`, and are kept whole.
+    TensorFlow prunes it. Algorithms whose devices wait for each other are kept whole
+    (`registry.runs_together`).
 
     Args:
       within: algorithm inside a group.
@@ -76,7 +76,7 @@ class TwoLevel:
             return self._in_order(sums)
         turn = index % self._turns
         spoken = [
-            _spoken(group, values, turn % len(group), getattr(algorithm, "runs_together", False))
+            _spoken(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
         # All speakers have had their turn before `between` rotates, so that in time every
@@ -111,10 +111,13 @@ class TwoLevel:
 
 
 def _spoken(
-    group: Sequence[str], values: Sequence[tf.Tensor], speaker: int, keep_others: bool
+    group: Sequence[str],
+    values: Sequence[tf.Tensor],
+    speaker: int,
+    algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """The value of the speaker; if asked, not before the others have theirs."""
-    if not keep_others:
+    """The value of the speaker; not before the others have theirs, if they run together."""
+    if algorithm is None or not registry.runs_together(algorithm):
         return values[speaker]
     others = [*values[:speaker], *values[speaker + 1 :]]
     with tf.device(group[speaker]), tf.control_dependencies(others):
