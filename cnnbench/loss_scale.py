@@ -1,7 +1,9 @@
 """Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
 
-The loss is multiplied before gradients are taken and the gradients are divided again,
-tower by tower, before anything else happens to them. A static factor does no more.
+The loss is multiplied before gradients are taken. The gradients keep the factor on their
+way between devices, which may be 16 bits wide too, and are divided by it where they are
+applied. Gradients that wait for the next step are divided before, because the factor may
+have changed by then. A static factor does no more.
 
 An automatic one follows one rule. A step whose aggregated gradients hold a NaN or an
 infinity is skipped: weights, optimizer state and moving averages stay as they are, and
@@ -64,6 +66,10 @@ class LossScale(abc.ABC):
         """The factor of this step; call it inside the traced step."""
 
     @abc.abstractmethod
+    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
+        """What runs an update that these tensors must be finite for."""
+
+    @abc.abstractmethod
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
         """Decides which updates happen; call it once in the traced step.
 
@@ -87,6 +93,11 @@ class StaticLossScale(LossScale):
     def factor(self) -> Factor:
         """See `LossScale.factor`."""
         return self._factor
+
+    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
+        """See `LossScale.guard`."""
+        del tensors
+        return _Always()
 
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
         """See `LossScale.judge`."""
@@ -129,6 +140,10 @@ class AutoLossScale(LossScale):
     def factor(self) -> Factor:
         """See `LossScale.factor`."""
         return tower_variable.read(self._scale)
+
+    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
+        """See `LossScale.guard`."""
+        return _IfFinite(all_finite(tensors, self._device))
 
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
         """See `LossScale.judge`."""
@@ -179,20 +194,28 @@ def scaled(loss: tf.Tensor, factor: Factor) -> tf.Tensor:
     return loss if factor is None else loss * factor
 
 
-def unscaled(gradients: Sequence[Gradient], factor: Factor) -> list[Gradient]:
-    """Divides gradients by the factor, on the current device.
+def inverse_of(factor: Factor) -> Factor:
+    """What takes the factor off again, on the current device."""
+    return None if factor is None else 1.0 / factor
+
+
+def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
+    """Takes the factor off a gradient, on the current device.
 
     Args:
-      gradients: of any float dtype; tensors, tf.IndexedSlices or None.
-      factor: None leaves everything as it is.
+      gradient: of any float dtype; a tensor, tf.IndexedSlices or None.
+      inverse: see `inverse_of`; None leaves the gradient as it is.
 
     Returns:
-      The same kinds in the same order; with a factor they are float32.
+      The same kind; with an inverse it is float32.
     """
-    if factor is None:
-        return list(gradients)
-    inverse = 1.0 / factor
-    return [_times(gradient, inverse) for gradient in gradients]
+    if gradient is None or inverse is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            unscaled(gradient.values, inverse), gradient.indices, gradient.dense_shape
+        )
+    return tf.cast(gradient, tf.float32) * inverse
 
 
 def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
@@ -210,13 +233,3 @@ def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
             flags.append(tf.reduce_all(tf.stack(finite)))
     with tf.device(device):
         return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
-
-
-def _times(gradient: Gradient, factor: Factor) -> Gradient:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            _times(gradient.values, factor), gradient.indices, gradient.dense_shape
-        )
-    return tf.cast(gradient, tf.float32) * factor

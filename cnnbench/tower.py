@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.accuracy import top_hits
-from cnnbench.loss_scale import Factor, scaled, unscaled
+from cnnbench.loss_scale import Factor, scaled
 from cnnbench.models.graph import Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -20,7 +20,7 @@ class TowerResult(NamedTuple):
     """What a tower hands on.
 
     Attributes:
-      gradients: of the loss without its L2 term, in the order of the trainable
+      gradients: of the scaled loss without its L2 term, in the order of the trainable
         variables; None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
       moments: of the batch-norm layers.
@@ -65,7 +65,7 @@ class Tower:
           images: [batch, height, width, channels].
           labels: int64 [batch].
           seed: int64 [2] of dropout, another one in each step.
-          factor: loss scale; the gradients handed on are divided by it again.
+          factor: loss scale; the gradients handed on have it.
         """
         run = self._compiled if self._config.xla_compile else self._forward_backward
         return run(read, images, labels, seed, factor)
@@ -167,7 +167,7 @@ class Tower:
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
         return TowerResult(
-            unscaled(gradients, factor),
+            gradients,
             loss,
             made.moments,
             *self._accuracies(made.logits, labels),

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.loss_scale import Factor, LossScale
+from cnnbench.loss_scale import Factor, LossScale, inverse_of, unscaled
+from cnnbench.models.graph import Moments
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.moving_averages import update_moving_averages
@@ -27,6 +28,7 @@ from cnnbench.step_config import StepConfig
 from cnnbench.tower import Tower, TowerResult
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
+from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.weight_decay import WeightDecay, WeightLosses
 
 
@@ -138,7 +140,7 @@ class TrainStep:
             return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
         report = self._config.report_total_loss
         weight_losses = self._decay.losses() if report else {}
-        updates = self._update(towers, weight_losses)
+        updates = self._update(towers, weight_losses, factor)
         with tf.device(self._devices[0]):
             updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
@@ -153,15 +155,16 @@ class TrainStep:
 
             return self._towers[tower](read, images, labels, seed, factor)
 
-    def _update(self, towers: Sequence[TowerResult], weight_losses: WeightLosses) -> _Updates:
+    def _update(
+        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, factor: Factor
+    ) -> _Updates:
         """Everything that changes the state of the model and of its optimizer."""
         manager = self._manager
+        # Before the next step the factor may change; otherwise it stays on until the update,
+        # so that what it keeps from vanishing reaches the other devices too.
+        early, late = (factor, None) if manager.defers_gradients else (None, factor)
         device_grads = [
-            [
-                (gradient, manager.variable(t, spec.name))
-                for gradient, spec in zip(tower.gradients, self._trainables, strict=True)
-            ]
-            for t, tower in enumerate(towers)
+            self._with_variables(t, tower.gradients, early) for t, tower in enumerate(towers)
         ]
         devices, state = manager.preprocess_device_grads(self._decay.before_reduction(device_grads))
         reduced = []
@@ -175,10 +178,26 @@ class TrainStep:
         ops = list(verdict.updates)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
-                ops += self._apply(reduced[index], verdict.guards[index], device, weight_losses)
+                inverse = inverse_of(late)
+                pairs = [(unscaled(gradient, inverse), v) for gradient, v in reduced[index]]
+                ops += self._apply(pairs, verdict.guards[index], device, weight_losses)
         moments = [tower.moments for tower in towers]
-        ops += update_moving_averages(manager, moments, self._config.bn_stats, verdict.guards)
+        guards = verdict.guards
+        if manager.defers_gradients:
+            # What was judged is of the step before, and the moments are of this one.
+            guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
+        ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
         return _Updates(ops, verdict.skipped)
+
+    def _with_variables(
+        self, tower: int, gradients: Sequence[Gradient], factor: Factor
+    ) -> list[tuple[Gradient, tf.Variable]]:
+        with tf.device(self._devices[tower]):
+            inverse = inverse_of(factor)
+            return [
+                (unscaled(gradient, inverse), self._manager.variable(tower, spec.name))
+                for gradient, spec in zip(gradients, self._trainables, strict=True)
+            ]
 
     def _apply(
         self,
@@ -230,6 +249,15 @@ class TrainStep:
             top_5 = _mean([tower.top_5 for tower in towers])
             with tf.control_dependencies(updates.ops):
                 return tf.identity(loss), top_1, top_5, updates.skipped
+
+
+def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
+    return [
+        statistic
+        for moments in towers
+        for layer in moments
+        for statistic in (layer.batch_mean, layer.batch_variance)
+    ]
 
 
 def _mean(values: Sequence[tf.Tensor | None]) -> tf.Tensor | None:

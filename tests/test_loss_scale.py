@@ -12,6 +12,7 @@ from cnnbench.loss_scale import (
     AutoLossScale,
     StaticLossScale,
     all_finite,
+    inverse_of,
     scaled,
     unscaled,
 )
@@ -205,8 +206,9 @@ def test_unscaling_keeps_the_kind_of_a_gradient() -> None:
     )
     dense = tf.constant([1.0, 65504.0], tf.float16)
     for factor in (128.0, tf.constant(128.0)):
-        none, small, sparse = unscaled([None, dense, slices], factor)
-        assert none is None
+        inverse = inverse_of(factor)
+        assert unscaled(None, inverse) is None
+        small, sparse = unscaled(dense, inverse), unscaled(slices, inverse)
         assert small.dtype == sparse.values.dtype == tf.float32
         np.testing.assert_array_equal(small.numpy(), [1 / 128, 511.75])
         assert isinstance(sparse, tf.IndexedSlices)
@@ -219,7 +221,7 @@ def test_no_factor_costs_nothing() -> None:
     scale = StaticLossScale()
     loss, gradient = tf.constant(3.0), tf.constant([1.0], tf.bfloat16)
     assert scaled(loss, scale.factor()) is loss
-    assert unscaled([gradient, None], scale.factor()) == [gradient, None]
+    assert unscaled(gradient, inverse_of(scale.factor())) is gradient
     verdict = scale.judge([[gradient], [gradient]], together=True)
     assert verdict.skipped is None
     assert verdict.updates == []

@@ -247,7 +247,7 @@ def test_dropout_draws_anew_in_every_step() -> None:
     assert counter.numpy() == 2
 
 
-def test_sparse_gradients_reach_the_manager_sparse_and_unscaled(
+def test_sparse_gradients_reach_the_manager_sparse_and_in_their_own_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = tmp_path / "rows.py"
@@ -286,8 +286,28 @@ def test_sparse_gradients_reach_the_manager_sparse_and_unscaled(
     )
     assert len(seen) == 2
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
-    assert {gradient.values.dtype for gradient in seen} == {tf.float32}
+    assert {gradient.values.dtype for gradient in seen} == {tf.float16}
     built.step.set_learning_rate(0.5)
     built.step().loss.numpy()
     for copy in built.manager.savable_variables()["table"].copies:
         np.testing.assert_allclose(copy.numpy()[:, 0], [2.0, 1.5, 2.0, 1.5, 2.0])
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+@pytest.mark.parametrize("automatic", [False, True])
+def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: str) -> None:
+    """2e-8 is nothing in fp16; 1024 times as much is something, on the wire as well."""
+    built = build(
+        model="faint",
+        model_plugin=str(Path(__file__).parent / "plugins" / "faint_plugin.py"),
+        num_gpus=3,
+        variable_update=mode,
+        precision="fp16",
+        fp16_loss_scale=1024.0,
+        fp16_enable_auto_loss_scale=automatic,
+        weight_decay=0.0,
+    )
+    built.step.set_learning_rate(1.0)
+    built.step().loss.numpy()
+    for copy in built.manager.savable_variables()["weight"].copies:
+        np.testing.assert_allclose(copy.numpy(), [[-2e-8] + [0.0] * 6], rtol=2e-3)
