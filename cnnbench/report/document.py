@@ -115,26 +115,31 @@ class Report:
     sections: tuple[Section, ...] = field(default=())
 
 
-def number(value: float | None, text: str | None = None, **more: str) -> Cell:
+def number(value: float | None, text: str | None = None, *, tone: str = "", hint: str = "") -> Cell:
     """A cell with a number.
 
     Args:
       value: None for none.
       text: how it is written; `figure` of it if None.
-      **more: tone and hint.
+      tone, hint: see `Cell`.
     """
     if value is None:
         return Cell(NONE)
-    return Cell(figure(value) if text is None else text, value, **more)
+    return Cell(figure(value) if text is None else text, value, tone, hint)
 
 
-def words(text: object, **more: str) -> Cell:
+def words(text: object, *, tone: str = "") -> Cell:
     """A cell with text; an empty one shows that there is none."""
-    written = str(text)
-    return Cell(written or NONE, **more)
+    return Cell(str(text) or NONE, tone=tone)
 
 
-def table(titles: Sequence[Column], rows: Sequence[Sequence[Cell]], **more: object) -> Table:
+def table(
+    titles: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    title: str = "",
+    folded: bool = False,
+) -> Table:
     """A table without the columns that say nothing in any row."""
     kept = [
         index
@@ -144,7 +149,8 @@ def table(titles: Sequence[Column], rows: Sequence[Sequence[Cell]], **more: obje
     return Table(
         columns=tuple(titles[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in rows),
-        **more,  # type: ignore[arg-type]
+        title=title,
+        folded=folded,
     )
 
 

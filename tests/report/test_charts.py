@@ -134,7 +134,8 @@ def test_scales_of_few_and_equal_values(values):
 
 def test_ticks():
     assert Scale(0, 100, 0, 1).ticks(5) == [0, 20, 40, 60, 80, 100]
-    assert Scale(0.9, 11, 0, 1, log=True).ticks() == [1, 10]
+    assert Scale(0.9, 11, 0, 1, log=True).ticks() == [1, 2, 5, 10]
+    assert Scale(0.9, 2e4, 0, 1, log=True).ticks() == [1, 10, 100, 1000, 10000]
     assert Scale(1000, 70000, 0, 1, log=True, base=4).ticks() == [1024, 4096, 16384, 65536]
     assert Scale(0, 900 * 2**20, 0, 1).ticks(5, 2**20) == [i * 200 * 2**20 for i in range(5)]
     assert (number_text(1234.5), number_text(2e9)) == ("1,234.5", "2e+09")

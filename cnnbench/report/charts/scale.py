@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_FEW = 3
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -128,5 +129,9 @@ def _linear_ticks(low: float, high: float, about: int) -> list[float]:
 def _powers(low: float, high: float, base: int, about: int) -> list[float]:
     first = math.ceil(math.log(low, base) - 1e-9)
     last = math.floor(math.log(high, base) + 1e-9)
+    if base == 10 and last - first < _FEW:
+        # Powers alone would leave most of the axis without a figure.
+        found = [m * 10.0**p for p in range(first - 1, last + 1) for m in (1, 2, 5)]
+        return [value for value in found if low <= value <= high]
     every = max(1, math.ceil((last - first + 1) / (about + 1)))
     return [float(base) ** power for power in range(first, last + 1, every)]

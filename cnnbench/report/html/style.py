@@ -95,7 +95,8 @@ table { border-collapse: collapse; width: 100%; font-size: 0.86rem; }
 th, td { padding: 0.36rem 0.7rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); }
 tr:last-child > * { border-bottom: 0; }
-thead th { background: var(--panel); white-space: nowrap; font-weight: 600; }
+thead th { background: var(--panel); font-weight: 600; vertical-align: bottom; }
+thead .number { white-space: normal; }
 tbody th { font-weight: 500; min-width: 13rem; }
 tbody tr:hover > * { background: var(--panel); }
 td { max-width: 34rem; overflow-wrap: break-word; }
@@ -137,7 +138,6 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
   thead { display: table-header-group; }
   th, td { padding: 1.5pt 3pt; }
   tbody th, .code, .prose { min-width: 0; }
-  thead th { white-space: normal; }
   th button::after { content: ""; }
   tr, figure { break-inside: avoid; }
   h2, h3 { break-after: avoid; }

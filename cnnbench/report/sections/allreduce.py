@@ -39,7 +39,7 @@ _COLUMNS = (
     Column("of the copy bound", number=True),
     Column("#wrong", number=True),
     Column("error"),
-    Column("measured"),
+    Column("measured (UTC)", steady=True),
 )
 
 
@@ -47,11 +47,12 @@ def section(material: Material) -> Section | None:
     """Charts and a row per point, of all measurements."""
     if not material.allreduces:
         return None
+    several = len(material.allreduces) > 1
     charts: list[Chart] = []
     rows: list[tuple[Cell, ...]] = []
     for record in material.allreduces:
-        charts += _charts(record, several=len(material.allreduces) > 1)
-        rows += [_row(record, point) for point in record.rows]
+        charts += _charts(record, several)
+        rows += [_row(record, point, several) for point in record.rows]
     blocks: list[Block] = [
         Text(
             text="As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all "
@@ -59,7 +60,7 @@ def section(material: Material) -> Section | None:
             "algbw · 2(n−1)/n on n devices, comparable with the speed of a link. 1 GB is 10⁹ "
             "bytes. #wrong counts elements that were not the sum they should be: a speed without "
             "it is no result. The copy bound is the time that the machine needs to copy what "
-            "must be moved."
+            "must be moved; devices that share a memory may be faster."
         )
     ]
     wrong = sum(point.failed for record in material.allreduces for point in record.rows)
@@ -132,7 +133,7 @@ def _speed(point: Point, name: str) -> float:
     return (point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth) or 0.0
 
 
-def _row(record: AllReduceRecord, point: Point) -> tuple[Cell, ...]:
+def _row(record: AllReduceRecord, point: Point, several: bool) -> tuple[Cell, ...]:
     def scaled(value: float | None, factor: float) -> Cell:
         return number(None if value is None else value * factor)
 
@@ -143,7 +144,7 @@ def _row(record: AllReduceRecord, point: Point) -> tuple[Cell, ...]:
     return (
         words(f"{point.spec}{peer}"),
         words("" if packing == "-" else packing),
-        words(point.workload),
+        words("" if point.workload == str(point.bytes) else point.workload),
         number(point.bytes, bytes_text(point.bytes)),
         number(point.tensors, f"{point.tensors:,}"),
         words(point.dtype),
@@ -155,5 +156,5 @@ def _row(record: AllReduceRecord, point: Point) -> tuple[Cell, ...]:
         number(share, None if share is None else percent(share, 0)),
         number(point.wrong, wrong, tone="bad" if point.wrong else ""),
         words(point.error or "", tone="bad" if point.error else ""),
-        words(time_text(record.started_at)),
+        words(time_text(record.started_at) if several else ""),
     )

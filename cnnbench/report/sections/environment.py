@@ -35,12 +35,14 @@ def section(material: Material) -> Section | None:
             Table(columns=(Column("fact"), Column("value", code=True)), rows=rows, title=title)
         )
     if unlike:
-        deciding = [name for name in unlike if fact(name).role is Role.BLOCKS]
+        deciding = [
+            name for name in unlike if fact(name).role is Role.BLOCKS and _mixed(material, name)
+        ]
         if deciding:
             blocks.append(
                 Text(
-                    text="Runs differ in facts that decide speed, and should not be compared "
-                    f"with each other across them: {', '.join(deciding)}.",
+                    text="Runs of one configuration differ in facts that decide speed, so that "
+                    f"their figures are those of a mixture: {', '.join(deciding)}.",
                     tone="unsure",
                 )
             )
@@ -73,8 +75,17 @@ def _described(material: Material) -> list[tuple[tuple[Cell, ...], Mapping[str, 
     return [(cells, facts) for cells, facts in found if facts]
 
 
+def _mixed(material: Material, name: str) -> bool:
+    """Whether runs of one configuration differ in a fact."""
+    return any(
+        not _same(name, [record.environment for record in one.good if record.environment])
+        for one in material.configured
+        if one.good
+    )
+
+
 def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
-    first = text(environments[0].get(name, _UNKNOWN))
+    first = text(environments[0].get(name, _UNKNOWN)) if environments else ""
     return all(text(facts.get(name, _UNKNOWN)) == first for facts in environments)
 
 

@@ -58,8 +58,8 @@ def section(material: Material) -> Section | None:
             )
             for one in material.skipped
         )
-        columns = (Column("file", code=True), Column("reason", prose=True), Column("kind"))
-        blocks.append(Table(columns=columns, rows=files, title="Files that were skipped"))
+        named = (Column("file", code=True), Column("reason", prose=True), Column("kind"))
+        blocks.append(Table(columns=named, rows=files, title="Files that were skipped"))
     if not blocks:
         return None
     return Section(key="problems", title="Failed and skipped", blocks=tuple(blocks))

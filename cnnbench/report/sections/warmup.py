@@ -38,9 +38,9 @@ _COLUMNS = (
 def section(material: Material) -> Section | None:
     """Start-up times, and whether the timed steps were steady."""
     known = [one for one in material.configured if one.good]
-    rows = [_row(one) for one in known]
+    series = [_series(one) for one in known]
     started = [one for one in known if one.startup.values]
-    if not started and not any(_series(one) for one in known):
+    if not started and not any(series):
         return None
     charts = tuple(
         sample_chart(
@@ -58,7 +58,7 @@ def section(material: Material) -> Section | None:
             "means that all timed steps were steady."
         )
     ]
-    unsteady = [one.name for one in known if _unsteady(one)]
+    unsteady = [one.name for one, found in zip(known, series, strict=True) if _unsteady(found)]
     if unsteady:
         some = "; ".join(unsteady[:5]) + (f" and {len(unsteady) - 5} more" if unsteady[5:] else "")
         blocks.append(
@@ -70,6 +70,7 @@ def section(material: Material) -> Section | None:
         )
     if charts:
         blocks.append(Charts(charts=charts))
+    rows = [_row(one, found) for one, found in zip(known, series, strict=True)]
     blocks.append(table(_COLUMNS, rows))
     return Section(key="warmup", title="Start-up and warm-up", blocks=tuple(blocks))
 
@@ -82,18 +83,17 @@ def _series(one: Configured) -> list[RecordSteadyState]:
     ]
 
 
-def _unsteady(one: Configured) -> bool:
-    return any(found.unsteady_timed_steps != 0 for found in _series(one))
+def _unsteady(series: Sequence[RecordSteadyState]) -> bool:
+    return any(found.unsteady_timed_steps != 0 for found in series)
 
 
-def _row(one: Configured) -> tuple[Cell, ...]:
-    found = _series(one)
+def _row(one: Configured, found: Sequence[RecordSteadyState]) -> tuple[Cell, ...]:
     starts = [
         run.series.start - run.warmup_steps + 1 for run in found if run.series.start is not None
     ]
     shapes = Counter(run.series.shape.value for run in found)
     latest = max(starts, default=None)
-    bad = _unsteady(one)
+    bad = _unsteady(found)
     return (
         words(one.name),
         number(one.startup.median),
