@@ -21,7 +21,10 @@ pytestmark = pytest.mark.timeout(180)
 
 # An interpreter that writes a record; the variable SPEED says how fast it was.
 _FAKE = """\
-    import json, os, sys, uuid
+    import json, os, signal, sys, time, uuid
+    if "INTERRUPT" in os.environ and "0007-b" in sys.argv[-1]:
+        os.kill(int(os.environ["INTERRUPT"]), signal.SIGINT)
+        time.sleep(60)
     record = [w.partition("=")[2] for w in sys.argv if w.startswith("--result_json=")][-1]
     with open(os.environ["TEMPLATE"]) as file:
         document = json.load(file)
@@ -125,6 +128,17 @@ def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
     out, err = capsys.readouterr()
     assert "! failed" in out
     assert "error: B: exit status 1; its last words: too slow to measure" in err
+
+
+def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
+    arguments = ("--nosequential", "--b_env=SPEED=50", f"--b_env=INTERRUPT={os.getpid()}")
+    assert ab(*arguments, "--format=json") == 130
+    out, err = capsys.readouterr()
+    (entry,) = json.loads(out)["configurations"]
+    assert entry["verdict"] == "slower"
+    assert len(entry["base_runs"]) == len(entry["new_runs"]) == 6
+    assert err.endswith("error: interrupted\n")
+    assert "the same from the files" in err
 
 
 def test_aa_measures_the_spread_that_compare_takes(ab, tmp_path, capsys):
