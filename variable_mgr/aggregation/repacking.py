@@ -12,6 +12,9 @@ from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
 from cnnbench.variable_mgr.aggregation.static import common_dtype, static_dtypes, static_shapes
 from cnnbench.variable_mgr.gradients import cast
 
+# Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
+MOST_PACKS = 500
+
 
 @dataclass(frozen=True)
 class Repacking:
@@ -27,7 +30,7 @@ class Repacking:
       dtype: of the packs where tensors differ in theirs; None to refuse that.
 
     Raises:
-      FlagError: fewer than one pack.
+      FlagError: fewer packs than 1 or more than `MOST_PACKS`.
     """
 
     packs: int
@@ -35,8 +38,8 @@ class Repacking:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.packs < 1:
-            raise FlagError("gradient_repacking", self.packs, "must be 1 pack or more")
+        if not 1 <= self.packs <= MOST_PACKS:
+            raise FlagError("gradient_repacking", self.packs, f"must be 1 to {MOST_PACKS} packs")
 
     def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
         """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""

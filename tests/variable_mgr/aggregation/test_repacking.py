@@ -65,9 +65,9 @@ def test_two_dtypes_are_refused(cpu_devices):
         Repacking(1, cpu_devices[:1])(tensors)
 
 
-@pytest.mark.parametrize("packs", [0, -1])
-def test_packs_must_be_positive(packs):
-    with pytest.raises(FlagError, match=f"--gradient_repacking={packs}: must be 1 pack or more"):
+@pytest.mark.parametrize("packs", [0, -1, 501])
+def test_packs_are_neither_none_nor_very_many(packs):
+    with pytest.raises(FlagError, match=f"--gradient_repacking={packs}: must be 1 to 500 packs"):
         Repacking(packs, ("a",))
 
 
