@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec, create
@@ -35,6 +37,44 @@ def declared() -> tuple[VariableSpec, ...]:
 @pytest.fixture(scope="session")
 def trainable(declared) -> tuple[VariableSpec, ...]:
     return tuple(v for v in declared if v.trainable)
+
+
+# Operations that wait for their like on other devices.
+TOGETHER = ("CollectiveReduce", "NcclAllReduce")
+
+
+@pytest.fixture(scope="session")
+def needed() -> Callable[[tf.Graph], set[str]]:
+    """needed(graph): names of the operations that the outputs of a traced function need."""
+
+    def names(graph: tf.Graph) -> set[str]:
+        seen: set[str] = set()
+        left = [tensor.op for tensor in graph.outputs]
+        while left:
+            op = left.pop()
+            if op.name not in seen:
+                seen.add(op.name)
+                left += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+        return seen
+
+    return names
+
+
+@pytest.fixture(scope="session")
+def call_whole(needed) -> Callable[..., Any]:
+    """call_whole(function, *arguments): calls a tf.function, no collective of which is unused.
+
+    TensorFlow would prune it and the others would wait for it for ever: that is a failure
+    here, before anything runs.
+    """
+
+    def call(function: Any, *arguments: Any) -> Any:
+        graph = function.get_concrete_function(*arguments).graph
+        together = {op.name for op in graph.get_operations() if op.type in TOGETHER}
+        assert together <= needed(graph)
+        return function(*arguments)
+
+    return call
 
 
 Maker = Callable[..., VariableMgr]

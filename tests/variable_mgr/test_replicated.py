@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
+
+from cnnbench.models.spec import Initializer, VariableSpec
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 
 @pytest.mark.parametrize("towers", [1, 2, 8])
@@ -70,3 +74,43 @@ def test_reads_stay_local(make_manager, trainable, cpu_devices):
     operations = step.get_concrete_function().graph.get_operations()
     for kind in ("ReadVariableOp", "Cast"):
         assert [op.device for op in operations if op.type == kind] == list(cpu_devices[:3])
+
+
+@pytest.mark.parametrize("towers", [1, 3])
+def test_relaxed_defers_sparse_gradients_like_dense_ones(towers, make_manager):
+    """Were slices gathered in the same step, a table would be a step ahead of its network."""
+    declared = (
+        VariableSpec("kernel", (2, 3), Initializer.constant(0.0)),
+        VariableSpec("table", (5, 2), Initializer.constant(0.0)),
+    )
+    manager = make_manager(
+        "replicated", towers, declared, aggregation=AggregationSpec(relaxed=True)
+    )
+
+    @tf.function(autograph=False)
+    def step(value):
+        # Tower t has t + 1 times the value; rows 1, twice, and 4 of the table.
+        pairs = []
+        for tower, device in enumerate(manager.get_devices()):
+            kernel, table = manager.trainable_variables_on_device(tower)
+            with tf.device(device):
+                own = value * (tower + 1)
+                rows = tf.IndexedSlices(tf.fill([3, 2], own), tf.constant([1, 4, 1]))
+                pairs.append([(tf.fill([2, 3], own), kernel), (rows, table)])
+        devices, state = manager.preprocess_device_grads(pairs)
+        for index in range(len(devices)):
+            for gradient, variable in manager.get_gradients_to_apply(index, state):
+                variable.assign_sub(gradient)
+
+    given = [5.0, 70.0, 900.0]
+    mean = sum(range(1, towers + 1)) / towers
+    for number, value in enumerate(given):
+        step(tf.constant(value))
+        # What has been applied are the gradients of the steps before this one.
+        due = mean * sum(given[:number])
+        for tower in range(towers):
+            kernel, table = manager.trainable_variables_on_device(tower)
+            np.testing.assert_allclose(kernel.numpy(), np.full((2, 3), -due), rtol=1e-6)
+            np.testing.assert_allclose(
+                table.numpy()[:, 0], np.array([0, -2, 0, 0, -1]) * due, rtol=1e-6
+            )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -26,23 +28,28 @@ def context_of(devices, **fields):
     return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
 
 
-def run(algorithm, devices, indices, length=37):
-    """Sums of integers at each index, checked against NumPy."""
-    rng = np.random.default_rng(7)
-    values = [rng.integers(-99, 99, size=length).astype(np.float32) for _ in devices]
+@pytest.fixture
+def run(call_whole):
+    """run(algorithm, devices, indices): sums of integers at each index, against NumPy."""
 
-    @tf.function(autograph=False)
-    def step(values):
-        return [algorithm(values, index) for index in indices]
+    def check(algorithm, devices, indices, length=37):
+        rng = np.random.default_rng(7)
+        values = [rng.integers(-99, 99, size=length).astype(np.float32) for _ in devices]
 
-    for sums in step([tf.constant(value) for value in values]):
-        for total in sums:
-            np.testing.assert_array_equal(total, sum(values))
+        @tf.function(autograph=False)
+        def step(values):
+            return [algorithm(values, index) for index in indices]
+
+        for sums in call_whole(step, [tf.constant(value) for value in values]):
+            for total in sums:
+                np.testing.assert_array_equal(total, sum(values))
+
+    return check
 
 
 @pytest.mark.parametrize("between", WITHIN)
 @pytest.mark.parametrize("within", WITHIN)
-def test_every_pair_sums(within, between, cpu_devices):
+def test_every_pair_sums(within, between, cpu_devices, run):
     devices = cpu_devices[:5]
     algorithm = TwoLevel(within, between, context_of(devices), groups_by(devices, (2, 3)), 1)
     run(algorithm, devices, range(3))
@@ -51,13 +58,13 @@ def test_every_pair_sums(within, between, cpu_devices):
 @pytest.mark.parametrize(
     "sizes", [(1, 1), (1, 3), (3, 1), (2, 2, 2), (4, 1, 2), (1, 1, 1, 1), (8,), (7, 1)], ids=str
 )
-def test_groups_of_any_size(sizes, cpu_devices):
+def test_groups_of_any_size(sizes, cpu_devices, run):
     devices = cpu_devices[: sum(sizes)]
     algorithm = TwoLevel("xring", "rechd", context_of(devices), groups_by(devices, sizes), 1)
     run(algorithm, devices, range(2 * max(sizes) + 1))
 
 
-def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices):
+def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices, run):
     devices = cpu_devices[:4]
     groups = [(devices[3], devices[0]), (devices[1], devices[2])]
     algorithm = TwoLevel("copy", "copy", context_of(devices), groups, 1)
@@ -144,13 +151,87 @@ def poison():
 
 
 @pytest.mark.usefixtures("poison")
-def test_what_the_silent_devices_would_compute_is_not_run(cpu_devices):
+def test_what_the_silent_devices_would_compute_is_not_run(cpu_devices, run):
     devices = cpu_devices[:4]
     context, pairs = context_of(devices), groups_by(devices, (2, 2))
     run(TwoLevel("test_poison", "copy", context, pairs, 1), devices, range(4))
     # It is an error where it is used.
     with pytest.raises(tf.errors.InvalidArgumentError):
         run(TwoLevel("test_poison", "copy", context, [devices], 1), devices, [0])
+
+
+class Waiting:
+    """An algorithm with one operation on each device, of which none may be missing."""
+
+    def __init__(self, context):
+        self._devices = context.devices
+
+    def __call__(self, tensors, index):
+        sums = []
+        for device in self._devices:
+            with tf.device(device):
+                sums.append(tf.raw_ops.AddN(inputs=list(tensors), name="together"))
+        return sums
+
+
+class WaitingSaysSo(Waiting):
+    runs_together = True
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.usefixtures("registered")
+def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
+    registry.register("waiting")(WaitingSaysSo if says_so else Waiting)
+    devices = cpu_devices[:5]
+    groups = groups_by(devices, (2, 3))
+    algorithm = TwoLevel("waiting", "xring", context_of(devices), groups, 1)
+
+    @tf.function(autograph=False)
+    def step(values):
+        return [algorithm(values, index) for index in range(3)]
+
+    graph = step.get_concrete_function([tf.TensorSpec([4])] * 5).graph
+    kept = [name for name in needed(graph) if name.startswith("together")]
+    # Three tensors, each on all five devices or on the two that speak.
+    assert len(kept) == 3 * (5 if says_so else 2)
+
+
+def test_running_together_has_a_default(cpu_devices):
+    context = context_of(cpu_devices[:2])
+    assert registry.runs_together(WaitingSaysSo(context)) is True
+    assert registry.runs_together(Waiting(context)) is False
+    assert registry.runs_together(registry.create("collective", context)) is True
+    assert registry.runs_together(registry.create("xring", context)) is False
+    assert registry.runs_together(lambda tensors, index: tensors) is False
+
+
+WAITING = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import tensorflow as tf
+from cnnbench.variable_mgr.all_reduce import ReduceContext
+from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+devices = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4))
+context = ReduceContext(devices=devices, cpu_devices=devices)
+algorithm = TwoLevel("collective", "copy", context, [devices[:2], devices[2:]], 1)
+
+@tf.function(autograph=False)
+def step(values):
+    return [algorithm(values, index) for index in range(3)]
+
+print([float(total) for sums in step([tf.constant(10.0**i) for i in range(4)]) for total in sums])
+"""
+
+
+def test_collectives_within_do_not_wait_for_ever():
+    # A process of its own, which can be ended: a pruned collective makes the others wait.
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == str([1111.0] * 12)
 
 
 def test_each_group_adds_on_the_cpu_of_its_own_process():
@@ -224,7 +305,7 @@ def test_groups_must_hold_every_device_once(cpu_devices):
         TwoLevel("copy", "copy", context_of(devices), [devices[:2]], 1)
 
 
-def test_shards_go_to_the_level_between(cpu_devices):
+def test_shards_go_to_the_level_between(cpu_devices, run):
     devices = cpu_devices[:6]
     groups = groups_by(devices, (2, 2, 2))
     reducer = Reducer(parse_all_reduce_spec("pscpu/psgpu#3"), context_of(devices), groups)
