@@ -1,8 +1,6 @@
-"""All stages together, around every algorithm, against NumPy."""
+"""All stages together; around every algorithm they are in ../all_reduce/test_oracle.py."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
@@ -19,36 +17,12 @@ from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
 SHAPES = ((3, 3, 2, 4), (4,), (4,), (5, 3), (), (0, 2), (96,))
-COMBINATIONS = tuple(
-    AggregationSpec(
-        agg_small_grads_max_bytes=small,
-        agg_small_grads_max_group=2,
-        gradient_repacking=packs,
-        compact_dtype=compact,
-        relaxed=relaxed,
-    )
-    for small, packs, compact, relaxed in itertools.product(
-        (0, 64), (0, 1, 3), (None, "bfloat16"), (False, True)
-    )
-)
 
 
 def context(devices):
     return all_reduce.ReduceContext(
         devices=devices, cpu_devices=devices, cpu_device=None, network_topology="dgx1"
     )
-
-
-def usable(devices):
-    """The algorithms that work between these devices."""
-    names = []
-    for name in all_reduce.names():
-        try:
-            all_reduce.create(name, context(devices))
-        except ValueError:
-            continue
-        names.append(name)
-    return names
 
 
 def reducer(name, devices):
@@ -63,39 +37,6 @@ def aggregation(stages, reduce, towers, shapes=SHAPES):
         return run_through(stages, tensors, reduce)
 
     return step
-
-
-def integers(towers, step, shapes=SHAPES):
-    """Gradients by tower whose sums over 8 towers bfloat16 can hold."""
-    rng = np.random.default_rng(step)
-    return [
-        [rng.integers(-16, 17, size=shape).astype(np.float32) for shape in shapes]
-        for _ in range(towers)
-    ]
-
-
-def means(values, scale):
-    factor = np.float32(1 if scale is None else scale)
-    return [sum(columns) * factor for columns in zip(*values, strict=True)]
-
-
-@pytest.mark.parametrize("number", range(len(COMBINATIONS)))
-@pytest.mark.parametrize("towers", [1, 2, 3, 4, 8])
-def test_every_tower_gets_the_exact_mean(towers, number, cpu_devices):
-    spec, devices = COMBINATIONS[number], cpu_devices[:towers]
-    names = ["copy"] if towers == 1 else usable(devices)
-    # Algorithms take turns, so that each meets every stage but not every combination.
-    reduce = reducer(names[(number + towers) % len(names)], devices)
-    scale = None if towers == 1 or number % 3 == 0 else 1 / towers
-    step = aggregation(make_stages(spec, devices, scale), reduce, towers)
-    due = [np.zeros(shape, np.float32) for shape in SHAPES]
-    for values in (integers(towers, 1), integers(towers, 2)):
-        result = step([[tf.constant(v) for v in own] for own in values])
-        due, now = means(values, scale), due
-        for own in result:
-            for tensor, mean in zip(own, now if spec.relaxed else due, strict=True):
-                assert tensor.dtype == tf.float32
-                np.testing.assert_array_equal(tensor, mean)
 
 
 def test_stages_are_in_the_one_order(cpu_devices):

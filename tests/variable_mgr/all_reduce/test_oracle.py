@@ -1,8 +1,13 @@
-"""Every algorithm of the registry against NumPy's sum; new ones are picked up by themselves."""
+"""Every algorithm of the registry against NumPy's sum; new ones are picked up by themselves.
+
+Algorithms alone are tried at every number of devices, in every dtype. With the stages
+around them (`STAGES`) the product is thinned out: see `staged_cases`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +15,8 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
@@ -29,6 +36,24 @@ TWO_LEVEL = (
     "copy/xring#2",
     "copy:1K:pscpu#2:64K:xring",
 )
+# What shall be around the algorithms, and the dtypes of gradients that it takes at once.
+# Small are the gradients of 2 elements, and of so many as there are devices.
+SMALL = {"agg_small_grads_max_bytes": 40, "agg_small_grads_max_group": 3}
+STAGES: dict[str, tuple[dict[str, Any], tuple[tf.DType, ...]]] = {
+    "off": ({}, (tf.float32, tf.bfloat16)),
+    "small": (SMALL, (tf.float32, tf.float16)),
+    "1-pack": ({"gradient_repacking": 1}, (tf.float32,)),
+    "3-packs": ({"gradient_repacking": 3}, (tf.float32,)),
+    "3-packs-of-bfloat16": ({"gradient_repacking": 3}, (tf.bfloat16,)),
+    "bfloat16": ({"compact_dtype": "bfloat16"}, (tf.float32, tf.bfloat16)),
+    "float16": ({"compact_dtype": "float16"}, (tf.float32, tf.float16)),
+    "relaxed": ({"relaxed": True}, (tf.float32, tf.bfloat16)),
+    "everything": (
+        {**SMALL, "gradient_repacking": 3, "compact_dtype": "bfloat16", "relaxed": True},
+        (tf.float32, tf.bfloat16),
+    ),
+}
+STAGED = (*NAMES, "collective/rechd", "copy:1K:pscpu#2:64K:xring")
 
 
 def reducer(spec: str, count: int, share_memory: bool = True) -> Reducer:
@@ -66,11 +91,13 @@ def cases(specs: Iterable[str], counts: Iterable[int]) -> list[object]:
     return result
 
 
-def inputs(count: int, dtypes: tuple[tf.DType, ...]) -> list[list[np.ndarray]]:
+def inputs(
+    count: int, dtypes: tuple[tf.DType, ...], long: tuple[tuple[int, ...], ...] = LONG
+) -> list[list[np.ndarray]]:
     """Integers by tower and tensor, small enough for sums to be exact in every dtype."""
     rng = np.random.default_rng(count)
     shapes = [(length,) for length in sorted({0, 1, 2, count - 1, count, count + 1})]
-    shapes += [(), (3, 5, 7), *LONG]
+    shapes += [(), (3, 5, 7), *long]
     return [
         [
             rng.integers(-15, 16, size=shape).astype(dtype.as_numpy_dtype)
@@ -81,33 +108,122 @@ def inputs(count: int, dtypes: tuple[tf.DType, ...]) -> list[list[np.ndarray]]:
     ]
 
 
-def reduce_all(
-    spec: str, count: int, values: list[list[np.ndarray]], share_memory: bool
-) -> list[list[tf.Tensor]]:
-    step = tf.function(reducer(spec, count, share_memory), autograph=False)
-    return step([[tf.constant(value) for value in tower] for tower in values])
+@pytest.fixture
+def reduce_all(call_whole) -> Callable[..., list[list[tf.Tensor]]]:
+    def call(
+        spec: str, count: int, values: list[list[np.ndarray]], share_memory: bool
+    ) -> list[list[tf.Tensor]]:
+        step = tf.function(reducer(spec, count, share_memory), autograph=False)
+        return call_whole(step, [[tf.constant(value) for value in tower] for tower in values])
+
+    return call
 
 
-def check(spec: str, count: int, dtypes: tuple[tf.DType, ...], share_memory: bool = True) -> None:
-    values = inputs(count, dtypes)
-    sums = reduce_all(spec, count, values, share_memory)
-    assert len(sums) == count
-    for number, column in enumerate(zip(*values, strict=True)):
-        expected = np.sum([value.astype(np.int64) for value in column], axis=0)
-        for device, per_device in enumerate(sums):
-            total = per_device[number].numpy()
-            where = f"{column[0].dtype} {column[0].shape} on device {device}"
-            assert total.dtype == column[0].dtype, where
-            np.testing.assert_array_equal(total.astype(np.int64), expected, where, strict=True)
+@pytest.fixture
+def check(reduce_all) -> Callable[..., None]:
+    """check(spec, count, dtypes, share_memory=True): every device gets the exact sum."""
+
+    def sums_are_exact(
+        spec: str, count: int, dtypes: tuple[tf.DType, ...], share_memory: bool = True
+    ) -> None:
+        values = inputs(count, dtypes)
+        sums = reduce_all(spec, count, values, share_memory)
+        assert len(sums) == count
+        for number, column in enumerate(zip(*values, strict=True)):
+            expected = exact_sum(column)
+            for device, per_device in enumerate(sums):
+                total = per_device[number].numpy()
+                where = f"{column[0].dtype} {column[0].shape} on device {device}"
+                assert total.dtype == column[0].dtype, where
+                np.testing.assert_array_equal(total.astype(np.int64), expected, where, strict=True)
+
+    return sums_are_exact
+
+
+def exact_sum(column: Iterable[np.ndarray]) -> np.ndarray:
+    return np.sum([value.astype(np.int64) for value in column], axis=0)
 
 
 @pytest.mark.parametrize(("spec", "count"), cases(NAMES, COUNTS))
-def test_every_device_gets_the_exact_sum(spec, count):
+def test_every_device_gets_the_exact_sum(spec, count, check):
     check(spec, count, DTYPES)
 
 
+def staged_cases() -> list[object]:
+    """Specs with stages, numbers of devices, reductions and memories.
+
+    Not their whole product, which is 2,000 cases. Every pair of an algorithm and stages is
+    there with an even and with an odd number of devices, one with the mean and one with
+    the sum, and with one shared and one separate memory; every pair of an algorithm
+    and a number of devices; and one device with all stages.
+    """
+    result = []
+    working = [spec for spec in STAGED if refusal(spec, 8) is None]
+    for row, spec in enumerate(working):
+        for column, stages in enumerate(STAGES):
+            k = row + column
+            even, odd = (2, 4, 8)[k % 3], (3, 5, 7)[(k + row // 3) % 3]
+            reductions = ("mean", "sum") if k % 2 else ("sum", "mean")
+            share = (row + column // 2) % 2 == 0
+            result.append((spec, stages, even, reductions[0], share))
+            result.append((spec, stages, odd, reductions[1], not share))
+    for number in range(max(len(working), len(STAGES))):
+        stages = tuple(STAGES)[number % len(STAGES)]
+        result.append((working[number % len(working)], stages, 1, "mean", True))
+    return [pytest.param(*case, id="-".join(map(str, case[:4]))) for case in result]
+
+
+@pytest.mark.parametrize(("spec", "stages", "count", "reduction", "share_memory"), staged_cases())
+def test_every_device_gets_the_exact_result_through_all_stages(
+    spec, stages, count, reduction, share_memory, call_whole
+):
+    options, dtypes = STAGES[stages]
+    aggregation = AggregationSpec(**options)
+    scale = None if reduction == "sum" or count == 1 else 1 / count
+    made = make_stages(aggregation, DEVICES[:count], scale)
+    reduce = reducer(spec, count, share_memory)
+
+    @tf.function(autograph=False)
+    def step(tensors):
+        return run_through(made, tensors, reduce)
+
+    first = inputs(count, dtypes, LONG[:1])
+    second = [[value[::-1] * 2 if value.ndim else value * 2 for value in own] for own in first]
+    # Zeros are what a relaxed first step hands out.
+    zeros = [[value * 0 for value in own] for own in first]
+    calls = [(first, zeros), (second, first)] if aggregation.relaxed else [(first, first)]
+    for given, due in calls:
+        results = call_whole(step, [[tf.constant(value) for value in own] for own in given])
+        assert len(results) == count
+        for number, column in enumerate(zip(*due, strict=True)):
+            dtype = np.float32 if aggregation.compact_dtype else column[0].dtype
+            expected = exact_sum(column).astype(dtype)
+            if scale is not None:
+                # One rounding of the exact sum; none if `count` is a power of two.
+                expected = expected * np.asarray(scale, dtype)
+            for device, own in enumerate(results):
+                result = own[number].numpy()
+                where = f"{column[0].dtype} {column[0].shape} on device {device}"
+                assert result.dtype == expected.dtype, where
+                np.testing.assert_array_equal(result, expected, where, strict=True)
+
+
+def test_every_algorithm_meets_all_stages_and_numbers_of_devices():
+    working = [spec for spec in STAGED if refusal(spec, 8) is None]
+    met = [case.values for case in staged_cases()]
+    for spec in working:
+        own = [case for case in met if case[0] == spec]
+        assert {count for _, _, count, _, _ in own} == set(COUNTS)
+        for stages in STAGES:
+            here = [case[2:] for case in own if case[1] == stages and case[2] > 1]
+            assert sorted(count % 2 for count, _, _ in here) == [0, 1]
+            assert sorted(reduction for _, reduction, _ in here) == ["mean", "sum"]
+            assert sorted(share for _, _, share in here) == [False, True]
+    assert {stages for _, stages, count, _, _ in met if count == 1} == set(STAGES)
+
+
 @pytest.mark.parametrize(("spec", "count"), cases(SHARDED, (3, 8)) + cases(TWO_LEVEL, (2, 5)))
-def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count):
+def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count, check):
     check(spec, count, DTYPES[:2])
 
 
@@ -117,12 +233,12 @@ def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count):
     + cases(SHARDED, (3, 8))
     + cases(TWO_LEVEL, (5,)),
 )
-def test_devices_with_memories_of_their_own_get_the_exact_sum(spec, count):
+def test_devices_with_memories_of_their_own_get_the_exact_sum(spec, count, check):
     check(spec, count, DTYPES[:1], share_memory=False)
 
 
 @pytest.mark.parametrize(("spec", "count"), cases((*NAMES, *SHARDED), (5,)))
-def test_devices_agree_to_the_last_bit(spec, count):
+def test_devices_agree_to_the_last_bit(spec, count, reduce_all):
     rng = np.random.default_rng(5)
     values = [[rng.standard_normal(LONG[0]).astype(np.float32)] for _ in range(count)]
     sums = [total.numpy() for (total,) in reduce_all(spec, count, values, share_memory=False)]
