@@ -25,8 +25,8 @@ names the last commit before and the first after each. docs/history.md explains 
 
   --metric=NAME          throughput, images_per_sec, total_images_per_sec, step_seconds, mfu,
                          achieved_flops_per_sec, peak_memory_bytes, startup_seconds,
-                         images_per_sec_jitter, input_wait_fraction, top_1, top_5 or final_loss
-                         [throughput]
+                         joules_per_image, images_per_sec_jitter, input_wait_fraction, top_1,
+                         top_5 or final_loss [throughput]
   --by=NAME              what a point is: commit (--result_label=commit=..., else cnnbench's own
                          commit, else the day), day, run, or a label or fact of the records
                          [commit]
@@ -49,7 +49,7 @@ skipped; 2 wrong use; 4 a file could not be written.
 
 _METRICS = (
     *("throughput", "images_per_sec", "total_images_per_sec", "step_seconds", "mfu"),
-    *("achieved_flops_per_sec", "peak_memory_bytes", "startup_seconds"),
+    *("achieved_flops_per_sec", "peak_memory_bytes", "startup_seconds", "joules_per_image"),
     *("images_per_sec_jitter", "input_wait_fraction", "top_1", "top_5", "final_loss"),
 )
 

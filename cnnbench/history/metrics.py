@@ -60,6 +60,14 @@ METRICS: dict[str, Metric] = {
         _metric("achieved_flops_per_sec", "FLOP/s"),
         _metric("peak_memory_bytes", "bytes", higher=False, threshold=0.05),
         _metric("startup_seconds", "s", higher=False, threshold=0.2),
+        Metric(
+            name="joules_per_image",
+            unit="J",
+            higher_is_better=False,
+            relative=True,
+            threshold=0.03,
+            value=lambda record: record.summary().joules_per_image,
+        ),
         _metric("images_per_sec_jitter", "images/sec", higher=False, relative=False, threshold=0),
         _metric("input_wait_fraction", "share", higher=False, relative=False, threshold=0.02),
         _metric("top_1", "share", relative=False, threshold=0.005),
@@ -69,4 +77,4 @@ METRICS: dict[str, Metric] = {
 }
 """By name. Values are those that bounds of sweeps are about (`cnnbench.sweep.metrics`);
 throughput is what `cnnbench compare` judges, and thresholds are those of its policy where it
-has one."""
+has one. Energy is no bound of sweeps."""

@@ -12,6 +12,7 @@ from cnnbench.comparison.configuration import labels
 from cnnbench.history.entry import Entry
 from cnnbench.history.index import start
 from cnnbench.history.metrics import Metric
+from cnnbench.report.counted import counted
 from cnnbench.sorting import natural_key
 from cnnbench.statistics import median
 
@@ -217,10 +218,8 @@ def _machine_names(entries: Iterable[Entry]) -> dict[str, str]:
 
 def _machine_name(facts: Mapping[str, str]) -> str:
     gpus = facts.get("gpu_names")
-    if gpus:
-        with_counts = _counted(gpus)
-        if with_counts:
-            return with_counts
+    if gpus and _names(gpus):
+        return _names(gpus)
     name = facts.get("cpu_model", "unknown machine")
     cpus = facts.get("usable_cpus")
     limit = facts.get("cgroup_cpu_limit")
@@ -228,16 +227,10 @@ def _machine_name(facts: Mapping[str, str]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _counted(text: str) -> str:
+def _names(text: str) -> str:
+    """The items of a JSON list, like ones counted; other text as it is."""
     try:
         names = json.loads(text)
     except ValueError:
         return text
-    if not isinstance(names, list):
-        return text
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[str(name)] = counts.get(str(name), 0) + 1
-    return ", ".join(
-        f"{number} x {name}" if number > 1 else name for name, number in counts.items()
-    )
+    return counted(names) if isinstance(names, list) else text

@@ -8,9 +8,11 @@ from typing import Any
 from cnnbench import __version__
 from cnnbench.comparison.reasons import count
 from cnnbench.comparison.render import words as said
+from cnnbench.report.counted import counted
 from cnnbench.report.document import Report, figure
 from cnnbench.report.material import Material, time_text
 from cnnbench.report.sections import SECTIONS
+from cnnbench.report.sections.conditions import disturbed
 from cnnbench.report.sections.environment import text
 
 _MACHINE = ("gpu_names", "cpu_model")
@@ -69,6 +71,10 @@ def _figures(material: Material) -> Iterable[tuple[str, str]]:
         if machines:
             yield "machine", machines
             break
+    marked, looked = disturbed(material)
+    if looked:
+        remarks = f"{marked} of {looked} processes were disturbed"
+        yield "conditions", remarks if marked else "nothing disturbed the measurements"
     versions = _values(environments, "tensorflow_version")
     if versions:
         yield "TensorFlow", versions
@@ -89,8 +95,12 @@ def _figures(material: Material) -> Iterable[tuple[str, str]]:
         yield "skipped", f"{found}, {defects} of them faulty"
 
 
+def _fact(value: Any) -> str:
+    return counted(value) if isinstance(value, list) else text(value)
+
+
 def _values(environments: list[Any], name: str) -> str:
-    seen = dict.fromkeys(text(facts[name]) for facts in environments if name in facts)
+    seen = dict.fromkeys(_fact(facts[name]) for facts in environments if name in facts)
     values = [value for value in seen if value]
     return "; ".join(values[:_MANY]) + (
         f" and {len(values) - _MANY} more" if len(values) > _MANY else ""

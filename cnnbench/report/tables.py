@@ -160,6 +160,7 @@ def _configuration(one: Configured, efficiency: float | None) -> dict[str, Any]:
         **_statistics("peak_memory_bytes", one.memory),
         "startup_seconds": one.startup.median,
         "top_1": one.accuracy.median,
+        "joules_per_image": one.sample(lambda r: r.summary().joules_per_image).median,
         "input_wait_fraction": one.sample(lambda r: r.summary().input_wait_fraction).median,
     }
 

@@ -12,6 +12,8 @@ from cnnbench.allreduce.ways import Packing
 from cnnbench.params import Params
 from cnnbench.record import (
     Batch,
+    ConditionNote,
+    Conditions,
     ErrorInfo,
     Evaluation,
     Measured,
@@ -162,8 +164,17 @@ def runs():
 @pytest.fixture
 def everything(runs):
     """Material with something for every section of a report."""
+    noisy = Conditions(
+        before={"other_cpus": 0.5},
+        during={"other_cpus": 1.5, "steal_fraction": 0.25, "load_average": 3.0},
+        notes=(
+            ConditionNote(id="load", when="during", text="others kept 1.5 CPUs", advice="stop"),
+        ),
+    )
+    quiet = Conditions(before={}, during={"other_cpus": 0.1, "steal_fraction": 0.0})
     good = [
-        *runs.of(100, 101, 99, 100.5, 99.5, 102),
+        *runs.of(100, 101, 99, 100.5, 99.5, conditions=quiet),
+        *runs.of(102, conditions=noisy),
         *runs.of(180, 181, devices=2, flags={"variable_update": "replicated"}),
         *runs.of(320, devices=4, flags={"variable_update": "replicated"}),
         *runs.of(

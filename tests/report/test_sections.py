@@ -42,7 +42,7 @@ def report(everything):
 def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
     assert [one.key for one in report.sections] == [
         *("problems", "baseline", "throughput", "scaling", "mfu", "memory", "accuracy"),
-        *("warmup", "steps", "allreduce", "environment", "runs"),
+        *("warmup", "steps", "allreduce", "conditions", "environment", "runs"),
     ]
     bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
     lean = build(gather(Sources(runs=(bare,))))
@@ -139,6 +139,16 @@ def test_reductions(report, everything):
     curve = next(chart for chart in charts(report) if "bus bandwidth" in chart.title)
     assert {one.name for one in curve.series if not one.reference} == {"xring", "pscpu"}
     assert isinstance(everything.allreduces[0], AllReduceRecord)
+
+
+def test_conditions(report):
+    (remark,) = rows(report, "conditions")
+    assert remark["condition"] == "other processes use the CPUs"
+    assert remark["processes"] == "1 of 6"
+    first = rows(report, "conditions", 1)[0]
+    assert first["CPUs used by others, median"] == "0.10"
+    assert (first["at most"], first["stolen by the hypervisor, at most"]) == ("1.50", "25.0 %")
+    assert ("conditions", "1 of 6 processes were disturbed") in report.figures
 
 
 def test_environment_is_hoisted_where_alike(report):

@@ -11,6 +11,7 @@ from cnnbench.report.sections import (
     allreduce,
     baseline,
     commands,
+    conditions,
     efficiency,
     environment,
     failures,
@@ -32,6 +33,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     warmup.section,
     steps.section,
     allreduce.section,
+    conditions.section,
     environment.section,
     commands.section,
 )

@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("peak, GFLOP/s", number=True),
     Column("GFLOP per image", number=True),
     Column("parameters", number=True),
+    Column("joules per image", number=True),
     Column("where the peak comes from", prose=True),
 )
 
@@ -54,7 +55,8 @@ def section(material: Material) -> Section | None:
         Text(
             text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and "
             "affine layers that training an image needs (inference: the forward pass), times "
-            "images/sec at the mean step, over what all devices of the job could do."
+            "images/sec at the mean step, over what all devices of the job could do. Energy is "
+            "that of processors and GPUs over the timed loop, where counters can be read."
         )
     ]
     if charts:
@@ -96,5 +98,6 @@ def _row(one: Configured) -> tuple[Cell, ...]:
             None if model is None else model.parameters,
             None if model is None else f"{model.parameters:,}",
         ),
+        number(one.sample(lambda record: record.summary().joules_per_image).median),
         words("; ".join(sorted(source for source in sources if source))),
     )
