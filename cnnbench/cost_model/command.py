@@ -72,6 +72,7 @@ def main(given: Mapping[str, Any], explicit: Collection[str]) -> int:
     flags = {name: value for name, value in given.items() if name in explicit}
     own = {spec.name for spec in PREDICT_FLAGS}
     params = PredictParams(**{name: value for name, value in flags.items() if name in own})
+    _check_companions(flags)
     device_counts = parse_device_counts(params.devices)
     output.prepare(flags.get("result_json"), flags.get("result_csv"))
     if params.plot is not None:
@@ -98,6 +99,21 @@ def main(given: Mapping[str, Any], explicit: Collection[str]) -> int:
     except OSError as error:
         raise BenchmarkError(f"the results could not be written: {error}") from error
     return ExitCode.OK
+
+
+# Flags that change nothing without one of others.
+_COMPANIONS = {
+    "devices_per_node": ("inter_link",),
+    "plot_devices": ("plot",),
+    "batch_size": ("step_seconds", "record"),
+}
+
+
+def _check_companions(flags: Mapping[str, Any]) -> None:
+    for name, others in _COMPANIONS.items():
+        if name in flags and not any(flags.get(other) is not None for other in others):
+            needed = " or ".join(f"--{other}" for other in others)
+            raise FlagError(name, flags[name], f"changes nothing without {needed}")
 
 
 def _source(params: PredictParams, flags: Mapping[str, Any]) -> _Source:

@@ -201,6 +201,12 @@ def test_rows_are_appended_to_a_table(capsys, tmp_path):
         ({"link": "hdr", "result_json": "/"}, "--result_json=/: is a folder"),
         ({"link": "hdr", "result_csv": "/nowhere/x.csv"}, "--result_csv=/nowhere/x.csv: "),
         ({"link": "hdr", "record": "/nowhere"}, "--record=/nowhere: No such file"),
+        ({"link": "hdr", "devices_per_node": 4}, "--devices_per_node=4: changes nothing without"),
+        ({"link": "hdr", "plot_devices": 4}, "--plot_devices=4: changes nothing without --plot"),
+        (
+            {"link": "hdr", "batch_size": 4},
+            "--batch_size=4: changes nothing without --step_seconds or --record",
+        ),
         ({"link": "hdr", "points": "x"}, "--link=hdr: has no meaning beside --points"),
         ({"points": "/nowhere"}, "--points=/nowhere: cannot be read: No such file"),
         (
