@@ -158,8 +158,17 @@ def specs() -> list[str]:
     """Every algorithm alone, sharded, in pairs and by size, and its fewest devices."""
     alone = [name for name in all_reduce.names() if name != "nccl"]
     sharded = ["xring#2", "pscpu#2", "psgpu#2", "collective#2"]
-    pairs = ["copy/xring", "pscpu/pscpu", "xring/rechd", "tree/collective", "pscpu/xring#2"]
-    return [*alone, *sharded, *pairs, "pscpu:4:xring", "copy:1:rechd:1K:pscpu#2"]
+    # Each is once the first level and once the second.
+    pairs = map("/".join, zip(alone, [*alone[3:], *alone[:3]], strict=True))
+    return [
+        *alone,
+        *sharded,
+        *pairs,
+        "pscpu/pscpu",
+        "pscpu/xring#2",
+        "pscpu:4:xring",
+        "copy:1:rechd:1K:pscpu#2",
+    ]
 
 
 @pytest.mark.parametrize("devices", [2, 3, 8])
