@@ -21,7 +21,7 @@ from cnnbench.learning_rate import make_schedule
 from cnnbench.measurements import Measurements
 from cnnbench.native_log import without_chatter
 from cnnbench.params import Params, validate
-from cnnbench.params.variable_update import ALL_REDUCING
+from cnnbench.params.variable_update import running_all_reduce
 from cnnbench.plan import Plan, make_plan
 from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
@@ -331,9 +331,9 @@ class BenchmarkCNN:
             (self._messages.warning if is_warning else self._messages.notice)(text)
 
     def _all_reduce(self) -> tuple[str, ...]:
-        if self.params.variable_update not in ALL_REDUCING:
-            return ()
-        return tuple(map(str, self.plan.aggregation.algorithms.ranges))
+        """What reduces gradients; the header prints what was asked for."""
+        spec = running_all_reduce(self.params)
+        return () if spec is None else tuple(map(str, spec.ranges))
 
     def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
         params, plan = self.params, self.plan

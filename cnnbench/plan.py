@@ -19,7 +19,7 @@ from cnnbench.params import Params
 from cnnbench.precision import COMPUTE_DTYPES
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single
 from cnnbench.warm_up import WarmUp
 
 DEFAULT_NUM_BATCHES = 100
@@ -203,9 +203,13 @@ def _least_warmup(params: Params) -> int:
 
 def _aggregation(params: Params) -> AggregationSpec:
     text = params.all_reduce_spec
+    asked = parse_all_reduce_spec(text, all_reduce.names()) if text else None
+    if params.eval or params.forward_only:
+        # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
+        return AggregationSpec(all_reduce=asked and single("copy"))
     compact = params.compact_gradient_transfer and params.precision != "fp32"
     return AggregationSpec(
-        all_reduce=parse_all_reduce_spec(text, all_reduce.names()) if text else None,
+        all_reduce=asked,
         hierarchical_copy=params.hierarchical_copy,
         network_topology=params.network_topology,
         gradient_repacking=params.gradient_repacking,

@@ -305,3 +305,45 @@ def test_the_seed_decides_the_losses() -> None:
     other, _ = run(tf_random_seed=99)
     assert first.losses == pytest.approx(again.losses, rel=1e-5)
     assert first.losses[0] != pytest.approx(other.losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reduced"),
+    [
+        ({}, ("copy",)),
+        ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",)),
+        ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",)),
+        ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, ()),
+        ({"all_reduce_spec": "nccl", "forward_only": True}, ()),
+        ({"variable_update": "independent"}, ()),
+        (
+            {
+                "variable_update": "distributed_all_reduce",
+                "all_reduce_spec": "copy:2048:xring/tree",
+            },
+            ("copy:2K", "xring"),
+        ),
+    ],
+)
+def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
+    flags: dict[str, object], reduced: tuple[str, ...]
+) -> None:
+    record, lines = run(**{"variable_update": "replicated", "num_gpus": 2, **flags})
+    assert record.placement.all_reduce == reduced
+    assert record.config["all_reduce_spec"] == flags.get("all_reduce_spec")
+    if flags.get("variable_update") != "independent":
+        assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
+
+
+def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    for mode, spec in (("replicated", "nccl"), ("distributed_all_reduce", "copy#3")):
+        record, _ = run(
+            train_dir=str(tmp_path),
+            eval=True,
+            variable_update=mode,
+            all_reduce_spec=spec,
+            num_gpus=2,
+        )
+        assert record.status == "ok"
+        assert record.placement.all_reduce == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.all_reduce.spec import missing
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
@@ -21,7 +21,5 @@ class DistributedAllReduceVariableMgr(ReplicatedVariableMgr):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.aggregation.all_reduce is None:
-            raise FlagError(
-                "variable_update", spec.variable_update, "needs --all_reduce_spec, such as xring"
-            )
+            raise missing(spec.variable_update)
         super().__init__(spec, variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from cnnbench.allreduce.ways import Packing, Way, parse_packings, parse_peers, p
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.params import Params, validate
 from cnnbench.params.allreduce import AllReduceParams
+from cnnbench.params.local_devices import check_on_local_devices
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
 DEFAULT_SIZES = "1K:64M:x4"
@@ -62,11 +64,20 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
+    specs = parse_specs(params.all_reduce_spec)
+    for spec, count in itertools.product(specs or (), counts):
+        check_on_local_devices(
+            spec,
+            count,
+            params.device,
+            network_topology=params.network_topology,
+            group_size=params.all_reduce_group_size,
+        )
     return Plan(
         workloads=_workloads(params),
         counts=counts,
         dtype=params.dtype,
-        specs=parse_specs(params.all_reduce_spec),
+        specs=specs,
         packings=parse_packings(params),
         peers=parse_peers(params.peers, peers.NAMES),
         length=_length(params, explicit),

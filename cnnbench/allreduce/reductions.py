@@ -45,11 +45,10 @@ class Place:
     @property
     def context(self) -> ReduceContext:
         """What algorithms are told."""
-        cpus = tuple(device for device in self.devices if "/device:CPU:" in device)
-        return ReduceContext(
-            devices=self.devices,
-            cpu_devices=cpus or (self.cpu,),
-            cpu_device=self.cpu if self.add_on_cpu else None,
+        return ReduceContext.of_towers(
+            self.devices,
+            self.cpu,
+            add_on_cpu=self.add_on_cpu,
             network_topology=self.network_topology,
             share_memory=self.share_memory,
         )
@@ -76,7 +75,7 @@ def factory(way: Way, place: Place) -> Callable[[], Reduction]:
         return lambda: reduction
     spec = way.spec or single("copy")
     place.reducer(spec)
-    aggregation = way.aggregation(place.network_topology, place.group_size)
+    aggregation = way.aggregation()
 
     def make() -> Reduction:
         stages = make_stages(aggregation, place.devices, None)

@@ -68,18 +68,16 @@ class Way:
     def __str__(self) -> str:
         return self.peer or str(self.spec)
 
-    def aggregation(self, network_topology: str, group_size: int) -> AggregationSpec:
-        """The same for `cnnbench.variable_mgr`."""
+    def aggregation(self) -> AggregationSpec:
+        """The stages around the algorithm, for `cnnbench.variable_mgr`."""
         return AggregationSpec(
             all_reduce=self.spec,
-            network_topology=network_topology,
             gradient_repacking=self.packing.gradient_repacking,
             compact_dtype=self.packing.compact_dtype,
             agg_small_grads_max_bytes=self.packing.agg_small_grads_max_bytes,
             agg_small_grads_max_group=self.packing.agg_small_grads_max_group,
             allreduce_merge_scope=self.packing.allreduce_merge_scope,
             relaxed=self.packing.variable_consistency == "relaxed",
-            group_size=group_size,
         )
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag
-from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+from cnnbench.params.local_devices import check_on_local_devices, local_groups
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce.spec import (
+    AllReduceSpec,
+    missing,
+    parse_all_reduce_spec,
+    single,
+)
 
 if TYPE_CHECKING:
     from cnnbench.params.params import Params
@@ -40,8 +47,9 @@ class VariableUpdateParams:
     )
     local_parameter_device: str = flag(
         "gpu",
-        "Where parameter_server keeps the variables and replicated reduces the gradients: "
-        "on the compute devices (gpu, whatever --device is) or on the host (cpu).",
+        "Where parameter_server keeps the variables, and where copy, the all-reduce of replicated "
+        "without --all_reduce_spec, adds gradients: on the compute devices (gpu, whatever --device "
+        "is) or on the host (cpu). No other algorithm heeds it.",
         choices=("cpu", "gpu"),
         lower=True,
     )
@@ -92,8 +100,8 @@ class VariableUpdateParams:
     )
     gradient_repacking: int = flag(
         0,
-        "Join all gradients and split them into so many equal packs before reducing them; 0 for "
-        "no packing.",
+        "Join all gradients and split them into so many equal packs before reducing them, at most "
+        "500; 0 for no packing.",
         minimum=0,
     )
     compact_gradient_transfer: bool = flag(
@@ -105,7 +113,10 @@ class VariableUpdateParams:
     )
     agg_small_grads_max_group: int = flag(10, "Most small gradients to join into one.", minimum=1)
     allreduce_merge_scope: int = flag(
-        1, "Gradients that share one name scope, which lets TensorFlow merge them.", minimum=1
+        1,
+        "Consecutive gradients whose reductions share a name scope in profiles. Each is still "
+        "reduced by itself; --gradient_repacking and --agg_small_grads_max_bytes join them.",
+        minimum=1,
     )
     sparse_to_dense_grads: bool = flag(
         False,
@@ -117,28 +128,45 @@ class VariableUpdateParams:
     )
 
 
+def reduces(params: Params) -> bool:
+    """Whether gradients go through an all-reduce."""
+    trains = not (params.eval or params.forward_only)
+    return trains and params.variable_update in ALL_REDUCING and params.num_gpus > 1
+
+
+def running_all_reduce(params: Params) -> AllReduceSpec | None:
+    """What reduces gradients, without levels that have nothing to reduce.
+
+    Args:
+      params: validated parameters.
+
+    Returns:
+      None where nothing is reduced.
+    """
+    if not reduces(params):
+        return None
+    asked = AggregationSpec(
+        all_reduce=parse_all_reduce_spec(params.all_reduce_spec)
+        if params.all_reduce_spec
+        else None,
+        hierarchical_copy=params.hierarchical_copy,
+    ).algorithms
+    return asked.running(local_groups(params.num_gpus, params.all_reduce_group_size))
+
+
 def check(params: Params) -> None:
     """Checks the all-reduce spec and what goes with it.
 
     Raises:
-      FlagError: a malformed spec, one that the mode cannot take, or a topology that
-        does not fit the devices.
+      FlagError: a malformed spec, one that the mode or the devices cannot take, or a
+        topology that does not fit the devices.
     """
     mode, text = params.variable_update, params.all_reduce_spec
     if mode == "distributed_all_reduce" and not text:
-        raise FlagError(
-            "variable_update", mode, "needs --all_reduce_spec, such as --all_reduce_spec=xring"
-        )
-    if (
-        params.network_topology == "gcp_v100"
-        and params.hierarchical_copy
-        and params.num_gpus != 8
-        and mode in ALL_REDUCING
-    ):
-        raise FlagError(
-            "network_topology", "gcp_v100", f"is for 8 devices, not --num_gpus={params.num_gpus}"
-        )
+        raise missing(mode)
     if text is None:
+        if reduces(params) and params.hierarchical_copy:
+            _check_topology(params)
         return
     spec = parse_all_reduce_spec(text)
     if mode == "replicated" and len(spec.ranges) > 1:
@@ -148,6 +176,24 @@ def check(params: Params) -> None:
             "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
             "replicated takes one algorithm",
         )
-    for index, part in enumerate(spec.ranges):
-        if part.algorithm.shards > params.num_gpus and mode in ALL_REDUCING:
-            raise spec.error(index, f"has more shards than --num_gpus={params.num_gpus}")
+    if reduces(params):
+        _check_devices(params, spec)
+
+
+def _check_devices(params: Params, spec: AllReduceSpec) -> None:
+    check_on_local_devices(
+        spec,
+        params.num_gpus,
+        params.device,
+        network_topology=params.network_topology,
+        group_size=params.all_reduce_group_size,
+    )
+
+
+def _check_topology(params: Params) -> None:
+    # Nobody has written a spec that an error could point into.
+    try:
+        _check_devices(params, single("hierarchical_copy"))
+    except FlagError as error:
+        reason = error.reason.partition(": ")[2]
+        raise FlagError("network_topology", params.network_topology, reason) from error

@@ -44,10 +44,10 @@ class Aggregator:
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         self._reduce = Reducer(
             options.algorithms,
-            ReduceContext(
-                devices=spec.devices,
-                cpu_devices=_cpus(spec),
-                cpu_device=spec.cpu_device if spec.parameter_device == "cpu" else None,
+            ReduceContext.of_towers(
+                spec.devices,
+                spec.cpu_device,
+                add_on_cpu=spec.parameter_device == "cpu",
                 network_topology=options.network_topology,
                 share_memory=options.share_memory,
             ),
@@ -91,9 +91,3 @@ class Aggregator:
             [(totals[id(column)][t], column.variables[t]) for column in columns]
             for t in range(len(self._devices))
         ]
-
-
-def _cpus(spec: VariableMgrSpec) -> tuple[str, ...]:
-    """Where sums may be made on CPUs: the host, and towers that are CPUs themselves."""
-    towers = [device for device in spec.devices if "device:CPU:" in device]
-    return tuple(dict.fromkeys(towers or [spec.cpu_device]))

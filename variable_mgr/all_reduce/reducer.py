@@ -21,8 +21,9 @@ class Reducer:
       spec: which algorithm reduces tensors of which size.
       context: the devices; its `shards` is set by the spec.
       groups: the devices in groups, for algorithms of two levels.
-      merge_scope: so many consecutive tensors share a name scope, which lets
-        TensorFlow's scoped allocator merge their collectives.
+      merge_scope: so many consecutive tensors share a name scope, which only groups the
+        names of their operations. TensorFlow's scoped allocator, which would make one of
+        the collectives of a scope, stays off: see docs/aggregation.md.
 
     Raises:
       FlagError: an algorithm of the spec cannot work with these devices.

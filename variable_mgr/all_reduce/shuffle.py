@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
@@ -21,11 +22,7 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     Raises:
       ValueError: fewer devices than a group needs.
     """
-    if size > len(devices):
-        raise ValueError(
-            f"{size} shards need as many different devices to gather on, and there are "
-            f"only {len(devices)}"
-        )
+    limits.check_gather(devices, size)
     groups = -(-len(devices) // size)
     return [
         tuple(devices[(group + place * groups) % len(devices)] for place in range(size))

@@ -12,8 +12,8 @@ slash has two levels: the first within a group of devices, the second between gr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from cnnbench.errors import FlagError
 
@@ -60,18 +60,42 @@ class AllReduceSpec:
     """A parsed spec: ranges of rising limits, the last without one.
 
     `parse_all_reduce_spec(str(spec)) == spec`.
+
+    Attributes:
+      ranges: see above.
+      source: what it was parsed from, which need not be the shortest form; empty if it
+        was not parsed. Errors point into it.
     """
 
     ranges: tuple[SizeRange, ...]
+    source: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         return ":".join(map(str, self.ranges))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The algorithms in it, at whatever level."""
+        return frozenset(name for part in self.ranges for name in part.algorithm.levels)
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether an algorithm in it has."""
+        return any(len(part.algorithm.levels) > 1 for part in self.ranges)
+
     def error(self, index: int, reason: str) -> FlagError:
         """An error of use that points at the algorithm of range `index`."""
-        before = "".join(f"{part}:" for part in self.ranges[:index])
-        algorithm = self.ranges[index].algorithm
-        return FlagError(FLAG, str(self), f"character {len(before) + 1}, '{algorithm}': {reason}")
+        # Algorithms and limits take turns.
+        return _Pieces(self.source or str(self)).error(2 * index, reason)
+
+    def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
+        """What runs of it where the devices are in these groups.
+
+        One group has nothing to reduce between groups, and groups of one device have
+        nothing to reduce within.
+        """
+        parts = (SizeRange(_running(part.algorithm, groups), part.limit) for part in self.ranges)
+        return AllReduceSpec(tuple(parts))
 
     def range_of(self, num_bytes: int) -> int:
         """Index of the range for a tensor of `num_bytes` as sent."""
@@ -80,6 +104,11 @@ class AllReduceSpec:
             if num_bytes <= part.limit:
                 return index
         return len(self.ranges) - 1
+
+
+def missing(variable_update: str) -> FlagError:
+    """The error of a mode that cannot do without a spec."""
+    return FlagError("variable_update", variable_update, f"needs --{FLAG}, such as --{FLAG}=xring")
 
 
 def single(name: str) -> AllReduceSpec:
@@ -117,7 +146,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
                 number + 1, "a limit must be followed by the algorithm for larger tensors"
             )
         ranges.append(SizeRange(algorithm, limit))
-    return AllReduceSpec(tuple(ranges))
+    return AllReduceSpec(tuple(ranges), text)
 
 
 class _Pieces:
@@ -159,6 +188,14 @@ def _algorithm(pieces: _Pieces, number: int, known: Collection[str] | None) -> A
     if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
         raise pieces.error(number, "after # must stand the number of shards, 1 or more")
     return AlgorithmSpec(levels, int(shards))
+
+
+def _running(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> AlgorithmSpec:
+    if len(algorithm.levels) == 2 and len(groups) == 1:
+        return AlgorithmSpec(algorithm.levels[:1])
+    if len(algorithm.levels) == 2 and all(len(group) == 1 for group in groups):
+        return AlgorithmSpec(algorithm.levels[1:], algorithm.shards)
+    return algorithm
 
 
 def _limit(pieces: _Pieces, number: int) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce import limits, registry
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import (
     check_partition,
-    cpus_of,
     speakers_of,
     turns_of,
 )
@@ -49,17 +47,11 @@ class TwoLevel:
         shards: int,
     ) -> None:
         check_partition(groups, context.devices)
-        if between == "nccl":
-            raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
-        if shards > len(groups):
-            raise ValueError(
-                f"{shards} shards between {len(groups)} group(s) of devices; there can be at "
-                "most as many shards as groups"
-            )
+        limits.check_two_levels(between, len(groups), shards)
         self._devices = context.devices
         self._groups = [tuple(group) for group in groups]
         self._within = [
-            registry.create(within, _part(context, group)) if len(group) > 1 else None
+            registry.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
         self._turns = turns_of(groups)
@@ -97,7 +89,7 @@ class TwoLevel:
         for turn in range(self._turns):
             speakers = speakers_of(self._groups, turn)
             if speakers not in made:
-                made[speakers] = registry.create(name, _part(context, speakers, shards))
+                made[speakers] = registry.create(name, context.part(speakers, shards))
             result.append(made[speakers])
         return result
 
@@ -122,14 +114,3 @@ def _spoken(
     others = [*values[:speaker], *values[speaker + 1 :]]
     with tf.device(group[speaker]), tf.control_dependencies(others):
         return tf.identity(values[speaker])
-
-
-def _part(context: ReduceContext, members: Sequence[str], shards: int = 1) -> ReduceContext:
-    """The context of some of the devices, with the CPUs of their processes."""
-    cpus = cpus_of(members, context.devices, context.cpu_devices)
-    cpu_device = context.cpu_device
-    if cpu_device is not None and cpus and cpu_device not in cpus:
-        cpu_device = cpus[0]
-    return dataclasses.replace(
-        context.within(members, shards), cpu_devices=cpus, cpu_device=cpu_device
-    )

@@ -131,7 +131,7 @@ def test_so_many_tensors_share_a_name_scope(merge_scope, scopes, make_context):
     [
         ("copy#2", "character 1, 'copy#2': copy takes no shards"),
         ("copy:4K:pscpu#3", "character 9, 'pscpu#3': 3 shards need as many"),
-        ("pscpu:4096:xring#3:1M:copy", "character 10, 'xring#3': 3 rings need as many"),
+        ("pscpu:4096:xring#3:1M:copy", "character 12, 'xring#3': 3 rings need as many"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place_in_the_spec(spec, message, make_context):

@@ -157,5 +157,45 @@ def test_a_size_is_in_the_first_range_whose_limit_it_keeps(spec, size):
 def test_an_error_points_at_its_range():
     spec = parse_all_reduce_spec("copy:2048:nccl/xring#2:1M:copy")
     error = spec.error(1, "is too slow")
-    assert error.value == "copy:2K:nccl/xring#2:1M:copy"
-    assert error.reason == "character 9, 'nccl/xring#2': is too slow"
+    assert error.value == "copy:2048:nccl/xring#2:1M:copy"
+    assert error.reason == "character 11, 'nccl/xring#2': is too slow"
+
+
+def test_an_error_points_into_what_the_user_wrote():
+    text = "copy#01:1024k:xring#02"
+    spec = parse_all_reduce_spec(text)
+    error = spec.error(1, "is too slow")
+    assert (error.value, error.reason) == (text, "character 15, 'xring#02': is too slow")
+    assert spec.error(0, "").reason == "character 1, 'copy#01': "
+    # How it was written makes no other spec of it.
+    shortest = parse_all_reduce_spec("copy:1M:xring#2")
+    assert (spec, hash(spec), repr(spec)) == (shortest, hash(shortest), repr(shortest))
+
+
+def test_an_error_of_a_spec_that_nobody_wrote_points_into_its_shortest_form():
+    spec = AllReduceSpec(
+        (SizeRange(AlgorithmSpec(("copy",)), 2048), SizeRange(AlgorithmSpec(("xring",), 2)))
+    )
+    error = spec.error(1, "is too slow")
+    assert (error.value, error.reason) == ("copy:2K:xring#2", "character 9, 'xring#2': is too slow")
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "running"),
+    [
+        ("copy/xring", ["abcd"], "copy"),
+        ("copy/xring#2", ["ab", "cd"], "copy/xring#2"),
+        ("copy/xring#2", ["a", "bcd"], "copy/xring#2"),
+        ("copy/xring#2", ["a", "b", "c"], "xring#2"),
+        ("pscpu#2:4K:copy/xring", ["abcd"], "pscpu#2:4K:copy"),
+    ],
+)
+def test_levels_with_nothing_to_reduce_do_not_run(text, groups, running):
+    assert str(parse_all_reduce_spec(text).running(groups)) == running
+
+
+def test_names_and_levels():
+    spec = parse_all_reduce_spec("pscpu#2:4K:nccl/xring")
+    assert spec.names == {"pscpu", "nccl", "xring"}
+    assert spec.has_two_levels
+    assert not parse_all_reduce_spec("copy:1:xring").has_two_levels

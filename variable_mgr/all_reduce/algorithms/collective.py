@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -55,6 +56,7 @@ class Collective:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
+        limits.check("collective", context)
         self._devices = context.devices
         self._group_key = group_key(context.devices)
         self._offsets = _subdivision_offsets(context.devices, context.shards)
@@ -113,13 +115,8 @@ def _subdivision_offsets(devices: Sequence[str], shards: int) -> list[int]:
 
     A negative offset also turns the ring round, so that two rings use the links between
     the devices in both directions.
-
-    Raises:
-      ValueError: for other than one or two rings.
     """
     if shards == 1:
         return [0]
-    if shards == 2:
-        local = sum(process_of(device) == process_of(devices[0]) for device in devices)
-        return [0, -max(1, local // 2)]
-    raise ValueError(f"collective has one or two rings, and not {shards}")
+    local = sum(process_of(device) == process_of(devices[0]) for device in devices)
+    return [0, -max(1, local // 2)]

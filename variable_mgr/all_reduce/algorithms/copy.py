@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import add_up
@@ -16,9 +17,8 @@ class CopyToOneDevice:
     """Adds tensor i on one device: the CPU, or in turn each of the devices."""
 
     def __init__(self, context: ReduceContext) -> None:
+        limits.check("copy", context)
         self._context = context
-        if context.shards != 1:
-            raise ValueError("copy takes no shards")
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; all devices share the sum."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -40,8 +41,7 @@ class HierarchicalCopy:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        if context.shards != 1:
-            raise ValueError("hierarchical_copy takes no shards")
+        limits.check("hierarchical_copy", context)
         self._context = context
         self._devices = context.devices
         self._trees = _trees(len(context.devices), context.network_topology)
@@ -72,13 +72,9 @@ def _trees(count: int, topology: str) -> list[_Tree]:
     """One tree after the other, for consecutive tensors."""
     lower, upper = tuple(range(count // 2)), tuple(range(count // 2, count))
     if topology == "gcp_v100":
-        if count != 8:
-            raise ValueError(f"gcp_v100 is a topology of exactly 8 devices, and there are {count}")
         mains = list(_GCP_V100_MAINS)
-    elif topology == "dgx1":
-        mains = [(first, _opposite(first, lower, upper)) for first in range(count)]
     else:
-        raise ValueError(f"unknown topology {topology!r}; must be one of dgx1, gcp_v100")
+        mains = [(first, _opposite(first, lower, upper)) for first in range(count)]
     return [_Tree(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 # Dtypes of TensorFlow's kernel; bfloat16 is not among them (TensorFlow 2.21).
@@ -36,9 +36,7 @@ class Nccl:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
-        if context.shards != 1:
-            raise ValueError("nccl takes no shards")
-        _check_devices(context.devices)
+        limits.check("nccl", context)
         if not kernel_exists():
             raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
         self._devices = context.devices
@@ -77,15 +75,3 @@ def kernel_exists() -> bool:
         # Wording that is not known leaves it to the run to fail.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True
-
-
-def _check_devices(devices: Sequence[str]) -> None:
-    for device in devices:
-        if "/device:GPU:" not in device:
-            raise ValueError(f"nccl sums on GPUs only, and {device} is none")
-    processes = sorted(set(map(process_of, devices)))
-    if len(processes) > 1:
-        raise ValueError(
-            f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
-            f"{', '.join(processes)}; use two levels, such as nccl/xring"
-        )

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -29,8 +30,7 @@ class RecursiveHalvingDoubling:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        if context.shards != 1:
-            raise ValueError("rechd takes no shards")
+        limits.check("rechd", context)
         self._context = context
         self._ranks = _interleaved(context)
         self._power = 1 << (len(context.devices).bit_length() - 1)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import process_of
+from cnnbench.variable_mgr.all_reduce.groups import groups_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 
@@ -26,17 +27,10 @@ class Ring:
     """
 
     def __init__(self, context: ReduceContext) -> None:
+        limits.check("xring", context)
         self._context = context
         self._rings = context.shards
-        self._processes = [
-            tuple(devices) for _, devices in itertools.groupby(context.devices, process_of)
-        ]
-        fewest = min(map(len, self._processes))
-        if context.shards > fewest:
-            raise ValueError(
-                f"{context.shards} rings need as many devices in each process, and there are "
-                f"only {fewest}"
-            )
+        self._processes = groups_of(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
         """The devices on the way of a chunk of tensor `index`, 2n - 1 of them.

@@ -1,0 +1,165 @@
+"""What algorithms cannot work with, as far as that can be said without TensorFlow.
+
+Algorithms refuse what they cannot work with when they are built, which is after
+TensorFlow has been loaded. What their refusals depend on is mostly known before; it is
+in one table here, which they ask themselves. An algorithm without an entry works with
+everything, or says so when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.groups import (
+    groups_of,
+    process_of,
+    speakers_of,
+    turns_of,
+)
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
+
+# Raises ValueError with the reason.
+Limit: TypeAlias = "Callable[[ReduceContext], None]"
+
+TOPOLOGIES = ("dgx1", "gcp_v100")
+
+
+def check(name: str, context: ReduceContext) -> None:
+    """Refuses a context that the algorithm `name` cannot work with.
+
+    Raises:
+      ValueError: says why.
+    """
+    if name in LIMITS:
+        LIMITS[name](context)
+
+
+def check_spec(
+    spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
+) -> None:
+    """Refuses a spec of which an algorithm cannot work with the devices.
+
+    Args:
+      spec: any names.
+      context: all devices; its `shards` is set by the spec. One device has nothing to
+        reduce, and nothing is refused.
+      groups: the devices in groups, for algorithms of two levels.
+
+    Raises:
+      FlagError: points into the spec.
+    """
+    if len(context.devices) < 2:
+        return
+    for index, part in enumerate(spec.ranges):
+        try:
+            _check_algorithm(part.algorithm, context, groups)
+        except ValueError as error:
+            raise spec.error(index, str(error)) from error
+
+
+def check_two_levels(between: str, groups: int, shards: int) -> None:
+    """Refuses what two levels cannot be, whatever the devices.
+
+    Args:
+      between: algorithm between the groups.
+      groups: how many there are.
+      shards: for `between`.
+
+    Raises:
+      ValueError: says why.
+    """
+    if between == "nccl":
+        raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
+    if shards > groups:
+        raise ValueError(
+            f"{shards} shards between {groups} group(s) of devices; there can be at "
+            "most as many shards as groups"
+        )
+
+
+def check_gather(devices: Sequence[str], shards: int) -> None:
+    """Refuses more shards than there are devices to gather them on.
+
+    Raises:
+      ValueError: names both numbers.
+    """
+    if shards > len(devices):
+        raise ValueError(
+            f"{shards} shards need as many different devices to gather on, and there are "
+            f"only {len(devices)}"
+        )
+
+
+def _check_algorithm(
+    algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
+) -> None:
+    if len(algorithm.levels) == 1:
+        check(algorithm.levels[0], context.within(context.devices, algorithm.shards))
+        return
+    within, between = algorithm.levels
+    check_two_levels(between, len(groups), algorithm.shards)
+    for group in groups:
+        if len(group) > 1:
+            check(within, context.part(group))
+    if len(groups) > 1:
+        for turn in range(turns_of(groups)):
+            check(between, context.part(speakers_of(groups, turn), algorithm.shards))
+
+
+def _no_shards(name: str) -> Limit:
+    def limit(context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError(f"{name} takes no shards")
+
+    return limit
+
+
+def _collective(context: ReduceContext) -> None:
+    if context.shards > 2:
+        raise ValueError(f"collective has one or two rings, and not {context.shards}")
+
+
+def _hierarchical_copy(context: ReduceContext) -> None:
+    _no_shards("hierarchical_copy")(context)
+    topology, count = context.network_topology, len(context.devices)
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"unknown topology {topology!r}; must be one of {', '.join(TOPOLOGIES)}")
+    if topology == "gcp_v100" and count != 8:
+        raise ValueError(f"gcp_v100 is a topology of exactly 8 devices, and there are {count}")
+
+
+def _nccl(context: ReduceContext) -> None:
+    _no_shards("nccl")(context)
+    for device in context.devices:
+        if "/device:GPU:" not in device:
+            raise ValueError(f"nccl sums on GPUs only, and {device} is none")
+    processes = sorted(process_of(group[0]) for group in groups_of(context.devices))
+    if len(processes) > 1:
+        raise ValueError(
+            f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
+            f"{', '.join(processes)}; use two levels, such as nccl/xring"
+        )
+
+
+def _xring(context: ReduceContext) -> None:
+    fewest = min(map(len, groups_of(context.devices)))
+    if context.shards > fewest:
+        raise ValueError(
+            f"{context.shards} rings need as many devices in each process, and there are "
+            f"only {fewest}"
+        )
+
+
+LIMITS: Mapping[str, Limit] = {
+    "collective": _collective,
+    "copy": _no_shards("copy"),
+    "hierarchical_copy": _hierarchical_copy,
+    "nccl": _nccl,
+    "pscpu": lambda context: check_gather(context.cpu_devices, context.shards),
+    "psgpu": lambda context: check_gather(context.devices, context.shards),
+    "rechd": _no_shards("rechd"),
+    "xring": _xring,
+}
+"""By name of the algorithm."""
