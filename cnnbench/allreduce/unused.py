@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from cnnbench.allreduce.plan import Plan
 from cnnbench.params.allreduce import AllReduceParams
+from cnnbench.params.local_devices import local_groups
+from cnnbench.params.unused import HEEDLESS_OF_MEMORY
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,7 @@ class _Unused:
     flags: tuple[str, ...]
     when: Callable[[AllReduceParams, Plan], bool]
     why: str
+    says: str = "has no effect"
 
 
 _UNUSED = (
@@ -29,22 +32,65 @@ _UNUSED = (
     ),
     _Unused(
         ("network_topology",),
-        lambda params, plan: not _uses(plan, "hierarchical_copy"),
+        lambda params, plan: not _uses(params, plan, "hierarchical_copy"),
         "without hierarchical_copy in --all_reduce_spec",
     ),
     _Unused(
         ("local_parameter_device",),
-        lambda params, plan: not _uses(plan, "copy"),
+        lambda params, plan: not _uses(params, plan, "copy"),
         "without copy in --all_reduce_spec",
     ),
     _Unused(
         ("all_reduce_group_size",),
-        lambda params, plan: (
-            not any(
-                len(part.algorithm.levels) > 1 for spec in plan.specs or () for part in spec.ranges
-            )
-        ),
+        lambda params, plan: not _has_two_levels(plan),
         "without a two-level algorithm in --all_reduce_spec",
+    ),
+    _Unused(
+        ("all_reduce_group_size",),
+        lambda params, plan: _has_two_levels(plan) and _groups(params, max(plan.counts)) == 1,
+        "with so few devices: they are one group anyhow",
+    ),
+    _Unused(
+        ("all_reduce_spec",),
+        lambda params, plan: (
+            _has_two_levels(plan) and any(_groups(params, count) == 1 for count in plan.counts)
+        ),
+        "where all devices are one group: a group size of less than --num_gpus makes several",
+        says="has no second level",
+    ),
+    _Unused(
+        ("all_reduce_spec",),
+        lambda params, plan: _has_two_levels(plan) and params.all_reduce_group_size == 1,
+        "where every device is a group of its own",
+        says="has no first level",
+    ),
+    _Unused(
+        ("all_reduce_share_memory",),
+        lambda params, plan: params.device == "gpu",
+        "with --device=gpu: GPUs never share memory",
+    ),
+    _Unused(
+        ("all_reduce_share_memory",),
+        lambda params, plan: (
+            params.device != "gpu"
+            and plan.specs is not None
+            and _running(params, plan) <= HEEDLESS_OF_MEMORY
+        ),
+        "with copy, collective or nccl: they do the same in either case",
+    ),
+    _Unused(
+        ("allreduce_merge_scope",),
+        lambda params, plan: params.allreduce_merge_scope > 1,
+        "as profiles show them: --gradient_repacking joins tensors",
+        says="changes only the names of operations",
+    ),
+    _Unused(
+        ("agg_small_grads_max_bytes",),
+        lambda params, plan: (
+            params.agg_small_grads_max_group == 1
+            and any(p.agg_small_grads_max_bytes for p in plan.packings)
+        ),
+        "with --agg_small_grads_max_group=1: each is joined with no other",
     ),
     _Unused(
         ("gpu_indices", "gpu_thread_mode", "per_gpu_thread_count", "allow_growth"),
@@ -59,15 +105,31 @@ def unused_notices(
 ) -> tuple[str, ...]:
     """A line for every flag that was given and changes nothing."""
     return tuple(
-        f"--{name} has no effect {entry.why}"
+        f"--{name} {entry.says} {entry.why}"
         for entry in _UNUSED
         for name in entry.flags
         if name in explicit_flags and entry.when(params, plan)
     )
 
 
-def _uses(plan: Plan, algorithm: str) -> bool:
+def _uses(params: AllReduceParams, plan: Plan, algorithm: str) -> bool:
     """Whether an algorithm is measured; all are where no spec was given."""
-    if plan.specs is None:
-        return True
-    return any(algorithm in part.algorithm.levels for spec in plan.specs for part in spec.ranges)
+    return plan.specs is None or algorithm in _running(params, plan)
+
+
+def _running(params: AllReduceParams, plan: Plan) -> frozenset[str]:
+    """Algorithms in the specs that have something to do with some number of devices."""
+    return frozenset(
+        name
+        for spec in plan.specs or ()
+        for count in plan.counts
+        for name in spec.running(local_groups(count, params.all_reduce_group_size)).names
+    )
+
+
+def _has_two_levels(plan: Plan) -> bool:
+    return any(spec.has_two_levels for spec in plan.specs or ())
+
+
+def _groups(params: AllReduceParams, count: int) -> int:
+    return len(local_groups(count, params.all_reduce_group_size))

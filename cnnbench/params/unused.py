@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from cnnbench.params.data import DataParams
 from cnnbench.params.declaration import specs_of
+from cnnbench.params.local_devices import local_groups
+from cnnbench.params.optimizer import OptimizerParams
 from cnnbench.params.params import FLAGS, Params
 from cnnbench.params.run import EVAL_DURING_TRAINING
-from cnnbench.params.variable_update import ALL_REDUCING
+from cnnbench.params.variable_update import ALL_REDUCING, running_all_reduce
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Unused:
     why: str
     says: str = ""
 
+
+HEEDLESS_OF_MEMORY = frozenset({"copy", "collective", "nccl"})
+"""All-reduce algorithms that take no part of a tensor anywhere by way of a memory."""
 
 _SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
 _PREPARING = tuple(
@@ -54,6 +60,12 @@ _AGGREGATING = (
     "variable_consistency",
     "sparse_to_dense_grads",
 )
+_UPDATING = (
+    *(spec.name for spec in specs_of(OptimizerParams)),
+    *_AGGREGATING,
+    "gradient_reduction",
+    "bn_stats",
+)
 _GPU_ONLY = (
     "gpu_indices",
     "gpu_thread_mode",
@@ -74,8 +86,23 @@ def _follows_model(params: Params) -> bool:
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
 
 
-def _copies_hierarchically(params: Params) -> bool:
-    return params.hierarchical_copy or "hierarchical_copy" in (params.all_reduce_spec or "")
+def _trains(params: Params) -> bool:
+    return not (params.eval or params.forward_only)
+
+
+def _running(params: Params) -> frozenset[str]:
+    """Names of the algorithms that reduce gradients."""
+    spec = running_all_reduce(params)
+    return frozenset() if spec is None else spec.names
+
+
+def _has_two_levels(params: Params) -> bool:
+    text = params.all_reduce_spec
+    return text is not None and parse_all_reduce_spec(text).has_two_levels
+
+
+def _groups(params: Params) -> int:
+    return len(local_groups(params.num_gpus, params.all_reduce_group_size))
 
 
 # The first entry that applies speaks for a flag.
@@ -111,6 +138,22 @@ UNUSED: tuple[Unused, ...] = (
         lambda p: not p.fp16_enable_auto_loss_scale,
         "without --fp16_enable_auto_loss_scale",
     ),
+    Unused(
+        _UPDATING,
+        lambda p: not _trains(p),
+        "with --eval or --forward_only: they change no weights",
+    ),
+    Unused(
+        ("local_parameter_device",),
+        lambda p: not _trains(p) and p.variable_update in ALL_REDUCING,
+        "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
+    ),
+    Unused(
+        ("print_training_accuracy",),
+        lambda p: not _trains(p),
+        "with --eval or --forward_only: they always print it",
+    ),
+    Unused(("allow_nonfinite",), lambda p: p.eval, "with --eval: it ends for no loss"),
     Unused(_PREPARING, lambda p: p.data_dir is None, "without --data_dir: images are synthetic"),
     Unused(("distort_color_in_yiq",), lambda p: not p.distortions, "without --distortions"),
     Unused(("momentum",), lambda p: p.optimizer != "momentum", "without --optimizer=momentum"),
@@ -150,17 +193,70 @@ UNUSED: tuple[Unused, ...] = (
         "with one device: nothing is reduced",
     ),
     Unused(
+        ("gradient_reduction", "bn_stats"),
+        lambda p: p.num_gpus == 1,
+        "with one device: there is nothing to take the mean or the sum of",
+    ),
+    Unused(
+        ("local_parameter_device",),
+        lambda p: p.variable_update in ALL_REDUCING and "copy" not in _running(p),
+        "with this all-reduce: of all algorithms, only copy heeds it",
+    ),
+    Unused(
+        ("all_reduce_spec",),
+        lambda p: _has_two_levels(p) and _groups(p) == 1,
+        "where all devices are one group: a group size of less than --num_gpus makes several",
+        says="has no second level",
+    ),
+    Unused(
+        ("all_reduce_spec",),
+        lambda p: _has_two_levels(p) and _groups(p) == p.num_gpus,
+        "where every device is a group of its own",
+        says="has no first level",
+    ),
+    Unused(
+        ("all_reduce_share_memory",),
+        lambda p: p.device == "gpu",
+        "with --device=gpu: GPUs never share memory",
+    ),
+    Unused(
+        ("all_reduce_share_memory",),
+        lambda p: _running(p) <= HEEDLESS_OF_MEMORY,
+        "with copy, collective or nccl: they do the same in either case",
+    ),
+    Unused(
+        ("allreduce_merge_scope",),
+        lambda p: p.allreduce_merge_scope > 1,
+        "as profiles show them: --gradient_repacking joins gradients",
+        says="changes only the names of operations",
+    ),
+    Unused(
+        ("sparse_to_dense_grads",),
+        lambda p: p.variable_consistency == "relaxed",
+        "with --variable_consistency=relaxed: gradients are made dense to be kept",
+    ),
+    Unused(
+        ("agg_small_grads_max_bytes",),
+        lambda p: p.agg_small_grads_max_group == 1,
+        "with --agg_small_grads_max_group=1: each is joined with no other",
+    ),
+    Unused(
         ("hierarchical_copy",), lambda p: p.all_reduce_spec is not None, "with --all_reduce_spec"
     ),
     Unused(
         ("network_topology",),
-        lambda p: not _copies_hierarchically(p),
+        lambda p: "hierarchical_copy" not in _running(p),
         "without a hierarchical copy",
     ),
     Unused(
         ("all_reduce_group_size",),
-        lambda p: "/" not in (p.all_reduce_spec or ""),
+        lambda p: not _has_two_levels(p),
         "without a two-level algorithm in --all_reduce_spec",
+    ),
+    Unused(
+        ("all_reduce_group_size",),
+        lambda p: _groups(p) == 1,
+        "with so few devices: they are one group anyhow",
     ),
     Unused(
         ("compact_gradient_transfer",),

@@ -39,8 +39,15 @@ CASES += [
     ("--adam_beta1=0.5", [], ["--optimizer=adam"]),
     ("--num_learning_rate_warmup_epochs=5", [], ["--init_learning_rate=0"]),
     ("--resnet_base_lr=0.5", ["--init_learning_rate=0"], []),
-    ("--gradient_reduction=mean", ["--variable_update=independent"], []),
+    ("--gradient_reduction=mean", ["--variable_update=independent"], ["--num_gpus=2"]),
+    ("--gradient_reduction=sum", ["--num_gpus=1"], ["--num_gpus=2"]),
+    ("--bn_stats=mean", ["--num_gpus=1"], ["--num_gpus=2"]),
     ("--local_parameter_device=cpu", ["--variable_update=independent"], []),
+    ("--local_parameter_device=cpu", ["--variable_update=replicated", "--forward_only"], []),
+    ("--local_parameter_device=cpu", ["--variable_update=replicated"], ["--forward_only"]),
+    ("--print_training_accuracy", ["--forward_only"], []),
+    ("--print_training_accuracy", ["--eval", "--train_dir=d"], []),
+    ("--allow_nonfinite", ["--eval", "--train_dir=d"], ["--forward_only"]),
     ("--peak_flops=1e12", [], ["--result_json=r"]),
     ("--peak_flops=1e12", [], ["--result_csv=r"]),
 ]
@@ -55,11 +62,11 @@ CASES += [
         ("nocompact_gradient_transfer", ["--precision=bf16"]),
         ("agg_small_grads_max_bytes=99", []),
         ("agg_small_grads_max_group=9", ["--agg_small_grads_max_bytes=99"]),
-        ("noall_reduce_share_memory", []),
-        ("allreduce_merge_scope=2", []),
+        ("noall_reduce_share_memory", ["--all_reduce_spec=xring"]),
         ("variable_consistency=relaxed", []),
         ("sparse_to_dense_grads", []),
         ("network_topology=dgx1", ["--hierarchical_copy"]),
+        ("network_topology=dgx1", ["--all_reduce_spec=hierarchical_copy"]),
         ("all_reduce_group_size=1", ["--all_reduce_spec=copy/xring"]),
     )
     for idle in (
@@ -69,7 +76,73 @@ CASES += [
         *([] if "consistency" in flag else [["--variable_update=replicated"]]),
     )
 ]
+UPDATING = [*REDUCING, "--all_reduce_spec=xring", "--use_fp16", "--train_dir=d"]
 CASES += [
+    (f"--{flag}", [*UPDATING, mode], UPDATING)
+    for mode in ("--eval", "--forward_only")
+    for flag in (
+        "all_reduce_spec=xring",
+        "gradient_repacking=2",
+        "nocompact_gradient_transfer",
+        "agg_small_grads_max_bytes=99",
+        "variable_consistency=relaxed",
+        "gradient_clip=3",
+        "gradient_reduction=sum",
+        "bn_stats=mean",
+        "optimizer=momentum",
+        "weight_decay=0.1",
+        "init_learning_rate=0.1",
+        "piecewise_learning_rate_schedule=0.3;10;0.2",
+        "resnet_base_lr=0.1",
+        "fp16_loss_scale=4",
+    )
+]
+FOUR = ["--variable_update=replicated", "--num_gpus=4"]
+CASES += [
+    ("--local_parameter_device=cpu", [*REDUCING, "--all_reduce_spec=xring"], REDUCING),
+    ("--local_parameter_device=cpu", [*REDUCING, "--hierarchical_copy"], REDUCING),
+    (
+        "--local_parameter_device=cpu",
+        [*REDUCING, "--all_reduce_spec=xring/copy"],
+        [*FOUR, "--all_reduce_spec=xring/copy", "--all_reduce_group_size=2"],
+    ),
+    *(
+        ("--all_reduce_spec=copy/xring", [*FOUR, f"--all_reduce_group_size={size}"], busy)
+        for size in (0, 1, 4, 9)
+        for busy in (
+            [*FOUR, "--all_reduce_group_size=2"],
+            [*FOUR, "--all_reduce_group_size=3"],
+        )
+    ),
+    (
+        "--all_reduce_group_size=4",
+        [*FOUR, "--all_reduce_spec=copy/xring"],
+        ["--variable_update=replicated", "--num_gpus=5", "--all_reduce_spec=copy/xring"],
+    ),
+    *(
+        ("--noall_reduce_share_memory", [*REDUCING, idle], [*REDUCING, "--all_reduce_spec=tree"])
+        for idle in (
+            "--all_reduce_spec=copy",
+            "--all_reduce_spec=collective",
+            "--all_reduce_spec=copy/xring",
+        )
+    ),
+    (
+        "--noall_reduce_share_memory",
+        [*REDUCING, "--all_reduce_spec=tree", "--device=gpu"],
+        [*REDUCING, "--all_reduce_spec=tree", "--device=cpu"],
+    ),
+    ("--allreduce_merge_scope=1", ["--variable_update=replicated"], REDUCING),
+    (
+        "--sparse_to_dense_grads",
+        [*REDUCING, "--variable_consistency=relaxed"],
+        [*REDUCING, "--variable_consistency=strong"],
+    ),
+    (
+        "--agg_small_grads_max_bytes=99",
+        [*REDUCING, "--agg_small_grads_max_group=1"],
+        [*REDUCING, "--agg_small_grads_max_group=2"],
+    ),
     ("--hierarchical_copy", [*REDUCING, "--all_reduce_spec=xring"], REDUCING),
     ("--variable_consistency=relaxed", [], ["--variable_update=replicated"]),
 ]
@@ -123,6 +196,25 @@ def test_a_flag_of_another_command_never_has_an_effect():
     assert notice == "--iters_per_step has no effect in a run: it is for cnnbench allreduce"
 
 
+def test_what_runs_of_two_levels_is_told():
+    two_levels = [*REDUCING, "--all_reduce_spec=copy/xring"]
+    assert parse_args(two_levels).notices == (
+        "--all_reduce_spec has no second level where all devices are one group: a group size of "
+        "less than --num_gpus makes several",
+    )
+    assert parse_args([*two_levels, "--all_reduce_group_size=1"]).notices == (
+        "--all_reduce_spec has no first level where every device is a group of its own",
+    )
+
+
+def test_a_name_scope_is_only_a_name():
+    (notice,) = parse_args([*REDUCING, "--allreduce_merge_scope=2"]).notices
+    assert notice == (
+        "--allreduce_merge_scope changes only the names of operations as profiles show them: "
+        "--gradient_repacking joins gradients"
+    )
+
+
 def test_every_entry_has_a_case():
     tried = {"iters_per_step"} | {
         case[0].split("=")[0].removeprefix("--").removeprefix("no") for case in CASES
@@ -160,6 +252,7 @@ def test_flags_with_one_reason_share_a_line():
         ["--nodistortions", "--save_model_secs=0", "--eval_interval_secs=0", "--eval_batch_size=0"],
         ["--device=cpu", "--gpu_indices=", "--per_gpu_thread_count=0"],
         ["--nocompact_gradient_transfer", "--use_fp16", *REDUCING],
+        ["--all_reduce_spec=copy", "--allreduce_merge_scope=1", *REDUCING],
     ],
 )
 def test_nothing_to_say(argv):
