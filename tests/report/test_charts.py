@@ -29,7 +29,11 @@ def tree(chart):
 
 
 def texts(root):
-    return ["".join(one.itertext()) for one in root.iter() if one.tag == "text"]
+    """What is written, without what is shown when pointed at."""
+    return [
+        (one.text or "") + "".join(part.text or "" for part in one if part.tag != "title")
+        for one in root.iter("text")
+    ]
 
 
 def dots(name="lenet", **more):

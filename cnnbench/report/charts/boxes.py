@@ -9,7 +9,7 @@ from cnnbench.report.charts.svg import Svg, element, join, shorten, text
 
 _ROWS = 170.0
 _LEAST, _MOST = 26.0, 44.0
-_LABEL = 86.0
+_LABEL = 98.0
 
 
 def draw(chart: Boxes) -> Svg:

@@ -22,7 +22,10 @@ AXIS_HEIGHT = 46.0
 LINE = 18.0
 """Height of a line of text."""
 
-_SIGN_WIDTH = 6.6
+_SIGN_WIDTH = 7.2
+"""Of a wide face: the fonts of a reader are not known."""
+
+_TITLE_SIGNS = 64
 
 
 def fitting(width: float) -> int:
@@ -32,7 +35,14 @@ def fitting(width: float) -> int:
 
 def document(title: str, description: str, height: float, parts: Sequence[Svg]) -> Svg:
     """The chart itself, which takes the width it is given."""
-    heading = text(shorten(title, fitting(WIDTH * 0.93)), 0.0, 16.0, "chart-title")
+    heading = element(
+        "text",
+        element("title", title),
+        element("tspan", shorten(title, _TITLE_SIGNS)),
+        x=0.0,
+        y=16.0,
+        class_="chart-title",
+    )
     return element(
         "svg",
         heading,

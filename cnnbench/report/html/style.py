@@ -108,9 +108,9 @@ td { max-width: 34rem; overflow-wrap: break-word; }
 thead .code { font: inherit; font-weight: 600; }
 th button { all: unset; cursor: pointer; }
 th button:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
-th button::after { content: "\\2009\\2195"; color: var(--soft); font-weight: 400; }
-th[aria-sort=ascending] button::after { content: "\\2009\\2191"; color: var(--ink); }
-th[aria-sort=descending] button::after { content: "\\2009\\2193"; color: var(--ink); }
+th button::after { content: "\\202f\\2195"; color: var(--soft); font-weight: 400; }
+th[aria-sort=ascending] button::after { content: "\\202f\\2191"; color: var(--ink); }
+th[aria-sort=descending] button::after { content: "\\202f\\2193"; color: var(--ink); }
 .tone { border-radius: 4px; padding: 0.05rem 0.4rem; white-space: normal; }
 .good { color: var(--good); background: var(--good-ground); }
 .bad { color: var(--bad); background: var(--bad-ground); }
@@ -124,6 +124,7 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
   nav ul { flex-wrap: nowrap; overflow-x: auto; scrollbar-width: thin; }
   .charts figure { padding: 0.55rem; }
   .chart text { font-size: 14px; }
+  .chart .label, .chart .figure { font-size: 12.5px; }
   .chart .chart-title { font-size: 15px; }
   .chart .tick, .chart .note { font-size: 13px; }
   tbody th { min-width: 9rem; }
