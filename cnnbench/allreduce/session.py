@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from cnnbench.record import ErrorInfo
 from cnnbench.record_codec import encode
 from cnnbench.signals import uninterrupted
 from cnnbench.terminal import LineWriter
+from cnnbench.variable_mgr.all_reduce.groups import groups_of
 
 if TYPE_CHECKING:
     from cnnbench.allreduce.reductions import Place
@@ -152,6 +153,12 @@ class AllReduceBench:
         for place in places.values():
             check(self.plan.specs, self.plan.peers, place)
         if self.plan.specs is not None:
+            self._lines(
+                f"# {spec} is {running} on {count} devices: there is no other level"
+                for spec in self.plan.specs
+                for count, place in places.items()
+                if (running := spec.running(groups_of(place.devices, place.group_size))) != spec
+            )
             return dict.fromkeys(places, self.plan.specs)
         found = {count: usable(place) for count, place in places.items()}
         left_out: dict[tuple[str, str], list[str]] = {}
@@ -238,8 +245,8 @@ class AllReduceBench:
             f"# {how}",
         ]
 
-    def _lines(self, lines: Sequence[str]) -> None:
-        self._writer.lines(lines)
+    def _lines(self, lines: Iterable[str]) -> None:
+        self._writer.lines(list(lines))
 
 
 def _verdict(failed: Sequence[Point]) -> str | None:

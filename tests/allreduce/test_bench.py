@@ -409,6 +409,36 @@ def test_refusals(flags, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"all_reduce_spec": "copy,nccl", "device": "cpu"},
+            "=nccl: character 1, 'nccl': nccl sums",
+        ),
+        ({"all_reduce_spec": "copy:2048:xring#3"}, "character 11, 'xring#3': 3 rings need as many"),
+        ({"all_reduce_spec": "copy/xring#2"}, "2 shards between 1 group(s) of devices"),
+        (
+            {"all_reduce_spec": "hierarchical_copy", "network_topology": "gcp_v100"},
+            "gcp_v100 is a topology of exactly 8 devices, and there are 4",
+        ),
+    ],
+)
+def test_refusals_that_need_no_device(flags, message):
+    with pytest.raises(FlagError) as caught:
+        Run(**{"num_gpus": (4, 2), **flags})
+    assert message in str(caught.value)
+
+
+def test_what_runs_of_two_levels_is_told():
+    run = Run(all_reduce_spec="copy/xring,pscpu", num_gpus=(2, 3), sizes="4", num_batches=1)
+    run()
+    assert [line for line in run.comments if "level" in line] == [
+        "# copy/xring is copy on 2 devices: there is no other level",
+        "# copy/xring is copy on 3 devices: there is no other level",
+    ]
+
+
 def test_two_files_cannot_be_one(tmp_path):
     path = str(tmp_path / "r")
     with pytest.raises(FlagError, match="is the file of --result_json too"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from cnnbench.errors import FlagError
@@ -106,3 +109,17 @@ def test_a_mode_that_needs_a_spec_says_so():
 def test_what_runs(flags, running):
     found = running_all_reduce(Params(**flags))
     assert (None if found is None else str(found)) == running
+
+
+@pytest.mark.parametrize("command", ["run", "allreduce"])
+def test_devices_are_thought_of_without_tensorflow(command):
+    argv = [command, "--device=cpu", "--num_gpus=2", "--all_reduce_spec=nccl"]
+    if command == "run":
+        argv.append("--variable_update=replicated")
+    code = (
+        "import sys; from cnnbench.cli import main\n"
+        f"status = main({argv})\n"
+        "assert status == 2, status; assert 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "nccl sums on GPUs only" in done.stderr
