@@ -21,6 +21,7 @@ _PREDICTED_FROM = (
     "data_name",
     "model_plugin",
     "dtype",
+    "wire_dtype",
     "all_reduce_spec",
     "all_reduce_group_size",
     "gradient_repacking",
