@@ -20,6 +20,21 @@ from cnnbench.errors import FlagError
 from cnnbench.files import resolve_output, sync_folder, write_all
 from cnnbench.record_codec import Json, encode
 
+# Of the environment's facts, those that every table of measurements has.
+ENVIRONMENT = (
+    "hostname",
+    "platform",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_version",
+    "cnnbench_version",
+    "git_commit",
+)
+
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from cnnbench.csv_table import CsvTable
+from cnnbench.csv_table import ENVIRONMENT, CsvTable
 from cnnbench.record import SCHEMA, RunRecord
 
 _SUMMARY = (
@@ -38,19 +38,6 @@ _CONFIG = (
     "num_inter_threads",
     "tf_random_seed",
 )
-_ENVIRONMENT = (
-    "hostname",
-    "platform",
-    "cpu_model",
-    "logical_cpus",
-    "usable_cpus",
-    "gpu_names",
-    "gpu_driver",
-    "python_version",
-    "tensorflow_version",
-    "cnnbench_version",
-    "git_commit",
-)
 
 COLUMNS = (
     "run_id",
@@ -76,7 +63,7 @@ COLUMNS = (
     "parameters",
     "training_flops_per_image",
     *_CONFIG,
-    *_ENVIRONMENT,
+    *ENVIRONMENT,
     "error",
     "command",
     "schema",
@@ -124,7 +111,7 @@ def row(record: RunRecord) -> dict[str, str]:
         "startup_build_seconds": startup.build,
         "startup_first_step_seconds": startup.first_step,
         **{name: record.config.get(name) for name in _CONFIG},
-        **{name: record.environment.get(name) for name in _ENVIRONMENT},
+        **{name: record.environment.get(name) for name in ENVIRONMENT},
         **_sections(record),
         "error": f"{record.error.type}: {record.error.message}" if record.error else None,
         "command": shlex.join(record.command),

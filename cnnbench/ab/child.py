@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.ab.side import Side
+from cnnbench.child.commands import resolve
+from cnnbench.child.outcome import Attempt, judge
+from cnnbench.child.process import GRACE_SECONDS, execute
 from cnnbench.errors import UsageError
 from cnnbench.record import RunRecord
-from cnnbench.sweep.commands import resolve
-from cnnbench.sweep.outcome import Attempt, judge
-from cnnbench.sweep.process import GRACE_SECONDS, execute
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from cnnbench.ab.differing import differing
 from cnnbench.ab.looks import Look
 from cnnbench.ab.results import SIDES, Results
 from cnnbench.ab.side import Side
+from cnnbench.child.process import GRACE_SECONDS
+from cnnbench.child.reporter import Reporter
 from cnnbench.comparison import METRICS, Comparison, Policy, Verdict, compare_records
 from cnnbench.comparison.metrics import throughput
 from cnnbench.record import RunRecord
 from cnnbench.signals import uninterrupted
-from cnnbench.sweep.process import GRACE_SECONDS
-from cnnbench.sweep.reporter import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from cnnbench.allreduce.record import SCHEMA, AllReduceRecord, Point
-from cnnbench.csv_table import CsvTable
+from cnnbench.csv_table import ENVIRONMENT, CsvTable
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.files import resolve_output, write_whole
 
@@ -20,19 +20,6 @@ _PACKING = (
     "compact_dtype",
     "allreduce_merge_scope",
     "variable_consistency",
-)
-_ENVIRONMENT = (
-    "hostname",
-    "platform",
-    "cpu_model",
-    "logical_cpus",
-    "usable_cpus",
-    "gpu_names",
-    "gpu_driver",
-    "python_version",
-    "tensorflow_version",
-    "cnnbench_version",
-    "git_commit",
 )
 
 COLUMNS = (
@@ -60,7 +47,7 @@ COLUMNS = (
     "trace_seconds",
     "build_seconds",
     "operations",
-    *_ENVIRONMENT,
+    *ENVIRONMENT,
     "error",
     "command",
     "schema",
@@ -143,7 +130,7 @@ def row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "trace_seconds": point.trace_seconds,
         "build_seconds": point.build_seconds,
         "operations": point.operations,
-        **{name: record.environment.get(name) for name in _ENVIRONMENT},
+        **{name: record.environment.get(name) for name in ENVIRONMENT},
         "error": point.error,
         "command": shlex.join(record.command),
     }

@@ -17,8 +17,8 @@ from cnnbench.params.declaration import flag, specs_of
 from cnnbench.params.obsolete import OBSOLETE
 
 if TYPE_CHECKING:
+    from cnnbench.child.reporter import Reporter
     from cnnbench.sweep.planning import Plan
-    from cnnbench.sweep.reporter import Reporter
 
 HELP = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
@@ -73,10 +73,10 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
+    from cnnbench.child.reporter import Reporter
     from cnnbench.sweep import suites
     from cnnbench.sweep.document import load
     from cnnbench.sweep.planning import Overrides, make_plan, select
-    from cnnbench.sweep.reporter import Reporter
     from cnnbench.sweep.schema import check
 
     if len(arguments) != 1:

@@ -12,6 +12,7 @@ from cnnbench.params.model import ModelParams
 from cnnbench.params.output import OutputParams
 from cnnbench.params.runtime import RuntimeParams
 from cnnbench.params.variable_update import VariableUpdateParams
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 
 
 def _as_in(group: type, name: str) -> Any:
@@ -61,7 +62,11 @@ class WayParams:
         "tf.distribute. TensorFlow's own ring is the spec collective.",
     )
     gradient_repacking: tuple[int, ...] = flag(
-        (0,), "Numbers of packs that the tensors are joined into; 0 for no packing.", minimum=0
+        (0,),
+        f"Numbers of packs that the tensors are joined into, at most {MOST_PACKS}; 0 for no "
+        "packing.",
+        minimum=0,
+        maximum=MOST_PACKS,
     )
     agg_small_grads_max_bytes: str = flag(
         "0",

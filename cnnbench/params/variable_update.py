@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag
 from cnnbench.params.local_devices import check_on_local_devices, local_groups
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, AggregationSpec
 from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     missing,
@@ -101,8 +101,9 @@ class VariableUpdateParams:
     gradient_repacking: int = flag(
         0,
         "Join all gradients and split them into so many equal packs before reducing them, at most "
-        "500; 0 for no packing.",
+        f"{MOST_PACKS}; 0 for no packing.",
         minimum=0,
+        maximum=MOST_PACKS,
     )
     compact_gradient_transfer: bool = flag(
         True,

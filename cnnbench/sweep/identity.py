@@ -33,7 +33,7 @@ _FACTS = (
 )
 _VARIABLE_PREFIX = "env_"
 
-OTHER_COMMANDS = ("ab", "comparison", "cost_model", "history", "report", "sweep")
+OTHER_COMMANDS = ("ab", "child", "comparison", "cost_model", "history", "report", "sweep")
 """Packages and modules of cnnbench that no measuring process imports."""
 
 
@@ -79,11 +79,3 @@ def source_digest() -> str:
                 digest.update(f"{package}/{inner}\0".encode())
                 digest.update(file.read_bytes())
     return digest.hexdigest()[:KEY_LENGTH]
-
-
-def file_digest(path: str) -> str | None:
-    """Digest of a file that a run executes, such as a plug-in; None if unreadable."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
-    except OSError:
-        return None

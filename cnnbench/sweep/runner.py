@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.sweep import records
+from cnnbench.child import records
+from cnnbench.child.outcome import Attempt, Outcome, judge
+from cnnbench.child.process import GRACE_SECONDS, execute
+from cnnbench.child.reporter import Durations, Reporter
 from cnnbench.sweep.batch_search import Found, largest_batch
 from cnnbench.sweep.order import Item, ordered
-from cnnbench.sweep.outcome import Attempt, Outcome, judge
 from cnnbench.sweep.planning import Case, Plan
-from cnnbench.sweep.process import GRACE_SECONDS, execute
-from cnnbench.sweep.reporter import Durations, Reporter
 from cnnbench.sweep.store import Run, Store
 
 # Flags that a trial of a batch size replaces or has no use for.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce.record import AllReduceRecord
+from cnnbench.child.records import bus_bandwidth, figure, read
 from cnnbench.errors import ExitCode
 from cnnbench.record import RunRecord
 from cnnbench.sorting import natural_key
 from cnnbench.statistics import median
 from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.planning import Case
-from cnnbench.sweep.records import bus_bandwidth, figure, read
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
 

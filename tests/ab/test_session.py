@@ -12,10 +12,10 @@ import pytest
 from cnnbench.ab.looks import looks
 from cnnbench.ab.results import Results
 from cnnbench.ab.session import Experiment, Session
+from cnnbench.child.reporter import Reporter
 from cnnbench.comparison import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.record import RunRecord
-from cnnbench.sweep.reporter import Reporter
 
 PATIENCE = 30.0
 

@@ -13,14 +13,14 @@ import signal
 import sys
 from pathlib import Path
 
+from cnnbench.child.reporter import Reporter
 from cnnbench.comparison import load_records
 from cnnbench.sweep import document, planning, schema
-from cnnbench.sweep.reporter import Reporter
 from cnnbench.sweep.runner import Sweep
 from cnnbench.sweep.store import Store
 
 FACTS = {"hostname": "here"}
-WATCHED = (f"{os.sep}sweep{os.sep}", f"{os.sep}files.py")
+WATCHED = tuple(os.sep + part for part in (f"sweep{os.sep}", f"child{os.sep}", "files.py"))
 
 
 def sweep(plan, folder, program, resume):

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from cnnbench.child.reporter import Reporter
 from cnnbench.comparison import load_records
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
-from cnnbench.sweep.reporter import Reporter
 from cnnbench.sweep.runner import Sweep
 from cnnbench.sweep.store import Store
 from cnnbench.sweep.summary import exit_code, summarise

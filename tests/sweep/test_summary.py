@@ -10,9 +10,9 @@ import pytest
 
 from cnnbench.allreduce.record import AllReduceRecord, Point
 from cnnbench.allreduce.ways import Packing
+from cnnbench.child.records import figure, headline, parse
 from cnnbench.record import Batch, Evaluation
 from cnnbench.sweep.metrics import METRICS
-from cnnbench.sweep.records import figure, headline, parse
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.summary import exit_code, summarise, table
 

@@ -8,12 +8,10 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat import FlatLayout
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
 from cnnbench.variable_mgr.aggregation.static import common_dtype, static_dtypes, static_shapes
 from cnnbench.variable_mgr.gradients import cast
-
-# Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
-MOST_PACKS = 500
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cnnbench.variable_mgr.aggregation.once import Once
+import tensorflow as tf
+
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
 
 
@@ -27,7 +28,16 @@ class Scale:
         return tensors, self._inverse
 
     def _inverse(self, reduced: TowerTensors) -> TowerTensors:
-        scaled = Once(lambda tensor: tensor * self.factor)
+        # Holds the tensors too, so that no identity can be taken for another's.
+        made: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
+
+        def scaled(tensor: tf.Tensor, device: str) -> tf.Tensor:
+            key = (id(tensor), device)
+            if key not in made:
+                with tf.device(device):
+                    made[key] = (tensor, tensor * self.factor)
+            return made[key][1]
+
         return [
             [scaled(tensor, tensor.device or device) for tensor in own]
             for device, own in zip(self.devices, reduced, strict=True)

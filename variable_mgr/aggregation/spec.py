@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 
+# Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
+MOST_PACKS = 500
+
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationSpec:
@@ -16,7 +19,8 @@ class AggregationSpec:
       all_reduce: as given by --all_reduce_spec; None for copying.
       hierarchical_copy: without `all_reduce`, copy in two steps instead of one.
       network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
-      gradient_repacking: flat packs that all gradients are joined into, 0 for none.
+      gradient_repacking: flat packs that all gradients are joined into, 0 for none,
+        `MOST_PACKS` at most.
       compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
       agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
       agg_small_grads_max_group: most gradients joined into one.

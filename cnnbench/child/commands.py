@@ -1,10 +1,12 @@
-"""The commands whose flags a suite can hold, and what flags of theirs come to."""
+"""The commands that children run, and what flags of theirs come to."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cnnbench.allreduce import plan as allreduce_plan
@@ -14,7 +16,6 @@ from cnnbench.params.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_o
 from cnnbench.params.obsolete import OBSOLETE
 from cnnbench.plan import Plan, make_plan
 from cnnbench.record_codec import encode
-from cnnbench.sweep.identity import file_digest
 
 # The sweep names the files; how a run shows itself does not change what it measures.
 _RESERVED = ("result_json", "result_csv")
@@ -102,8 +103,16 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
             identity[name] = os.path.abspath(identity[name])
     for name in ("model_plugin", "dataset_plugin"):
         if identity.get(name):
-            identity[f"{name} digest"] = file_digest(identity[name])
+            identity[f"{name} digest"] = _file_digest(identity[name])
     return identity
+
+
+def _file_digest(path: str) -> str | None:
+    """None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    except OSError:
+        return None
 
 
 def _refuse_results(params: Params | AllReduceParams) -> None:

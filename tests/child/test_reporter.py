@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cnnbench.sweep.reporter import Durations, Reporter, duration
+from cnnbench.child.reporter import Durations, Reporter, duration
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Progress of a sweep on standard error: a line per run, with the time left."""
+"""Progress on standard error: a line per run, with the time left."""
 
 from __future__ import annotations
 

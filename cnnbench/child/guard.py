@@ -1,9 +1,9 @@
-"""Runs one program and sees to it that it does not outlive the sweep; standard library only.
+"""Runs one program and sees to it that it does not outlive its parent; standard library only.
 
 Started as a file: ``python -I guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
-own. The descriptor is one end of a socket pair whose other end only the sweep holds. When
-the program ends, a line of JSON with its wait status goes to the sweep, which then kills the
-group, guard and all. When the socket ends first, the sweep is dead, however it died, and the
+own. The descriptor is one end of a socket pair whose other end only the parent holds. When
+the program ends, a line of JSON with its wait status goes to the parent, which then kills the
+group, guard and all. When the socket ends first, the parent is dead, however it died, and the
 guard kills the group itself. It sleeps in between and takes nothing from a measurement.
 """
 

@@ -1,4 +1,4 @@
-"""What a sweep makes of how a child ended."""
+"""What is made of how a child ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.benchmark_cnn import _as_benchmark_error
+from cnnbench.child.outcome import Attempt, is_out_of_memory, judge
+from cnnbench.child.process import Finished
 from cnnbench.record import ErrorInfo, RunRecord
-from cnnbench.sweep.outcome import Attempt, is_out_of_memory, judge
-from cnnbench.sweep.process import Finished
 
 
 @pytest.fixture

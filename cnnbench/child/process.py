@@ -1,4 +1,4 @@
-"""Runs one child to its end, with a hard time-out; it dies with the sweep."""
+"""Runs one child to its end, with a hard time-out; it dies with its parent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cnnbench.child import guard, kernel
 from cnnbench.errors import BenchmarkError
-from cnnbench.sweep import guard, kernel
 
 GRACE_SECONDS = 10.0
 """What a child has after SIGTERM to write what it has measured, before SIGKILL."""

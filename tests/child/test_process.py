@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cnnbench.sweep.process import execute
+from cnnbench.child.process import execute
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
 
@@ -133,7 +133,7 @@ def parent(tmp_path):
     child += "time.sleep(600)"
     code = f"""
         import pathlib, signal, sys
-        from cnnbench.sweep.process import execute
+        from cnnbench.child.process import execute
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             execute((sys.executable, "-c", {child!r}), pathlib.Path({str(tmp_path / "log")!r}), 600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.sweep.kernel import oom_kills
+from cnnbench.child.kernel import oom_kills
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The two kinds of record that a sweep's runs leave: of a training run, of all-reduces."""
+"""The two kinds of record that children leave: of a training run, of all-reduces."""
 
 from __future__ import annotations
 

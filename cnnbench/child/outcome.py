@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cnnbench.child import records
+from cnnbench.child.process import Finished
 from cnnbench.record import ErrorInfo
 from cnnbench.record_codec import encode
-from cnnbench.sweep import records
-from cnnbench.sweep.process import Finished
 
 _TAIL_BYTES = 8192
 _MESSAGE_LENGTH = 500
