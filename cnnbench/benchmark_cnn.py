@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cnnbench import environment, memory, peak_flops, runtime
 from cnnbench.conditions.condition import Condition, RunFlags
@@ -23,7 +23,7 @@ from cnnbench.native_log import without_chatter
 from cnnbench.params import Params, validate
 from cnnbench.params.variable_update import running_all_reduce
 from cnnbench.plan import Plan, make_plan
-from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
+from cnnbench.precision import COMPUTE_DTYPES
 from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
@@ -69,7 +69,7 @@ class BenchmarkCNN:
         self._files = ResultFiles(params)
         self._watch: Watch | None = None
         self._measurements = Measurements(
-            command=command, config=self._resolved(), explicit_flags=explicit_flags
+            command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
         )
 
     def run(self) -> RunRecord:
@@ -250,21 +250,6 @@ class BenchmarkCNN:
                 self._console.footer(result.images_per_sec)
                 done = path
             time.sleep(pause)
-
-    def _resolved(self) -> dict[str, Any]:
-        """The parameters with what the plan has worked out in place of "the default"."""
-        plan = self.plan
-        return {
-            **self.params.as_dict(),
-            "data_name": plan.dataset.name,
-            "batch_size": plan.batch_per_device,
-            "eval_batch_size": plan.eval_batch_per_device,
-            "num_batches": plan.num_batches,
-            "num_epochs": plan.num_epochs,
-            "num_eval_batches": plan.num_eval_batches or None,
-            "num_warmup_batches": plan.warmup,
-            "fp16_loss_scale": initial_loss_scale(self.params),
-        }
 
     def _describe(self, devices: runtime.Devices) -> None:
         plan, measurements = self.plan, self._measurements

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from cnnbench.data.dataset import Dataset, find_dataset
 from cnnbench.errors import FlagError, UsageError
@@ -16,7 +17,7 @@ from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.params import Params
-from cnnbench.precision import COMPUTE_DTYPES
+from cnnbench.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single
@@ -68,6 +69,20 @@ class Plan:
     def trains(self) -> bool:
         """Whether weights are updated."""
         return self.mode.startswith("training")
+
+    def resolved(self, params: Params) -> dict[str, Any]:
+        """The parameters with what was worked out in place of "the default"."""
+        return {
+            **params.as_dict(),
+            "data_name": self.dataset.name,
+            "batch_size": self.batch_per_device,
+            "eval_batch_size": self.eval_batch_per_device,
+            "num_batches": self.num_batches,
+            "num_epochs": self.num_epochs,
+            "num_eval_batches": self.num_eval_batches or None,
+            "num_warmup_batches": self.warmup,
+            "fp16_loss_scale": initial_loss_scale(params),
+        }
 
 
 def make_plan(params: Params) -> Plan:

@@ -14,7 +14,7 @@ from cnnbench.errors import FlagError
 from cnnbench.params import FLAGS, Params, parse_args, parse_flags
 from cnnbench.params.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.params.obsolete import OBSOLETE
-from cnnbench.plan import Plan, make_plan
+from cnnbench.plan import make_plan
 from cnnbench.record_codec import encode
 
 # The sweep names the files; how a run shows itself does not change what it measures.
@@ -70,7 +70,7 @@ def _resolve_run(flags: Sequence[str]) -> Resolved:
     parsed = parse_args((*flags, _RECORD))
     params = parsed.params
     plan = make_plan(params)
-    config = _config(params, plan)
+    config = _plain(plan.resolved(params))
     return Resolved(
         config=config,
         explicit_flags=parsed.explicit_flags,
@@ -85,7 +85,7 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
     given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
     params = params_of(given)
     plan = allreduce_plan.make_plan(params, tuple(given))
-    config = {name: encode(value) for name, value in params.as_dict().items()}
+    config = _plain(params.as_dict())
     config["sizes"] = [workload.name for workload in plan.workloads]
     return Resolved(
         config=config,
@@ -133,15 +133,5 @@ def _refuse_files(params: Params) -> None:
         )
 
 
-def _config(params: Params, plan: Plan) -> dict[str, Any]:
-    config = {
-        **params.as_dict(),
-        "data_name": plan.dataset.name,
-        "batch_size": plan.batch_per_device,
-        "eval_batch_size": plan.eval_batch_per_device,
-        "num_batches": plan.num_batches,
-        "num_epochs": plan.num_epochs,
-        "num_eval_batches": plan.num_eval_batches or None,
-        "num_warmup_batches": plan.warmup,
-    }
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: encode(value) for name, value in config.items()}

@@ -10,7 +10,7 @@ from cnnbench.comparison.loading import Skipped
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Level, Step, Trend
-from cnnbench.report.inert import spreadsheet
+from cnnbench.inert import spreadsheet
 
 SCHEMA = 1
 KIND = "history"

@@ -8,7 +8,7 @@ from cnnbench.comparison.reasons import count
 from cnnbench.history import words
 from cnnbench.history.metrics import Metric
 from cnnbench.history.steps import Trend
-from cnnbench.report.inert import plain
+from cnnbench.inert import plain
 
 _LEFT = 2
 """Columns aligned to the left: time and point."""

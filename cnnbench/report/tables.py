@@ -14,7 +14,7 @@ from typing import Any
 from cnnbench import result_csv
 from cnnbench.allreduce.results import row as allreduce_row
 from cnnbench.comparison.metrics import throughput
-from cnnbench.report.inert import spreadsheet
+from cnnbench.inert import spreadsheet
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured, Sample
 from cnnbench.report.sections.scaling import curves

@@ -1,19 +1,18 @@
 """A comparison as Markdown for a pull request.
 
-What comes from records and paths may hold anything, so it goes out as ``<code>`` with all
-signs that Markdown, HTML or GitHub give a meaning to as numeric entities: entities stand
-for themselves in CommonMark, never for structure, not even for the border of a cell.
+What comes from records and paths may hold anything, so it goes out as code; see
+`cnnbench.inert`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from cnnbench.comparison.metrics import Metric
 from cnnbench.comparison.render import words
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
+from cnnbench.inert import code
 
 _SIGNS = {
     Verdict.FASTER: "🟢",
@@ -24,10 +23,6 @@ _SIGNS = {
     Verdict.MISSING: "🟡",
     Verdict.FAILED: "🔴",
 }
-# Signs without a meaning within a line, given that brackets and colons have none either.
-_PLAIN = frozenset(" ,;=+-./()")
-# GitHub makes a link of it wherever it stands.
-_LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
 
 def render(comparison: Comparison) -> str:
@@ -36,7 +31,7 @@ def render(comparison: Comparison) -> str:
     lines = [
         f"### cnnbench: {words.ENDINGS[comparison.exit_code]}",
         "",
-        f"{_code(comparison.base_label)} → {_code(comparison.new_label)}: "
+        f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
         f"{words.tally(comparison, main) or 'nothing was compared'}.",
         "",
     ]
@@ -64,7 +59,7 @@ def _table(
             _row(
                 (
                     f"{_SIGNS[result.verdict]} {result.word}",
-                    _code(entry.name),
+                    code(entry.name),
                     words.value_text(judgement.base_median, metric, unit=False),
                     words.value_text(judgement.new_median, metric, unit=False),
                     words.change(result),
@@ -80,7 +75,7 @@ def _table(
 def _details(comparison: Comparison) -> list[str]:
     """Reasons, conditions, notes and skipped files."""
     reasons = [
-        f"- {_code(entry.name)} {result.word}: {_reason(result)}"
+        f"- {code(entry.name)} {result.word}: {_reason(result)}"
         for entry, result in (
             *((entry, entry.main) for entry in comparison.by_severity()),
             *words.also(comparison),
@@ -96,32 +91,21 @@ def _details(comparison: Comparison) -> list[str]:
         if (found := words.tally(comparison, metric))
     ]
     lines.append(f"- {words.conditions(comparison)}")
-    lines += [f"- note: {_code(note)}" for note in comparison.notes]
+    lines += [f"- note: {code(note)}" for note in comparison.notes]
     lines += [
-        f"- also different, not held against the comparison: {_code(mention)}"
+        f"- also different, not held against the comparison: {code(mention)}"
         for mention in words.mentions(comparison)
     ]
-    lines += [f"- skipped: {_code(str(one))}" for one in comparison.skipped]
+    lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
     return [*lines, "", "</details>"]
 
 
 def _reason(result: Result) -> str:
     """Our own sentences as they are; what quotes records as code."""
     if result.judgement.p is None:
-        return _code(result.judgement.reason)
+        return code(result.judgement.reason)
     return result.judgement.reason
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _code(text: str) -> str:
-    """Text of unknown origin, inert."""
-    return f"<code>{_LINK.sub('&#46;', ''.join(map(_entity, text)))}</code>"
-
-
-def _entity(character: str) -> str:
-    if character.isalnum() or character in _PLAIN:
-        return character
-    return f"&#{ord(character)};" if character.isprintable() else " "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.report.inert import markup
+from cnnbench.inert import markup
 
 
 class Svg(str):

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cnnbench.report.inert import markdown, markup, plain, spreadsheet
+from cnnbench.inert import markdown, markup, plain, spreadsheet
 
 HOSTILE = [
     "<script>alert(1)</script>",

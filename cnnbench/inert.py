@@ -1,4 +1,4 @@
-"""Text of unknown origin made inert, for each language that a report is written in.
+"""Text of unknown origin made inert, for each language that we write.
 
 Names of models, hosts, flags and files, commands and messages of errors come out of records,
 and a record may hold anything.
@@ -15,6 +15,8 @@ _SIGN = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\
 # GitHub looks for these in the finished text too, where entities no longer tell.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
+# Signs without a meaning within a line, given that brackets and colons have none either.
+_PLAIN = frozenset(" ,;=+-./()")
 # GitHub makes a link of it wherever it stands.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
@@ -42,6 +44,21 @@ def markdown(text: str) -> str:
     if not _REFERENCE.search(line):
         return inert
     return f"<code>{_LINK.sub('&#46;', inert)}</code>"
+
+
+def code(text: str) -> str:
+    """For Markdown, as code: all signs that may have a meaning as numeric entities.
+
+    Entities stand for themselves in CommonMark, never for structure, not even for the
+    border of a cell.
+    """
+    return f"<code>{_LINK.sub('&#46;', ''.join(map(_entity, text)))}</code>"
+
+
+def _entity(character: str) -> str:
+    if character.isalnum() or character in _PLAIN:
+        return character
+    return f"&#{ord(character)};" if character.isprintable() else " "
 
 
 def spreadsheet(text: str) -> str:
