@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,8 +30,7 @@ def measure(
     experiment: Experiment, number: int, options: Options
 ) -> tuple[Measurement, dict[str, float]]:
     """Runs one experiment once; what happened, and its figures by the text of their demand."""
-    load = os.getloadavg()[0]
-    others, start = machine.others_cpu_seconds(), time.perf_counter()
+    watch = machine.Watch()
     figures: dict[str, float] = {}
     reason = ""
     with tempfile.TemporaryDirectory(prefix="compare-all-reduce-") as scratch:
@@ -51,13 +49,18 @@ def measure(
                 figures = experiment.figures(read(path))
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    others_after, wall = machine.others_cpu_seconds(), time.perf_counter() - start
-    others_cpus = None
-    if others is not None and others_after is not None:
-        others_cpus = max(0.0, others_after - others) / wall
+    others_cpus = watch.others_cpus()
     status = FAILED if reason else OK
     measurement = Measurement(
-        experiment.scenario, number, 0, experiment.name, "", status, reason, load, others_cpus
+        experiment.scenario,
+        number,
+        0,
+        experiment.name,
+        "",
+        status,
+        reason,
+        watch.load_average,
+        others_cpus,
     )
     return measurement, figures
 

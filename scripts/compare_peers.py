@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,8 +52,7 @@ def measure(
     subject: Subject, scenario: str, number: int, order: int, timeout: float
 ) -> Measurement:
     """Runs one subject once, in an empty folder."""
-    load = os.getloadavg()[0]
-    others, start = machine.others_cpu_seconds(), time.perf_counter()
+    watch = machine.Watch()
     reading, reason = None, ""
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
         record = Path(folder) / "record.json"
@@ -73,10 +71,7 @@ def measure(
                 reading = subject.read(finished, record)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    others_after, wall = machine.others_cpu_seconds(), time.perf_counter() - start
-    others_cpus = None
-    if others is not None and others_after is not None:
-        others_cpus = max(0.0, others_after - others) / wall
+    others_cpus = watch.others_cpus()
     return Measurement(
         scenario,
         number,
@@ -85,7 +80,7 @@ def measure(
         subject.dtype,
         FAILED if reading is None else OK,
         reason,
-        load,
+        watch.load_average,
         others_cpus,
         reading,
     )

@@ -72,35 +72,10 @@ def execute(
     kills = kernel.oom_kills()
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
-        try:
-            with theirs, open(log, "wb") as output:
-                started = time.monotonic()
-                leader = subprocess.Popen(
-                    [sys.executable, "-I", guard.__file__, str(theirs.fileno()), *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                    env=None if environment is None else {**os.environ, **environment},
-                    cwd=folder,
-                )
-        except OSError as error:
-            raise BenchmarkError(
-                f"{error.filename or command[0]}: {error.strerror or error}"
-            ) from error
+        started = time.monotonic()
+        leader = _start(command, log, theirs, environment, folder)
         stack.callback(_end, leader)
-        timed_out = False
-        try:
-            report = _receive(ours, timeout)
-            if report is None:
-                timed_out = True
-                _signal(leader, signal.SIGTERM)
-                report = _receive(ours, grace)
-        except KeyboardInterrupt:
-            _signal(leader, signal.SIGTERM)
-            _receive(ours, grace)
-            raise
+        report, timed_out = _wait(ours, leader, timeout, grace)
         seconds = time.monotonic() - started
     facts = json.loads(report) if report else {}
     return Finished(
@@ -111,6 +86,48 @@ def execute(
         oom_kills=kernel.oom_kills() - kills,
         error=facts.get("error"),
     )
+
+
+def _start(
+    command: Sequence[str],
+    log: Path,
+    theirs: socket.socket,
+    environment: Mapping[str, str] | None,
+    folder: Path | None,
+) -> subprocess.Popen[bytes]:
+    """The guard with its end of the link, which is closed here."""
+    try:
+        with theirs, open(log, "wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-I", guard.__file__, str(theirs.fileno()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
+                cwd=folder,
+            )
+    except OSError as error:
+        raise BenchmarkError(
+            f"{error.filename or command[0]}: {error.strerror or error}"
+        ) from error
+
+
+def _wait(
+    link: socket.socket, leader: subprocess.Popen[bytes], timeout: float, grace: float
+) -> tuple[bytes | None, bool]:
+    """The guard's line as `_receive` has it, and whether time was up."""
+    try:
+        report = _receive(link, timeout)
+        if report is not None:
+            return report, False
+        _signal(leader, signal.SIGTERM)
+        return _receive(link, grace), True
+    except KeyboardInterrupt:
+        _signal(leader, signal.SIGTERM)
+        _receive(link, grace)
+        raise
 
 
 def _receive(link: socket.socket, seconds: float) -> bytes | None:

@@ -6,14 +6,12 @@ import argparse
 import dataclasses
 import itertools
 import json
-import os
-import shutil
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from peers.arguments import common
 from peers.demands import Demand
 
 SCENARIOS = ("gradients", "small", "large", "build")
@@ -235,47 +233,25 @@ def _rate(copy: Row) -> float:
 
 def parse(argv: Sequence[str]) -> Options:
     """Reads the command line; wrong use ends the process with status 2."""
-    parser = argparse.ArgumentParser(
-        prog="compare_all_reduce",
-        description="Measures cnnbench's reductions beside TensorFlow's on logical CPU devices, "
+    parser = common(
+        "compare_all_reduce",
+        "Measures cnnbench's reductions beside TensorFlow's on logical CPU devices, "
         "each round in fresh processes, and holds them against what is demanded.",
-        allow_abbrev=False,
+        SCENARIOS,
+        "timed calls of every row",
     )
     add = parser.add_argument
-    add(
-        "--scenarios",
-        type=_scenarios,
-        default=SCENARIOS,
-        help=f"comma-separated, of {', '.join(SCENARIOS)} (default: all)",
-    )
     add(
         "--devices",
         type=_counts,
         default=(2, 4),
         help="numbers of logical devices, comma-separated (default: 2,4)",
     )
-    add("--rounds", type=_positive, default=5, help="default: 5; the interval needs 2")
-    add("--batches", type=_positive, default=20, help="timed calls of every row (default: 20)")
-    add("--seed", type=int, default=1, help="of the orders (default: 1)")
-    add("--timeout", type=float, default=1200.0, help="seconds until a process is killed")
     add("--keep", type=Path, help="existing folder to keep every process's JSON file in")
-    add(
-        "--cnnbench_python",
-        type=lambda text: os.path.abspath(shutil.which(text) or text),
-        default=sys.executable,
-        help="interpreter with cnnbench (default: the one running this)",
-    )
     options = Options(**vars(parser.parse_args(argv)))
     if options.keep is not None and not options.keep.is_dir():
         parser.error(f"--keep={options.keep}: there is no such folder")
     return options
-
-
-def _scenarios(text: str) -> tuple[str, ...]:
-    words = tuple(word for word in text.split(",") if word)
-    if not words or set(words) - set(SCENARIOS):
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SCENARIOS)}")
-    return words
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -283,10 +259,3 @@ def _counts(text: str) -> tuple[int, ...]:
     if min(counts) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: a reduction needs 2 devices")
     return counts
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value}: 1 is the least")
-    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import time
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
@@ -34,3 +35,23 @@ def others_cpu_seconds(stat: Path = _STAT) -> float | None:
     busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return busy - sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class Watch:
+    """What others did on this machine since it was made.
+
+    Attributes:
+      load_average: one-minute load average at the beginning.
+    """
+
+    def __init__(self) -> None:
+        """Begins to watch."""
+        self.load_average = os.getloadavg()[0]
+        self._others, self._start = others_cpu_seconds(), time.perf_counter()
+
+    def others_cpus(self) -> float | None:
+        """CPUs that other processes kept busy until now, on average; None if unknown."""
+        others, wall = others_cpu_seconds(), time.perf_counter() - self._start
+        if self._others is None or others is None:
+            return None
+        return max(0.0, others - self._others) / wall
