@@ -27,7 +27,7 @@ from cnnbench.precision import COMPUTE_DTYPES
 from cnnbench.progress import Messages, Progress, loss_scaling_lines, summary_lines
 from cnnbench.record import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.result_files import ResultFiles
-from cnnbench.run_notices import steady_state_notice, warm_up_warning
+from cnnbench.run_notices import peak_warning, steady_state_notice, warm_up_warning
 from cnnbench.signals import uninterrupted
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class BenchmarkCNN:
         record = self._end("ok")
         for line in summary_lines(record.summary()):
             self._messages.notice(line)
-        self._say_how_steady(record)
+        self._judge_figures(record)
         # The last line of a run that has succeeded, results written and all.
         if total is not None:
             self._console.footer(total)
@@ -307,10 +307,11 @@ class BenchmarkCNN:
             measurements.energy_source = energy.source
         return conditions
 
-    def _say_how_steady(self, record: RunRecord) -> None:
-        warning, steady = warm_up_warning(record), steady_state_notice(record)
-        if warning is not None:
-            self._messages.warning(warning)
+    def _judge_figures(self, record: RunRecord) -> None:
+        for warning in (warm_up_warning(record), peak_warning(record)):
+            if warning is not None:
+                self._messages.warning(warning)
+        steady = steady_state_notice(record)
         if steady is not None:
             text, is_warning = steady
             (self._messages.warning if is_warning else self._messages.notice)(text)

@@ -1,4 +1,4 @@
-"""What a run says on standard error about its step times when it is over."""
+"""What a run says on standard error about its figures when it is over."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ def warm_up_warning(record: RunRecord) -> str | None:
         f"step times were not steady after {len(record.warmup_step_seconds)} warm-up steps, the "
         "most that --max_warmup_batches allows; timing began nevertheless"
     )
+
+
+def peak_warning(record: RunRecord) -> str | None:
+    """That more was computed than the devices can do, so that the peak must be wrong."""
+    summary = record.summary()
+    if summary.mfu is None or summary.mfu <= 1:
+        return None
+    source = record.measured.peak_flops_source or ""
+    advice = (
+        "it was measured while the machine had other work to do; measure again on a quiet machine"
+        if source.startswith("measured")
+        else "--peak_flops would correct it"
+    )
+    return f"MFU is {summary.mfu:.0%}: the peak ({source}) is too low; {advice}"
 
 
 def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:

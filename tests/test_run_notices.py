@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.measurements import Measurements
-from cnnbench.run_notices import steady_state_notice, warm_up_warning
+from cnnbench.record import Batch, ModelInfo
+from cnnbench.run_notices import peak_warning, steady_state_notice, warm_up_warning
 
 
 def record(warmup, timed, status="fixed"):
@@ -69,3 +70,37 @@ def test_warm_up_at_its_limit():
         "step times were not steady after 40 warm-up steps, the most that --max_warmup_batches "
         "allows; timing began nevertheless"
     )
+
+
+@pytest.mark.parametrize(
+    ("peak", "source", "expected"),
+    [
+        (None, None, None),
+        (6000.0, "measured: matmul", None),
+        (
+            4000.0,
+            "measured: matmul",
+            "MFU is 150%: the peak (measured: matmul) is too low; it was measured while the "
+            "machine had other work to do; measure again on a quiet machine",
+        ),
+        (
+            5000.0,
+            "given: --peak_flops",
+            "MFU is 120%: the peak (given: --peak_flops) is too low; --peak_flops would correct it",
+        ),
+    ],
+)
+def test_more_than_the_peak(peak, source, expected):
+    run = Measurements(command=[], config={})
+    # 8 images of 15 FLOP in 0.02 s.
+    run.batch = Batch(per_device=8, global_=8)
+    run.model = ModelInfo(
+        name="lenet",
+        parameters=1,
+        trainable_parameters=1,
+        forward_flops_per_image=5,
+        training_flops_per_image=15,
+    )
+    run.add_step(0.02)
+    run.peak_flops_per_sec, run.peak_flops_source = peak, source
+    assert peak_warning(run.record()) == expected
