@@ -29,7 +29,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--pool", type=Path, help="folder of real processes; none are used without it")
     add("--minutes", type=float, default=0.0, help="add processes to the pool for so long [0]")
     add("--draws", type=int, default=2000, help="of each simulation; 0 leaves them out [2000]")
-    add("--gates", type=int, default=400, help="formed of the pool at every round, at least [400]")
+    add("--gates", type=int, default=20000, help="formed of the pool at every round [20000]")
     add("--batch_size", type=int, default=16, help="of the real processes [16]")
     add("--num_batches", type=int, default=80, help="timed steps of a real process [80]")
     add("--seed", type=int, default=1, help="[1]")

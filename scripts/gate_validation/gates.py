@@ -8,14 +8,16 @@ an experiment would have drawn it.
 Windows that share no round are as independent as experiments can be, but few. Windows that
 start at every round, each with coins of its own, are many, but not independent: they tell the
 share of red gates of experiments started at any moment of the sitting, from no more
-processes than the pool has.
+processes than the pool has. Where a window has few enough pairs, every way that its coins can
+fall is judged, so that the share of red gates does not depend on luck with coins.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.ab.looks import Look, looks
@@ -40,6 +42,7 @@ class Gates:
       plan: name of the rule.
       subject: what B is; "like" for the same as A.
       separate: whether no two gates share a process.
+      complete: whether every way that the coins of each window can fall is among them.
       verdicts: counts.
       processes: different ones behind all of them.
     """
@@ -47,6 +50,7 @@ class Gates:
     plan: str
     subject: str
     separate: bool
+    complete: bool
     verdicts: Counter[Verdict]
     processes: int
 
@@ -60,41 +64,61 @@ def separate_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int) 
     """Gates of windows that share no round."""
     length = PLANS[plan][-1].pairs
     starts = range(0, len(rounds) - length + 1, length)
-    return _gates(rounds, plan, subject, starts, random.Random(f"{seed} separate"), True)
+    draws = _drawn(starts, length, random.Random(f"{seed} separate"))
+    return _gates(rounds, plan, subject, draws, separate=True)
 
 
 def sliding_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int, least: int) -> Gates:
-    """Gates of windows that start at every round, over and over until there are enough."""
-    windows = len(rounds) - PLANS[plan][-1].pairs + 1
+    """Gates of windows that start at every round, over and over until there are enough.
+
+    All of them, if that is no more than enough.
+    """
+    length = PLANS[plan][-1].pairs
+    windows = len(rounds) - length + 1
+    if 0 < windows * 2**length <= least:
+        every = itertools.product(range(windows), itertools.product((False, True), repeat=length))
+        return _gates(rounds, plan, subject, every, complete=True)
     times = -(-least // windows) if windows > 0 else 0
     starts = [start for _ in range(times) for start in range(windows)]
-    return _gates(rounds, plan, subject, starts, random.Random(f"{seed} sliding"), False)
+    draws = _drawn(starts, length, random.Random(f"{seed} sliding"))
+    return _gates(rounds, plan, subject, draws)
+
+
+def _drawn(
+    starts: Iterable[int], length: int, coins: random.Random
+) -> Iterator[tuple[int, Sequence[bool]]]:
+    """Each window with coins of its own."""
+    for start in starts:
+        yield start, [coins.random() < 0.5 for _ in range(length)]
 
 
 def _gates(
     rounds: Sequence[Round],
     plan: str,
     subject: str,
-    starts: Sequence[int],
-    coins: random.Random,
-    separate: bool,
+    draws: Iterable[tuple[int, Sequence[bool]]],
+    *,
+    separate: bool = False,
+    complete: bool = False,
 ) -> Gates:
     looked = PLANS[plan]
     verdicts: Counter[Verdict] = Counter()
     used: set[int] = set()
-    for start in starts:
-        window = range(start, start + looked[-1].pairs)
+    for start, coins in draws:
+        window = range(start, start + len(coins))
         used.update(window)
-        pairs = [_pair(rounds[index], subject, coins) for index in window]
+        pairs = [
+            _pair(rounds[index], subject, coin) for index, coin in zip(window, coins, strict=True)
+        ]
         outcome = judge_pairs([a for a, _ in pairs], [b for _, b in pairs], looked)
         verdicts[outcome.verdict] += 1
     sides = 2 if subject == "like" else 3
-    return Gates(plan, subject, separate, verdicts, sides * len(used))
+    return Gates(plan, subject, separate, complete, verdicts, sides * len(used))
 
 
-def _pair(one: Round, subject: str, coins: random.Random) -> tuple[float, float]:
+def _pair(one: Round, subject: str, coin: bool) -> tuple[float, float]:
     """Speeds of A and B in a round."""
-    first, second = BASES if coins.random() < 0.5 else BASES[::-1]
+    first, second = BASES if coin else BASES[::-1]
     names = (first, second if subject == "like" else subject)
     a, b = (one[name].images_per_sec for name in names)
     assert a is not None

@@ -83,15 +83,16 @@ def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[s
 
 def real(gates: Sequence[Gates]) -> list[str]:
     """A table of gates from real processes."""
-    lines = _head("gate", "B", "windows", "gates", "processes", *(v.value for v in _SHOWN))
+    lines = _head("gate", "B", "windows", "coins", "gates", "processes", *(v.value for v in _SHOWN))
     for one in gates:
         windows = "share nothing" if one.separate else "at every round"
+        coins = "all ways" if one.complete else "drawn"
         shares = [
             f"{one.verdicts[v]} ({_percent(one.verdicts[v] / one.count)})" if one.count else "-"
             for v in _SHOWN
         ]
         lines.append(
-            _row(one.plan, one.subject, windows, str(one.count), str(one.processes), *shares)
+            _row(one.plan, one.subject, windows, coins, str(one.count), str(one.processes), *shares)
         )
     return lines
 

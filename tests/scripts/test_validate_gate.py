@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from gate_validation.noise import NOISES
 from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 
-from cnnbench.ab.looks import looks
+from cnnbench.ab.looks import Look, looks
 from cnnbench.comparison import Verdict
 
 SEQUENTIAL, EIGHT = RULES[0], RULES[1]
@@ -220,6 +221,35 @@ def test_separate_gates_share_no_process_and_sliding_ones_are_enough():
     assert slowed.verdicts == {Verdict.SLOWER: 231}
 
 
+def test_all_ways_that_coins_can_fall(monkeypatch):
+    judged = []
+
+    def judge(base, new, looked):
+        judged.append((tuple(base), tuple(new)))
+        return SimpleNamespace(verdict=Verdict.SAME)
+
+    monkeypatch.setattr(gates, "judge_pairs", judge)
+    monkeypatch.setitem(gates.PLANS, "2 pairs", (Look(2, 0.04),))
+    rounds = made(3)
+    found = gates.sliding_gates(rounds, "2 pairs", "like", 1, least=8)
+    assert (found.complete, found.count, found.processes) == (True, 8, 6)
+    (one, two), (three, four), (five, six) = (
+        [each[name].images_per_sec for name in BASES] for each in rounds
+    )
+    assert set(judged) == {
+        ((one, three), (two, four)),
+        ((two, three), (one, four)),
+        ((one, four), (two, three)),
+        ((two, four), (one, three)),
+        ((three, five), (four, six)),
+        ((four, five), (three, six)),
+        ((three, six), (four, five)),
+        ((four, six), (three, five)),
+    }
+    drawn = gates.sliding_gates(rounds, "2 pairs", "like", 1, least=7)
+    assert (drawn.complete, drawn.count) == (False, 8)
+
+
 def test_too_few_rounds_make_no_gates():
     found = list(gates.all_gates(made(7), 1, 200))
     assert [one.count for one in found] == [0] * len(found)
@@ -256,7 +286,7 @@ def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
     assert validate_gate.main(arguments) == 0
     out = capsys.readouterr().out
     assert output.read_text(encoding="utf-8") == out
-    assert "| 8 pairs | like | at every round | 231 | 80 | " in out
+    assert "| 8 pairs | like | at every round | drawn | 231 | 80 | " in out
     assert "MISSED" not in out
 
 
