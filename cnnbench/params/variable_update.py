@@ -103,7 +103,6 @@ class VariableUpdateParams:
         "Join all gradients and split them into so many equal packs before reducing them, at most "
         f"{MOST_PACKS}; 0 for no packing.",
         minimum=0,
-        maximum=MOST_PACKS,
     )
     compact_gradient_transfer: bool = flag(
         True,
@@ -159,10 +158,14 @@ def check(params: Params) -> None:
     """Checks the all-reduce spec and what goes with it.
 
     Raises:
-      FlagError: a malformed spec, one that the mode or the devices cannot take, or a
-        topology that does not fit the devices.
+      FlagError: a malformed spec, one that the mode or the devices cannot take, a
+        topology that does not fit the devices, or too many packs.
     """
     mode, text = params.variable_update, params.all_reduce_spec
+    if reduces(params) and params.gradient_repacking > MOST_PACKS:
+        raise FlagError(
+            "gradient_repacking", params.gradient_repacking, f"must be at most {MOST_PACKS} packs"
+        )
     if mode == "distributed_all_reduce" and not text:
         raise missing(mode)
     if text is None:

@@ -393,6 +393,7 @@ def test_a_time_that_cannot_be_is_doubted(monkeypatch):
         ({"model": "resnet1"}, "--model=resnet1: "),
         ({"data_name": "cifar10"}, "--data_name=cifar10: needs --model"),
         ({"dtype": "float16", "wire_dtype": "bfloat16"}, "--wire_dtype=bfloat16: is for float32"),
+        ({"gradient_repacking": (1, 501)}, "--gradient_repacking=1,501: must be from 0 to 500"),
         ({"wire_dtype": "int8"}, "--wire_dtype=int8: must be of same, float16, bfloat16"),
         ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
         (

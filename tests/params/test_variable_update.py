@@ -70,6 +70,13 @@ def test_specs_that_are_left_to_the_run(flags):
     validate(Params(**{**FOUR, **flags}))
 
 
+def test_too_many_packs_are_named_where_there_are_any():
+    with pytest.raises(FlagError, match="--gradient_repacking=501: must be at most 500 packs"):
+        validate(Params(**TWO, gradient_repacking=501))
+    validate(Params(**TWO, gradient_repacking=500))
+    validate(Params(**TWO, gradient_repacking=501, forward_only=True))
+
+
 def test_a_topology_that_does_not_fit_is_named():
     with pytest.raises(FlagError) as caught:
         validate(Params(**TWO, hierarchical_copy=True, network_topology="gcp_v100"))
