@@ -187,3 +187,9 @@ def test_figures():
     assert [figure(x) for x in (0, 0.01234, 1.2345, 12.345, 123.45, 1234.5, 2e8, 1e-5)] == [
         *("0", "0.012", "1.234", "12.35", "123.5", "1,234", "2.000e+08", "1.000e-05")
     ]
+
+
+def test_a_forward_pass_has_no_losses(runs):
+    runs_of_both = (runs(100), runs(100, flags={"forward_only": True}))
+    found = rows(build(gather(Sources(runs=runs_of_both))), "accuracy")
+    assert [row["configuration"] for row in found] == ["lenet, batch 8, 1 cpu"]

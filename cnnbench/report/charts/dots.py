@@ -19,7 +19,7 @@ def draw(chart: Dots) -> Svg:
     scale = scale_for(
         values,
         _LEFT,
-        frame.WIDTH - frame.RIGHT,
+        frame.WIDTH - _figures_width(chart),
         log=chart.x.log,
         base=chart.x.base,
         zero=chart.x.zero,
@@ -45,9 +45,14 @@ def _all(row: Row) -> list[float]:
     return [value for value, _ in row.values] + [end for end in ends if end is not None]
 
 
+def _figures_width(chart: Dots) -> float:
+    """Of the figures beside the plot, with the gap between."""
+    return max(frame.RIGHT, 12.0 + frame.width(max((row.text for row in chart.rows), key=len)))
+
+
 def _row(row: Row, scale: Scale, top: float) -> Svg:
     figure = row.text
-    room = frame.fitting(frame.WIDTH - _LEFT) - len(figure) - 3
+    room = frame.fitting(scale.end - _LEFT)
     middle = top + 27
     label = element(
         "text",
@@ -59,7 +64,7 @@ def _row(row: Row, scale: Scale, top: float) -> Svg:
     )
     parts = [label]
     if figure:
-        parts.append(text(figure, frame.WIDTH - frame.RIGHT, top + 15, "figure end"))
+        parts.append(text(figure, frame.WIDTH, middle + 4, "figure end"))
     if row.low is not None and row.high is not None:
         width = max(1.0, scale(row.high) - scale(row.low))
         parts.append(

@@ -33,6 +33,11 @@ def fitting(width: float) -> int:
     return max(4, int(width / _SIGN_WIDTH))
 
 
+def width(content: str) -> float:
+    """That a text of the usual size may take."""
+    return len(content) * _SIGN_WIDTH
+
+
 def document(title: str, description: str, height: float, parts: Sequence[Svg]) -> Svg:
     """The chart itself, which takes the width it is given."""
     heading = element(

@@ -35,11 +35,7 @@ _COLUMNS = (
 
 def section(material: Material) -> Section | None:
     """Accuracies of evaluations, first and last losses of training."""
-    known = [
-        one
-        for one in material.configured
-        if one.accuracy.values or any(record.losses for record in one.good)
-    ]
+    known = [one for one in material.configured if one.accuracy.values or _learns(one)]
     if not known:
         return None
     charts = tuple(
@@ -61,6 +57,11 @@ def section(material: Material) -> Section | None:
         blocks.append(Charts(charts=charts))
     blocks.append(table(_COLUMNS, [_row(one) for one in known]))
     return Section(key="accuracy", title="Accuracy and losses", blocks=tuple(blocks))
+
+
+def _learns(one: Configured) -> bool:
+    # A forward pass computes no loss and records zeros.
+    return not one.flag("forward_only") and any(record.losses for record in one.good)
 
 
 def _row(one: Configured) -> tuple[Cell, ...]:
