@@ -18,8 +18,8 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, by_family
-from cnnbench.report.sections.throughput import sample_chart
+from cnnbench.report.samples import Configured
+from cnnbench.report.sections.family_charts import family_charts
 
 _COLUMNS = (
     Column("configuration"),
@@ -38,14 +38,8 @@ def section(material: Material) -> Section | None:
     known = [one for one in material.configured if one.accuracy.values or _learns(one)]
     if not known:
         return None
-    charts = tuple(
-        sample_chart(
-            f"{family}: top-1 accuracy",
-            Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
-            [(one.variant, one.accuracy, one) for one in members],
-        )
-        for family, members in by_family([one for one in known if one.accuracy.values]).items()
-    )
+    axis = Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER)
+    charts = family_charts("top-1 accuracy", axis, known, lambda one: one.accuracy)
     blocks: list[Block] = [
         Text(
             text="Accuracy is that of the last evaluation, losses those of the first and last "

@@ -16,8 +16,8 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, by_family
-from cnnbench.report.sections.throughput import sample_chart
+from cnnbench.report.samples import Configured
+from cnnbench.report.sections.family_charts import family_charts
 
 _COLUMNS = (
     Column("configuration"),
@@ -40,16 +40,13 @@ def section(material: Material) -> Section | None:
     ]
     if not known:
         return None
-    limited = [one for one in known if one.mfu.values]
-    charts = tuple(
-        sample_chart(
-            f"{family}: share of the peak",
-            Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
-            [(one.variant, one.mfu, one) for one in members],
-            limit=1.0,
-            limit_label="limit: the peak of all devices",
-        )
-        for family, members in by_family(limited).items()
+    charts = family_charts(
+        "share of the peak",
+        Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
+        known,
+        lambda one: one.mfu,
+        limit=1.0,
+        limit_label="limit: the peak of all devices",
     )
     blocks: list[Block] = [
         Text(
@@ -65,7 +62,7 @@ def section(material: Material) -> Section | None:
         blocks.append(
             Text(text="No run knows the peak of its devices; --peak_flops names it.", tone="unsure")
         )
-    if any(value > 1 for one in limited for value in one.mfu.values):
+    if any(value > 1 for one in known for value in one.mfu.values):
         blocks.append(
             Text(
                 text="More than 100 %: the peak of some runs was measured while the machine had "

@@ -16,8 +16,8 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, by_family
-from cnnbench.report.sections.throughput import sample_chart
+from cnnbench.report.samples import Configured
+from cnnbench.report.sections.family_charts import family_charts
 
 _MIB = 2**20
 
@@ -27,14 +27,8 @@ def section(material: Material) -> Section | None:
     known = [one for one in material.configured if one.memory.values]
     if not known:
         return None
-    charts = tuple(
-        sample_chart(
-            f"{family}: peak memory",
-            Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
-            [(one.variant, one.memory, one) for one in members],
-        )
-        for family, members in by_family(known).items()
-    )
+    axis = Axis(label="peak memory", format="bytes", zero=True, better=LOWER)
+    charts = family_charts("peak memory", axis, known, lambda one: one.memory)
     columns = (
         Column("configuration"),
         Column("peak memory, MiB", number=True),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from cnnbench.record import RunRecord
-from cnnbench.report.charts import HIGHER, Axis, Dots, Row
+from cnnbench.report.charts import HIGHER, Axis
 from cnnbench.report.document import (
-    NONE,
     Block,
     Cell,
     Charts,
     Column,
     Section,
     Text,
-    figure,
     number,
     percent,
     span,
@@ -20,7 +18,8 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
-from cnnbench.report.samples import CONFIDENCE, Configured, Sample, by_family
+from cnnbench.report.samples import CONFIDENCE, Configured, Sample
+from cnnbench.report.sections.family_charts import family_charts
 from cnnbench.statistics import median
 
 _COLUMNS = (
@@ -43,14 +42,8 @@ def section(material: Material) -> Section | None:
     measured = [one for one in material.configured if one.throughput.values]
     if not measured:
         return None
-    charts = [
-        sample_chart(
-            f"{family}: throughput",
-            Axis(label="images/sec", zero=True, better=HIGHER),
-            [(one.variant, one.throughput, one) for one in members],
-        )
-        for family, members in by_family(measured).items()
-    ]
+    axis = Axis(label="images/sec", zero=True, better=HIGHER)
+    charts = family_charts("throughput", axis, measured, lambda one: one.throughput)
     blocks: list[Block] = [
         Text(
             text="One value per process: images per step over the median step time, of an "
@@ -59,47 +52,13 @@ def section(material: Material) -> Section | None:
             "the range is from the slowest process to the fastest, the spread its width as a "
             "share of the median."
         ),
-        Charts(charts=tuple(charts)),
+        Charts(charts=charts),
         table(_COLUMNS, [_row(one) for one in measured]),
     ]
     return Section(key="throughput", title="Throughput", blocks=tuple(blocks))
 
 
-def sample_chart(
-    title: str,
-    axis: Axis,
-    samples: list[tuple[str, Sample, Configured]],
-    *,
-    limit: float | None = None,
-    limit_label: str = "",
-) -> Dots:
-    """A dot chart with a row per configuration."""
-    rows = []
-    banded = False
-    for label, sample, _ in samples:
-        interval = sample.interval
-        banded = banded or interval is not None
-        rows.append(
-            Row(
-                label=label,
-                values=tuple(
-                    (value, f"{label}, process {index}: {_figure(value, axis)}")
-                    for index, value in enumerate(sample.values, start=1)
-                ),
-                centre=sample.median,
-                low=None if interval is None else interval[0],
-                high=None if interval is None else interval[1],
-                text=NONE if sample.median is None else _figure(sample.median, axis),
-            )
-        )
-    note = "A dot is a process, the stroke their median"
-    note += f", the band its {100 * CONFIDENCE:.0f} % interval." if banded else "."
-    return Dots(
-        title=title, x=axis, rows=tuple(rows), limit=limit, limit_label=limit_label, note=note
-    )
-
-
-def sample_cells(sample: Sample) -> tuple[Cell, Cell, Cell, Cell]:
+def _cells(sample: Sample) -> tuple[Cell, Cell, Cell, Cell]:
     """Median, interval, range and spread."""
     interval, ends, spread = sample.interval, sample.range, sample.spread
     return (
@@ -110,14 +69,6 @@ def sample_cells(sample: Sample) -> tuple[Cell, Cell, Cell, Cell]:
         else number(ends[1] - ends[0], span(*ends)),
         number(spread, None if spread is None else percent(spread)),
     )
-
-
-def _figure(value: float, axis: Axis) -> str:
-    if axis.format == "percent":
-        return percent(value)
-    if axis.format == "bytes":
-        return f"{value / 2**20:,.0f} MiB"
-    return figure(value)
 
 
 def _row(one: Configured) -> tuple[Cell, ...]:
@@ -135,7 +86,7 @@ def _row(one: Configured) -> tuple[Cell, ...]:
         number(
             None if batch is None else batch.global_, None if batch is None else str(batch.global_)
         ),
-        *sample_cells(one.throughput),
+        *_cells(one.throughput),
         number(None if steps.median is None else 1000 * steps.median),
         number(wait, None if wait is None else percent(wait)),
         number(len(one.good), str(len(one.good))),

@@ -19,8 +19,8 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, by_family
-from cnnbench.report.sections.throughput import sample_chart
+from cnnbench.report.samples import Configured
+from cnnbench.report.sections.family_charts import family_charts
 from cnnbench.steady_state import RecordSteadyState, Shape, of_record
 
 _COLUMNS = (
@@ -39,17 +39,10 @@ def section(material: Material) -> Section | None:
     """Start-up times, and whether the timed steps were steady."""
     known = [one for one in material.configured if one.good]
     series = [_series(one) for one in known]
-    started = [one for one in known if one.startup.values]
-    if not started and not any(series):
+    if not any(one.startup.values for one in known) and not any(series):
         return None
-    charts = tuple(
-        sample_chart(
-            f"{family}: start-up",
-            Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
-            [(one.variant, one.startup, one) for one in members],
-        )
-        for family, members in by_family(started).items()
-    )
+    axis = Axis(label="seconds to the end of the first step", zero=True, better=LOWER)
+    charts = family_charts("start-up", axis, known, lambda one: one.startup)
     blocks: list[Block] = [
         Text(
             text="Start-up is the import of TensorFlow, the building of the run and its very "
