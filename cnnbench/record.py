@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from cnnbench import statistics
 from cnnbench.record_codec import OPTIONAL, Json, decode, encode
@@ -259,6 +259,9 @@ class RunRecord:
       ValueError: values that contradict each other or cannot be; names the key.
     """
 
+    kind: ClassVar[str] = "run"
+    """Of the document; it need not say so."""
+
     run_id: str
     started_at: str
     status: str
@@ -282,7 +285,7 @@ class RunRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_start(self.started_at)
+        check_start(self.started_at)
         _check_outcome(self)
         _check_steps("step_seconds", self.step_seconds, "losses", self.losses)
         _check_steps(
@@ -386,7 +389,12 @@ def _check_amounts(section: str, of: object, *names: str) -> None:
             raise ValueError(f"{section}.{name.rstrip('_')}: {value} is not an amount")
 
 
-def _check_start(started_at: str) -> None:
+def check_start(started_at: str) -> None:
+    """Refuses what is no start of a record.
+
+    Raises:
+      ValueError: not ISO 8601, or without an offset.
+    """
     try:
         # Python 3.10 does not know the suffix Z.
         start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))

@@ -14,6 +14,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.params import Params, validate
 from cnnbench.params.allreduce import AllReduceParams
 from cnnbench.params.local_devices import check_on_local_devices
+from cnnbench.params.output import check_labels
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
 DEFAULT_SIZES = "1K:64M:x4"
@@ -61,6 +62,7 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
     Raises:
       FlagError: names flag and value.
     """
+    check_labels(params.result_label)
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnnbench.allreduce.ways import Packing
-from cnnbench.record import STATUSES, ErrorInfo
+from cnnbench.record import STATUSES, ErrorInfo, check_start
 from cnnbench.record_codec import OPTIONAL, Json, decode, encode
 from cnnbench.statistics import median
 
@@ -158,6 +158,11 @@ class AllReduceRecord:
             raise ValueError(f"status: {self.status!r} is none of {', '.join(STATUSES)}")
         if (self.status == "failed") != (self.error is not None):
             raise ValueError(f"error: status {self.status!r} with error {self.error!r}")
+        check_start(self.started_at)
+        for key in ("copies", "points", "peers"):
+            for index, row in enumerate(getattr(self, key)):
+                if not all(0 < seconds < math.inf for seconds in row.seconds):
+                    raise ValueError(f"{key}[{index}].seconds: not all are positive times")
 
     @property
     def rows(self) -> tuple[Point, ...]:
@@ -202,7 +207,15 @@ class AllReduceRecord:
         Raises:
           ValueError: not such a document; names the key.
         """
-        data = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: object) -> AllReduceRecord:
+        """The record in a document that `to_dict` made.
+
+        Raises:
+          ValueError: not such a document; names the key.
+        """
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("kind: missing or not 'allreduce'; no all-reduce measurement")
         if data.get("schema") != SCHEMA:

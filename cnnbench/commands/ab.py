@@ -215,7 +215,7 @@ def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experim
     from cnnbench.ab.looks import looks
     from cnnbench.ab.session import Experiment
 
-    loaded = judging.load_aa()
+    loaded = judging.load_aa(reductions=False)
     judging.check_facts(() if loaded is None else loaded.records)
     seed = options.seed
     return Experiment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from cnnbench.commands.judging import Judging, JudgingFlags, load
@@ -26,17 +27,20 @@ _SPECS = (*specs_of(JudgingFlags), *specs_of(_Flags))
 HELP = """\
 Usage: cnnbench compare BASE NEW [FLAGS]
 
-Compares saved run records, configuration by configuration, one value per process. BASE and
-NEW are each a record (--result_json), a folder with all *.json below it, or a quoted pattern.
-docs/compare.md explains the verdicts: faster, slower, same, inconclusive, not comparable,
-missing, failed. At least 4 runs per side are needed; take turns between the sides when
-measuring (cnnbench ab does).
+Compares saved records, configuration by configuration, one value per process. BASE and NEW
+are each a record (--result_json), a folder with all *.json below it, or a quoted pattern. Runs
+are judged by their throughput; of all-reduces (cnnbench allreduce) every row of the table is a
+configuration of its own, judged by its bus bandwidth. docs/compare.md explains the verdicts:
+faster, slower, same, inconclusive, not comparable, missing, failed. At least 4 runs per side
+are needed; take turns between the sides when measuring (cnnbench ab does).
 
   --threshold=X          smallest change of throughput that counts, in per cent [3]
-  --alpha=X              level of the tests of throughput, all configurations together [0.04]
+  --alpha=X              level of the tests of throughput, all configurations together; of runs
+                         and of all-reduces [0.04]
   --baseline_aa=PATH     runs of an A/A measurement; their spread raises the threshold
   --[no]paired           compare run by run, the i-th of BASE with the i-th of NEW, by start
-  --metrics=NAME,...     throughput,memory,startup,accuracy; the first is what it is about
+  --metrics=NAME,...     throughput,memory,startup,accuracy; the first is what it is about. Of
+                         all-reduces throughput is the bus bandwidth, startup the time to build
   --allow_different=X,.. facts that may differ: a flag, a fact of the environment, a pattern
                          such as env_TF_*, or a group: tensorflow, machine, gpu, model,
                          environment_variables
@@ -74,18 +78,20 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(sides: Sequence[str], judging: Judging, paired: bool) -> Comparison:
     from cnnbench.comparison import compare_records
+    from cnnbench.comparison.reductions import measurements
 
     base, new = (load(path) for path in sides)
     aa = judging.load_aa()
-    judging.check_facts((*base.records, *new.records))
+    if judging.allow_different:
+        judging.check_facts(chain(*measurements(base.everything, new.everything)))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
-        base.records,
-        new.records,
+        base.everything,
+        new.everything,
         judging.policy,
         metrics=judging.metrics,
         allow_different=judging.allow_different,
-        aa=None if aa is None else aa.records,
+        aa=None if aa is None else aa.everything,
         paired=paired,
         base_label=sides[0],
         new_label=sides[1],

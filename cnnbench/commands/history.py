@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 HELP = """\
 Usage: cnnbench history DIR [FLAGS]
 
-Follows a metric over the run records in DIR and all below it: a series per configuration and
+Follows a metric over the records in DIR and all below it: a series per configuration and
 machine, a point per commit, the median of its processes. Finds the steps between levels and
 names the last commit before and the first after each. docs/history.md explains how.
 
   --metric=NAME          throughput, images_per_sec, total_images_per_sec, step_seconds, mfu,
                          achieved_flops_per_sec, peak_memory_bytes, startup_seconds,
                          joules_per_image, images_per_sec_jitter, input_wait_fraction, top_1,
-                         top_5 or final_loss [throughput]
+                         top_5 or final_loss [throughput]; of all-reduces bus_bandwidth,
+                         reduction_seconds, build_seconds or copy_bandwidth
   --by=NAME              what a point is: commit (--result_label=commit=..., else cnnbench's own
                          commit, else the day), day, run, or a label or fact of the records
                          [commit]
-  --model=NAME           only this network, or a pattern such as resnet*
+  --model=NAME           only this network, or all-reduces of its gradients, or a pattern such
+                         as resnet*
   --configuration=TEXT   only configurations with this in their names, or a pattern
   --machine=TEXT         only machines with this in their own or their host's name, or a pattern
   --since=DATE           only runs from this day or time on, UTC
@@ -51,6 +53,7 @@ _METRICS = (
     *("throughput", "images_per_sec", "total_images_per_sec", "step_seconds", "mfu"),
     *("achieved_flops_per_sec", "peak_memory_bytes", "startup_seconds", "joules_per_image"),
     *("images_per_sec_jitter", "input_wait_fraction", "top_1", "top_5", "final_loss"),
+    *("bus_bandwidth", "reduction_seconds", "build_seconds", "copy_bandwidth"),
 )
 
 
@@ -98,8 +101,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     found = contents(folder, options.rebuild)
-    if not found.entries and not any(one.defect for one in found.skipped):
-        raise UsageError(f"{folder}: no run records; cnnbench run --result_json=FILE writes them")
+    if not any(one.defect for one in found.skipped):
+        _check_kinds(folder, found, metric)
     for one in found.skipped:
         if one.defect:
             print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
@@ -107,6 +110,20 @@ def main(argv: Sequence[str]) -> int:
     _write(options, trends, metric, found)
     faulty = any(one.defect for one in found.skipped)
     return ExitCode.INCONCLUSIVE if faulty else ExitCode.OK
+
+
+def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
+    """Refuses a metric that nothing here can have."""
+    there = {entry.kind for entry in found.entries}
+    if there.intersection(metric.kinds):
+        return
+    if "run" in metric.kinds:
+        hint = "cnnbench run --result_json=FILE writes them"
+        if there:
+            hint = "--metric=bus_bandwidth follows the all-reduces that there are"
+        raise UsageError(f"{folder}: no run records; {hint}")
+    hint = "cnnbench allreduce --result_json=FILE writes them"
+    raise UsageError(f"{folder}: no all-reduce measurements with {metric.name}; {hint}")
 
 
 def _since(text: str | None) -> float | None:
@@ -147,8 +164,10 @@ def _trends(
         since=since,
     )
     series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
-    if found.entries and not series:
-        raise UsageError(f"none of {len(found.entries)} runs is of that model, machine and time")
+    there = sum(entry.kind in metric.kinds for entry in found.entries)
+    if there and not series:
+        what = "runs" if "run" in metric.kinds else "all-reduces"
+        raise UsageError(f"none of {there} {what} is of that model, machine and time")
     scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
     threshold = None if options.threshold is None else options.threshold * scale
     return [trend(one, metric, threshold) for one in series]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from cnnbench.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.comparison import Comparison, Loaded, Policy
-    from cnnbench.record import RunRecord
+    from cnnbench.comparison.measurement import Measurement
 
 _FORMATS = ("table", "markdown", "json", "junit", "github")
 _METRICS = ("throughput", "memory", "startup", "accuracy")
@@ -105,21 +105,24 @@ class Judging:
             policy = policy.replace(alpha=self.alpha)
         return policy
 
-    def load_aa(self) -> Loaded | None:
+    def load_aa(self, reductions: bool = True) -> Loaded | None:
         """The A/A runs; None if there are none to take.
+
+        Args:
+          reductions: all-reduces alone will do.
 
         Raises:
           UsageError: no such files.
         """
-        return None if self.baseline_aa is None else load(self.baseline_aa)
+        return None if self.baseline_aa is None else load(self.baseline_aa, reductions)
 
-    def check_facts(self, records: Sequence[RunRecord]) -> None:
+    def check_facts(self, measured: Iterable[Measurement]) -> None:
         """Refuses names of facts that nobody knows: a typing error would allow nothing.
 
         Raises:
           FlagError: names one.
         """
-        for name, close in unknown_facts(self.allow_different, records).items():
+        for name, close in unknown_facts(self.allow_different, measured).items():
             hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
             raise FlagError("allow_different", name, f"no such fact; {hint}")
 
@@ -152,8 +155,12 @@ class Judging:
         LineWriter(sys.stdout).lines([text.removesuffix("\n")])
 
 
-def load(path: str) -> Loaded:
+def load(path: str, reductions: bool = True) -> Loaded:
     """The records of one side.
+
+    Args:
+      path: file, folder or pattern.
+      reductions: all-reduces alone will do.
 
     Raises:
       UsageError: no such path, or nothing in it that was meant to be a record.
@@ -161,19 +168,20 @@ def load(path: str) -> Loaded:
     from cnnbench.comparison import load_records
 
     loaded = load_records([path])
-    if not loaded.records and not loaded.defects:
+    wanted = loaded.everything if reductions else loaded.records
+    if not wanted and not loaded.defects:
         raise UsageError(f"{path}: no run records; cnnbench run --result_json=FILE writes them")
     return loaded
 
 
-def unknown_facts(names: Iterable[str], records: Sequence[RunRecord]) -> dict[str, str]:
-    """Names that stand for no fact of these runs, no flag and no group, with the nearest one."""
+def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
+    """Names that stand for no fact of these, no flag and no group, with the nearest one."""
     from cnnbench.comparison.comparability import known_facts
     from cnnbench.comparison.facts import FACTS, GROUPS, allowed
     from cnnbench.params import FLAGS
 
     flags = (spec.name for spec in FLAGS)
-    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(records)})
+    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
     unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
     return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
 

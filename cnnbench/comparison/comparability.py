@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
-from cnnbench.comparison.configuration import PLACES, Configuration
+from cnnbench.comparison.configuration import Configuration
 from cnnbench.comparison.facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
-from cnnbench.record import RunRecord
+from cnnbench.comparison.kinds import KINDS
+from cnnbench.comparison.measurement import Measurement, fact_text
+from cnnbench.comparison.rules import PLACES
 
-_COMMIT = 12
-"""Digits of a commit that tell it from all others and still fit into a line."""
+M = TypeVar("M", bound=Measurement)
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Difference:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """The runs of one configuration on one side."""
+class Group(Generic[M]):
+    """The measurements of one configuration on one side, one per process."""
 
     configuration: Configuration
-    records: tuple[RunRecord, ...]
+    records: tuple[M, ...]
 
     def facts(self) -> dict[str, frozenset[str]]:
         """The values of every fact over the runs; one that a run lacks is added by name."""
@@ -56,14 +56,16 @@ class Group:
             for name, values in seen.items()
         }
         flags = {
-            name: frozenset([_text(value)])
+            name: frozenset([fact_text(value)])
             for name, value in self.configuration.flags.items()
             if name not in PLACES
         }
         return {**flags, **found}
 
 
-def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+def differences(
+    base: Group[M], new: Group[M], patterns: tuple[str, ...] = ()
+) -> tuple[Difference, ...]:
     """The facts that differ, those that forbid a verdict first.
 
     Args:
@@ -100,8 +102,8 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
     return f"{name} is {' or '.join(base)} in BASE and {' or '.join(new)} in NEW"
 
 
-def known_facts(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Names of all facts of these runs, flags included."""
+def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
+    """Names of all facts of these measurements, flags included."""
     return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
 
 
@@ -119,24 +121,9 @@ def _difference(
     return Difference(name, base, new, blocks, rule.reason)
 
 
-def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Facts of a run that are no flags, and the places that flags name."""
-    for name, value in record.environment.items():
-        yield name, _text(value)[:_COMMIT] if name == "git_commit" else _text(value)
-    if record.model is not None:
-        yield "model_parameters", str(record.model.parameters)
-        yield "model_trainable_parameters", str(record.model.trainable_parameters)
-        yield "model_forward_flops", str(record.model.forward_flops_per_image)
-        yield "model_training_flops", str(record.model.training_flops_per_image)
-    if record.batch is not None:
-        yield "global_batch", str(record.batch.global_)
-    if record.placement is not None:
-        yield "num_workers", str(record.placement.num_workers)
-        yield "all_reduce", ",".join(record.placement.all_reduce) or "none"
+def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
+    """Facts that are no flags, and the places that flags name."""
+    yield from KINDS[record.kind].facts(record)
     for name in PLACES:
         if record.config.get(name):
             yield name, str(record.config[name])
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cnnbench.comparison.comparability import Difference, Group, differences
 from cnnbench.comparison.configuration import Configuration, labels
 from cnnbench.comparison.evidence import Case
 from cnnbench.comparison.facts import expand
 from cnnbench.comparison.judging import Judgement, judge_all
+from cnnbench.comparison.kinds import KINDS
 from cnnbench.comparison.loading import Skipped
 from cnnbench.comparison.matching import groups, match
+from cnnbench.comparison.measurement import RUN, Measurement
 from cnnbench.comparison.metrics import METRICS, Metric
 from cnnbench.comparison.noise import Noise
 from cnnbench.comparison.policy import Policy
 from cnnbench.comparison.reasons import count
+from cnnbench.comparison.reductions import measurements
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
 from cnnbench.record import RunRecord
 from cnnbench.sorting import natural_key
 from cnnbench.statistics import median
+
+if TYPE_CHECKING:
+    from cnnbench.allreduce.record import AllReduceRecord
 
 _DEFAULT = Policy()
 
@@ -30,24 +36,27 @@ _FACTS_TOLD = 3
 
 
 def compare_records(
-    base: Iterable[RunRecord],
-    new: Iterable[RunRecord],
+    base: Iterable[RunRecord | AllReduceRecord],
+    new: Iterable[RunRecord | AllReduceRecord],
     policy: Policy = _DEFAULT,
     *,
     metrics: Sequence[str] = tuple(METRICS),
     allow_different: Sequence[str] = (),
-    aa: Iterable[RunRecord] | None = None,
+    aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",
     skipped: Sequence[Skipped] = (),
 ) -> Comparison:
-    """Compares runs, configuration by configuration.
+    """Compares runs and all-reduces, configuration by configuration.
 
     Args:
-      base, new: runs of both sides, one record per process.
+      base, new: records of both sides, one per process. Every row of an all-reduce
+        measurement is a configuration of its own.
       policy: the constants.
-      metrics: names in `METRICS`; the first is what the comparison is about.
+      metrics: names in `METRICS`, which mean a metric of each kind of measurement
+        (`cnnbench.comparison.kinds`); the first that a kind has is what its comparison is
+        about.
       allow_different: facts, groups of facts and patterns that may differ, see
         `cnnbench.comparison.facts`.
       aa: runs of an A/A measurement, from which the spread of each configuration is taken.
@@ -58,26 +67,28 @@ def compare_records(
     Raises:
       KeyError: an unknown metric.
     """
-    judged = tuple(METRICS[name] for name in metrics)
+    names = tuple(METRICS[name].name for name in metrics)
     patterns = expand(tuple(allow_different))
-    base_groups, new_groups, aa_groups = groups(base, new, aa or ())
+    found = groups(*measurements(base, new, aa or ()))
+    left_out = _left_out(found[:2], names)
+    base_groups, new_groups, aa_groups = ([one for one in s if _judged(one, names)] for s in found)
     noise = Noise(base_groups, aa_groups, policy, patterns)
     drafts = [
-        _draft(one, other, patterns, judged, noise, paired)
+        _draft(one, other, patterns, noise, paired, names)
         for one, other in match(base_groups, new_groups, patterns)
     ]
     judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
-    names = labels(draft.configuration for draft in drafts)
+    titles = labels(draft.configuration for draft in drafts)
     entries = [
-        draft.entry(names[draft.configuration.key], [next(judgements) for _ in draft.cases])
+        draft.entry(titles[draft.configuration.key], [next(judgements) for _ in draft.cases])
         for draft in drafts
     ]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=judged,
+        metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, names),
         paired=paired,
-        notes=(*noise.notes, *_loss_notes(entries)),
+        notes=(*left_out, *noise.notes, *_loss_notes(entries)),
         base_label=base_label,
         new_label=new_label,
         skipped=tuple(skipped),
@@ -92,8 +103,8 @@ class _Draft:
       results: final ones; those of the cases follow.
     """
 
-    base: Group | None
-    new: Group | None
+    base: Group[Measurement] | None
+    new: Group[Measurement] | None
     differences: tuple[Difference, ...] = ()
     cases: tuple[Case, ...] = ()
     results: tuple[Result, ...] = ()
@@ -124,14 +135,46 @@ class _Draft:
         )
 
 
+def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
+    """What is judged of some kinds, in the order asked for."""
+    found = {
+        metric.name: metric
+        for name in names
+        for kind in KINDS.values()
+        if kind.name in kinds and (metric := kind.metrics.get(name)) is not None
+    }
+    return tuple(found.values())
+
+
+def _judged(group: Group[Measurement], names: Sequence[str]) -> bool:
+    return bool(_metrics({group.configuration.kind}, names))
+
+
+def _left_out(sides: Iterable[Sequence[Group[Measurement]]], names: Sequence[str]) -> list[str]:
+    """What has none of the metrics asked for, in a sentence each."""
+    kinds: dict[str, set[str]] = {}
+    for one in (group.configuration for side in sides for group in side):
+        kinds.setdefault(one.kind, set()).add(one.key)
+    told = []
+    for name, keys in kinds.items():
+        kind = KINDS[name]
+        if kind.decides and not _metrics({name}, names):
+            found = count(len(keys), "configuration", "configurations")
+            told.append(f"{found} of {kind.noun} left out: they have no {' or '.join(names)}")
+    return told
+
+
 def _draft(
-    base: Group | None,
-    new: Group | None,
+    base: Group[Measurement] | None,
+    new: Group[Measurement] | None,
     patterns: tuple[str, ...],
-    metrics: Sequence[Metric],
-    noise: Noise,
+    noise: Noise[Measurement],
     paired: bool,
+    names: Sequence[str],
 ) -> _Draft:
+    """The entry of a configuration; one side may lack it, not both."""
+    kind = next(group.configuration.kind for group in (base, new) if group is not None)
+    metrics = _metrics({kind}, names)
     if base is None or new is None:
         absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
         reason = f"{absent} has no run of this configuration, only {present} has"
@@ -161,14 +204,14 @@ def _draft(
     )
 
 
-def _values(group: Group | None, metric: Metric) -> tuple[float, ...]:
+def _values(group: Group[Measurement] | None, metric: Metric) -> tuple[float, ...]:
     """One value per run, of those that measured the metric."""
     found = (metric.value(record) for record in (() if group is None else group.records))
     return tuple(value for value in found if value is not None)
 
 
 def _lacking(
-    values: Sequence[Sequence[float]], sides: Sequence[Group], metric: Metric
+    values: Sequence[Sequence[float]], sides: Sequence[Group[Measurement]], metric: Metric
 ) -> str | None:
     """Which side has runs that did not measure the metric, or None."""
     for name, found, group in zip(("BASE", "NEW"), values, sides, strict=True):
@@ -180,7 +223,10 @@ def _lacking(
 
 
 def _outcome(
-    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
+    base: Group[Measurement],
+    new: Group[Measurement],
+    unlike: Sequence[Difference],
+    metric: Metric,
 ) -> tuple[Verdict, str] | None:
     """The verdict that needs no statistics, with its reason; None where there is a question."""
     sides = (("BASE", base), ("NEW", new))
@@ -205,7 +251,7 @@ def _outcome(
     return None
 
 
-def _failure(side: str, group: Group, metric: Metric) -> str | None:
+def _failure(side: str, group: Group[Measurement], metric: Metric) -> str | None:
     """What failed on a side, or None."""
     runs = count(len(group.records), "run", "runs")
     failed = [record for record in group.records if record.error is not None]
@@ -220,8 +266,8 @@ def _failure(side: str, group: Group, metric: Metric) -> str | None:
 
 
 def _settled(
-    base: Group | None,
-    new: Group | None,
+    base: Group[Measurement] | None,
+    new: Group[Measurement] | None,
     metric: Metric,
     verdict: Verdict,
     reason: str,
@@ -237,11 +283,10 @@ def _settled(
 
 
 def _loss_notes(entries: Sequence[Entry]) -> list[str]:
-    """Speed is worth little where training went astray; runs may ask to go on regardless."""
     notes = []
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
-            bad = sum(not all(map(math.isfinite, record.losses)) for record in records)
+            bad = KINDS[entry.configuration.kind].astray(records)
             if bad:
                 runs = count(len(records), "run", "runs")
                 notes.append(f"{entry.name}: losses of {bad} of {runs} in {side} are not finite")

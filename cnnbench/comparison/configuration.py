@@ -1,88 +1,21 @@
-"""Which runs are repeats of one configuration.
+"""Which measurements are repeats of one configuration, and what it is called.
 
-Two runs repeat each other when all their flags, as they turned out, agree, apart from
-those of `RULES`: flags that cannot move a measurement, or whose values are names of
-places. A flag that is not listed counts. What is not a flag, such as the machine, is for
-`cnnbench.comparison.comparability`.
+What enters the identity is in `cnnbench.comparison.rules`. What is not a flag, such as the
+machine, is for `cnnbench.comparison.comparability`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from cnnbench.record import RunRecord
-
-IGNORED = "ignored"
-PRESENCE = "presence"
-NUMBER = "number"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a flag enters the identity of a configuration.
-
-    Attributes:
-      treatment: IGNORED; PRESENCE: whether it is given; NUMBER: how many items it lists.
-      reason: why.
-    """
-
-    treatment: str
-    reason: str
-
-
-_WRITTEN_LATER = Rule(IGNORED, "written when the run is over")
-_SHOWN = Rule(IGNORED, "shown outside of the timed steps")
-_PLACE = Rule(PRESENCE, "that it is written costs time, where to does not")
-_SOURCE = Rule(PRESENCE, "a place; checkouts and machines have their own")
-_ADDRESSES = Rule(NUMBER, "names of machines; how many there are counts")
-
-RULES: dict[str, Rule] = {
-    "result_json": _WRITTEN_LATER,
-    "result_csv": _WRITTEN_LATER,
-    "eval_dir": Rule(IGNORED, "a place for events of evaluations, outside of the timed steps"),
-    "result_label": Rule(IGNORED, "what somebody says about the run"),
-    "progress": _SHOWN,
-    "quiet_conditions": _SHOWN,
-    "display_every": _SHOWN,
-    "display_perf_ewma": _SHOWN,
-    "peak_flops": Rule(IGNORED, "what MFU is divided by; MFU is not compared"),
-    "tf_random_seed": Rule(
-        IGNORED, "time does not depend on it, and accuracy should be compared over seeds"
-    ),
-    "max_ckpts_to_keep": Rule(IGNORED, "files removed outside of the timed steps"),
-    "train_dir": _PLACE,
-    "trace_file": _PLACE,
-    "tfprof_file": _PLACE,
-    "graph_file": _PLACE,
-    "partitioned_graph_file_prefix": _PLACE,
-    "data_dir": _SOURCE,
-    "model_plugin": Rule(PRESENCE, "a place; the size of the model is compared instead"),
-    "dataset_plugin": _SOURCE,
-    "backbone_model_path": _SOURCE,
-    "ps_hosts": _ADDRESSES,
-    "worker_hosts": _ADDRESSES,
-    "controller_host": Rule(PRESENCE, "the name of a machine"),
-    "gpu_indices": Rule(NUMBER, "which of like GPUs; their names are compared"),
-    "task_index": Rule(IGNORED, "which process of the job wrote the record"),
-}
-"""The flags that do not count as they are, each with the reason."""
-
-PLACES = tuple(name for name, rule in RULES.items() if rule.treatment == PRESENCE)
-"""Flags of which only the presence counts."""
-
-UNRESOLVED = (
-    "device",
-    "data_format",
-    "num_intra_threads",
-    "num_inter_threads",
-    "datasets_num_private_threads",
-)
-"""Flags that a record holds as given, not as they turned out, if the run failed early."""
+from cnnbench.comparison.kinds import KINDS
+from cnnbench.comparison.measurement import RUN, Measurement
+from cnnbench.comparison.rules import counts, identity
 
 
 @dataclass(frozen=True)
@@ -93,35 +26,43 @@ class Configuration:
       flags: by name, as they enter the identity.
       key: a hash of them, 12 hexadecimal digits.
       resolved: whether all of them are as they turned out.
+      kind: of its measurements.
+      given: flags that somebody asked for; others may follow from them.
     """
 
     flags: Mapping[str, Any]
     key: str
     resolved: bool
+    kind: str = RUN
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, record: RunRecord) -> Configuration:
-        """The configuration that a run repeats."""
-        flags: dict[str, Any] = {**_defaults(), **record.config}
+    def of(cls, measurement: Measurement) -> Configuration:
+        """The configuration that a measurement repeats."""
+        kind = KINDS[measurement.kind]
+        flags: dict[str, Any] = {**kind.defaults(), **measurement.config}
         if "precision" in flags:
             flags.pop("use_fp16", None)  # the same by its old name
-        flags = {name: _value(name, flags[name]) for name in sorted(flags) if _counts(name)}
-        resolved = record.placement is not None
+        flags = {name: identity(name, flags[name]) for name in sorted(flags) if counts(name)}
+        resolved = kind.resolved(measurement)
         # Flags at their defaults are left out, so that a new flag changes no key.
-        text = json.dumps([_telling(flags), resolved], sort_keys=True)
-        return cls(flags, hashlib.sha256(text.encode()).hexdigest()[:12], resolved)
+        text = [_telling(flags, kind.name), resolved]
+        if kind.name != RUN:
+            text.append(kind.name)
+        key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
+        return cls(flags, key, resolved, kind.name, frozenset(measurement.explicit_flags))
 
     def telling(self) -> dict[str, Any]:
         """The flags that are not at their defaults."""
-        return _telling(self.flags)
+        return _telling(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
-        """Names of the flags by which two configurations differ."""
+        """Names of the flags by which two configurations of a kind differ."""
         names = dict.fromkeys((*self.flags, *other.flags))
         found = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
             return tuple(found)
-        return tuple(name for name in found if name not in UNRESOLVED)
+        return tuple(name for name in found if name not in KINDS[self.kind].unresolved)
 
 
 def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
@@ -132,22 +73,17 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
       distinguishing: further flags to say the value of.
     """
     flags = configuration.flags
-    parts = [str(flags.get("model"))]
-    if flags.get("data_name") not in (None, "imagenet"):
-        parts.append(str(flags["data_name"]))
-    parts.append(f"batch {flags.get('batch_size')}")
-    parts.append(f"{flags.get('num_gpus')} {flags.get('device')}")
-    if flags.get("variable_update") not in (None, "parameter_server") or flags.get("num_gpus") != 1:
-        parts.append(str(flags.get("variable_update")))
-    if flags.get("precision") != "fp32":
-        parts.append(str(flags.get("precision")))
-    parts += [name for name in ("eval", "forward_only") if flags.get(name)]
+    parts = KINDS[configuration.kind].label(flags)
     parts += [f"{name}={_shown(flags.get(name))}" for name in distinguishing]
     return ", ".join(parts)
 
 
 def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """Names by key, each different: flags are added where the usual ones do not tell apart."""
+    """Names by key, each different: flags are added where the usual ones do not tell apart.
+
+    Those that somebody gave, if they suffice: the number of epochs follows from that of
+    batches, and says nothing besides it.
+    """
     alike: dict[str, list[Configuration]] = {}
     for one in {one.key: one for one in configurations}.values():
         alike.setdefault(label(one), []).append(one)
@@ -155,26 +91,22 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     for members in alike.values():
         first = members[0]
         varying = sorted({name for other in members[1:] for name in first.differing(other)})
+        given = frozenset[str]().union(*(one.given for one in members))
+        asked = [name for name in varying if name in given]
+        telling = asked if _tell_apart(asked, members) else varying
         for one in members:
-            named[one.key] = label(one, varying)
+            named[one.key] = label(one, telling)
     return named
 
 
-def _counts(name: str) -> bool:
-    return name not in RULES or RULES[name].treatment != IGNORED
+def _tell_apart(names: Sequence[str], members: Sequence[Configuration]) -> bool:
+    """Whether no two configurations have the same values of these flags."""
+    values = {json.dumps([one.flags.get(name) for name in names]) for one in members}
+    return len(values) == len(members)
 
 
-def _value(name: str, value: Any) -> Any:
-    rule = RULES.get(name)
-    if rule is None:
-        return value
-    if rule.treatment == PRESENCE:
-        return bool(value)
-    return len(str(value).split(",")) if value else 0
-
-
-def _telling(flags: Mapping[str, Any]) -> dict[str, Any]:
-    usual = _usual()
+def _telling(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    usual = _usual(kind)
     return {
         name: value for name, value in flags.items() if name not in usual or usual[name] != value
     }
@@ -188,16 +120,7 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-@lru_cache(maxsize=1)
-def _usual() -> dict[str, Any]:
+@lru_cache(maxsize=len(KINDS))
+def _usual(kind: str) -> dict[str, Any]:
     """The defaults as they enter the identity."""
-    return {name: _value(name, value) for name, value in _defaults().items()}
-
-
-@lru_cache(maxsize=1)
-def _defaults() -> dict[str, Any]:
-    """Defaults of all flags: what a record of a version without a flag stands for."""
-    from cnnbench.params import FLAGS
-    from cnnbench.record_codec import encode
-
-    return {spec.name: encode(spec.default) for spec in FLAGS}
+    return {name: identity(name, value) for name, value in KINDS[kind].defaults().items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 
 class Role(enum.Enum):
@@ -70,6 +71,7 @@ FACTS: dict[str, Fact] = {
     "global_batch": _blocks("images per second depend on the images per step"),
     "num_workers": _blocks("more workers are more machine"),
     "all_reduce": _blocks("another aggregation is another experiment"),
+    "rows_in_turn": _mentioned("rows of a size take turns; one more beside them moves little"),
     "cpu_model": _blocks("another processor"),
     "cpu_isa": _blocks("kernels are chosen by instruction set"),
     "architecture": _blocks("another processor"),
@@ -162,12 +164,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("device", "data_format", "num_intra_threads", "num_inter_threads", "gpu_*"),
         *("datasets_num_private_threads", "intra_op_threads", "inter_op_threads", "env_TF_GPU_*"),
     ),
-    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*"),
+    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices"),
     "batch_size": ("batch_size", "eval_batch_size", "global_batch", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
     "variable_update": ("variable_update", "all_reduce"),
     "all_reduce_spec": ("all_reduce_spec", "all_reduce"),
     "precision": ("precision", "fp16_*"),
+    "dtype": ("dtype", "bytes", "wire_dtype"),
     "num_intra_threads": ("num_intra_threads", "num_inter_threads", "*_op_threads"),
     "num_inter_threads": ("num_inter_threads", "inter_op_threads"),
     "autotune_threshold": (
@@ -186,6 +189,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Names that stand for several facts: a change of one that brings others along."""
 
 
+@lru_cache(maxsize=4096)
 def fact(name: str) -> Fact:
     """The role of a fact of the environment, the model or the placement."""
     if name in FACTS:
@@ -199,6 +203,7 @@ def expand(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
+@lru_cache(maxsize=4096)
 def allowed(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a fact is among those that may differ."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Run records from files, folders and patterns; what is none is named, not fatal."""
+"""Records from files, folders and patterns; what is none is named, not fatal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cnnbench.errors import UsageError
 from cnnbench.record import RunRecord
 from cnnbench.sorting import natural_key
 
+if TYPE_CHECKING:
+    from cnnbench.allreduce.record import AllReduceRecord
+
+_ALLREDUCE = "allreduce"
 _WILD = ("*", "?", "[")
 
 
@@ -24,8 +28,8 @@ class Skipped:
     Attributes:
       path: the file.
       reason: why, in words that complete the sentence.
-      defect: whether that is a fault; a measurement of another kind that cnnbench writes
-        too, or a second copy of a record, is none.
+      defect: whether that is a fault; another document that cnnbench writes, or a second
+        copy of a record, is none.
     """
 
     path: str
@@ -38,10 +42,22 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Records in order of their paths, numbers in them by value, and what was skipped."""
+    """What was found, in order of the paths, numbers in them by value.
+
+    Attributes:
+      records: of runs.
+      skipped: files that gave no record.
+      allreduces: measurements of reductions.
+    """
 
     records: tuple[RunRecord, ...]
     skipped: tuple[Skipped, ...]
+    allreduces: tuple[AllReduceRecord, ...] = ()
+
+    @property
+    def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
+        """Records of both kinds, one per process."""
+        return (*self.records, *self.allreduces)
 
     @property
     def defects(self) -> tuple[Skipped, ...]:
@@ -50,7 +66,7 @@ class Loaded:
 
 
 def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
-    """Reads the run records of files, of folders with all below them, and of patterns.
+    """Reads the records of files, of folders with all below them, and of patterns.
 
     A record that is found twice counts once: a second copy is no second run.
 
@@ -62,6 +78,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
       UsageError: a path does not exist, or a pattern matches nothing.
     """
     records: dict[str, RunRecord] = {}
+    reduced: dict[str, AllReduceRecord] = {}
     skipped: list[Skipped] = []
     for path in _files(paths):
         try:
@@ -71,11 +88,13 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
             continue
         if isinstance(found, str):
             skipped.append(Skipped(path, f"holds {found}, not a run record", defect=False))
-        elif found.run_id in records:
+        elif found.run_id in records or found.run_id in reduced:
             skipped.append(Skipped(path, f"a second copy of run {found.run_id}", defect=False))
-        else:
+        elif isinstance(found, RunRecord):
             records[found.run_id] = found
-    return Loaded(tuple(records.values()), tuple(skipped))
+        else:
+            reduced[found.run_id] = found
+    return Loaded(tuple(records.values()), tuple(skipped), tuple(reduced.values()))
 
 
 def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
@@ -110,14 +129,32 @@ def _expand(path: str) -> list[str]:
     return [file for match in matches for file in _expand(match)]
 
 
-def _read(path: str) -> RunRecord | str:
+def _read(path: str) -> RunRecord | AllReduceRecord | str:
     """The record in a file, or the kind of another document of cnnbench's."""
     document = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
     if isinstance(document, dict):
         kind = document.get("kind")
-        if isinstance(kind, str) and "schema" in document and kind != "run":
-            return f"a document of the kind {kind[:40]!r}"
+        if isinstance(kind, str) and "schema" in document and kind != RunRecord.kind:
+            return (
+                _reductions(document)
+                if kind == _ALLREDUCE
+                else f"a document of the kind {kind[:40]!r}"
+            )
     return RunRecord.from_dict(document)
+
+
+def _reductions(document: object) -> AllReduceRecord:
+    # Most folders have none, and its module brings the flags of the command along.
+    from cnnbench.allreduce.record import AllReduceRecord
+
+    try:
+        return AllReduceRecord.from_dict(document)
+    except ValueError as error:
+        raise _NoMeasurement(str(error)) from error
+
+
+class _NoMeasurement(ValueError):
+    """A document that says it is an all-reduce measurement, and is none."""
 
 
 def _fault(error: Exception) -> str:
@@ -134,7 +171,8 @@ def _fault(error: Exception) -> str:
         return "not a run record: nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return "not JSON: not text in UTF-8"
-    return f"not a run record: {error}"
+    kind = "an all-reduce measurement" if isinstance(error, _NoMeasurement) else "a run record"
+    return f"not {kind}: {error}"
 
 
 def _refuse(name: str) -> NoReturn:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.comparison.policy import Policy
 from cnnbench.comparison.verdict import Verdict
 from cnnbench.record import RunRecord
 from cnnbench.statistics import median
+
+if TYPE_CHECKING:
+    from cnnbench.comparison.reductions import Reduction
+
+_GIGA = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +28,7 @@ class Metric:
       relative: changes are shares of the base, else differences.
       better, worse: the words for FASTER and SLOWER.
       gates: a change for the worse is a regression (exit code 1).
-      value: the value of one process; None if it was not measured.
+      value: of a measurement of the kind that it is a metric of; None if it was not measured.
       threshold: smallest change that counts, given the policy and the base's median.
       alpha: two-sided level of its tests, given the policy.
     """
@@ -34,7 +40,7 @@ class Metric:
     better: str
     worse: str
     gates: bool
-    value: Callable[[RunRecord], float | None]
+    value: Callable[[Any], float | None]
     threshold: Callable[[Policy, float], float]
     alpha: Callable[[Policy], float] = lambda policy: policy.further_alpha
 
@@ -77,6 +83,16 @@ def startup(record: RunRecord) -> float | None:
 def accuracy(record: RunRecord) -> float | None:
     """Top-1 accuracy of the last evaluation, 0 to 1."""
     return record.evaluations[-1].top_1 if record.evaluations else None
+
+
+def bandwidth(row: Reduction) -> float | None:
+    """Bus bandwidth of a reduction in GB/s; of a copy what all devices write together."""
+    return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
+
+
+def build(row: Reduction) -> float | None:
+    """Seconds to trace a reduction and to call it for the first time."""
+    return row.build_seconds
 
 
 def _memory_threshold(policy: Policy, base: float) -> float:
@@ -128,4 +144,37 @@ ACCURACY = Metric(
 )
 
 METRICS: dict[str, Metric] = {m.name: m for m in (THROUGHPUT, MEMORY, STARTUP, ACCURACY)}
-"""All metrics by name, in the order they are shown."""
+"""The metrics of runs by name, in the order they are shown; the names are those of --metrics."""
+
+
+def _bandwidth(name: str, gates: bool) -> Metric:
+    """Judged as throughput is; bytes in place of images."""
+    return Metric(
+        name=name,
+        unit="GB/s",
+        higher_is_better=True,
+        better="faster",
+        worse="slower",
+        gates=gates,
+        value=bandwidth,
+        threshold=THROUGHPUT.threshold,
+        alpha=THROUGHPUT.alpha,
+    )
+
+
+BUS_BANDWIDTH = _bandwidth("bus_bandwidth", gates=True)
+PEER_BANDWIDTH = _bandwidth("peer_bandwidth", gates=False)
+COPY_BANDWIDTH = _bandwidth("copy_bandwidth", gates=False)
+BUILD = Metric(
+    name="build",
+    unit="seconds",
+    higher_is_better=False,
+    better="quicker",
+    worse="longer",
+    gates=False,
+    value=build,
+    threshold=STARTUP.threshold,
+)
+
+SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
+"""What --metrics calls throughput, of runs and of reductions: changes have a mean."""

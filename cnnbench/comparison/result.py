@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from cnnbench.comparison.comparability import Difference
 from cnnbench.comparison.configuration import Configuration
 from cnnbench.comparison.judging import Judgement
+from cnnbench.comparison.kinds import KINDS
 from cnnbench.comparison.loading import Skipped
+from cnnbench.comparison.measurement import Measurement
 from cnnbench.comparison.metrics import THROUGHPUT, Metric
 from cnnbench.comparison.policy import Policy
 from cnnbench.comparison.verdict import Verdict
 from cnnbench.errors import ExitCode
-from cnnbench.record import RunRecord
 
 SEVERITY = (
     Verdict.SLOWER,
@@ -55,15 +56,16 @@ class Entry:
     Attributes:
       name: in a few words, unlike those of all other entries.
       configuration: its flags; those of BASE where the two sides differ.
-      base, new: its runs, in order of their start; empty where a side lacks it.
+      base, new: its runs, or what stands for them, one per process, in order of their start;
+        empty where a side lacks it.
       results: by metric; the first is the one the comparison is about.
       differences: facts that are not alike, those that forbid a verdict first.
     """
 
     name: str
     configuration: Configuration
-    base: tuple[RunRecord, ...]
-    new: tuple[RunRecord, ...]
+    base: tuple[Measurement, ...]
+    new: tuple[Measurement, ...]
     results: tuple[Result, ...]
     differences: tuple[Difference, ...] = ()
 
@@ -71,6 +73,11 @@ class Entry:
     def main(self) -> Result:
         """The result of the first metric."""
         return self.results[0]
+
+    @property
+    def decides(self) -> bool:
+        """Whether it counts; others are context, such as what other people's code did."""
+        return KINDS[self.configuration.kind].decides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +87,7 @@ class Comparison:
     Attributes:
       entries: the configurations, in order of their names, numbers in them by value.
       policy: the constants.
-      metrics: what was judged; the first decides about inconclusive.
+      metrics: what was judged, of all kinds of measurements.
       paired: whether runs were compared pair by pair.
       notes: what a reader should know besides, one sentence each.
       base_label, new_label: where the records came from.
@@ -103,18 +110,31 @@ class Comparison:
         A regression comes first: it stays one whatever else went wrong. Then failures,
         then everything that leaves the question open, faulty files included.
         """
-        results = [
-            (entry.main is result, result) for entry in self.entries for result in entry.results
-        ]
+        entries = [entry for entry in self.entries if entry.decides]
+        results = [(entry.main is result, result) for entry in entries for result in entry.results]
         if any(r.verdict is Verdict.SLOWER and (main or r.metric.gates) for main, r in results):
             return ExitCode.REGRESSION
-        verdicts = {entry.main.verdict for entry in self.entries}
+        verdicts = {entry.main.verdict for entry in entries}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
         open_questions = any(verdict.undecided for verdict in verdicts)
-        if open_questions or any(one.defect for one in self.skipped) or not self.entries:
+        if open_questions or any(one.defect for one in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
+
+    @property
+    def leading(self) -> tuple[Metric, ...]:
+        """What it is about: of every kind of measurement the first metric."""
+        about = {entry.main.metric.name for entry in self.entries if entry.decides}
+        return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
+
+    def about(self, metric: Metric) -> list[tuple[Entry, Result]]:
+        """Entries that a leading metric decides about, with their results, the worst first."""
+        return [
+            (entry, entry.main)
+            for entry in self.by_severity()
+            if entry.decides and entry.main.metric is metric
+        ]
 
     def by_severity(self) -> list[Entry]:
         """Entries with the worst first; among like verdicts the largest change for the worse."""
@@ -130,8 +150,8 @@ class Comparison:
         )
         return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
 
-    def geometric_mean(self) -> tuple[float, int] | None:
-        """Mean change of throughput, and over how many configurations.
+    def geometric_mean(self, metric: Metric = THROUGHPUT) -> tuple[float, int] | None:
+        """Mean change of a relative metric, and over how many configurations.
 
         Only those enter that ran on both sides, may be compared and did not fail. None
         if there are none.
@@ -140,7 +160,7 @@ class Comparison:
             result.judgement.change
             for entry in self.entries
             for result in entry.results
-            if result.metric is THROUGHPUT
+            if result.metric is metric
             and result.verdict not in (Verdict.FAILED, Verdict.MISSING, Verdict.NOT_COMPARABLE)
             and result.judgement.change is not None
             and -1 < result.judgement.change < math.inf

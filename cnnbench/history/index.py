@@ -21,14 +21,14 @@ from pathlib import Path
 
 from cnnbench import __version__
 from cnnbench.comparison.loading import Skipped, load_records
-from cnnbench.history.entry import Entry
+from cnnbench.history.entry import Entry, from_json, to_json
 from cnnbench.history.metrics import METRICS
 from cnnbench.sorting import natural_key
 
 NAME = ".history.sqlite"
 """Of the index, in the directory it is about."""
 
-_VERSION = 1
+_VERSION = 2
 _PATIENCE = 10.0
 """Seconds to wait for another process that uses the index."""
 
@@ -51,7 +51,7 @@ class Contents:
     """What a directory holds.
 
     Attributes:
-      entries: runs, each once, in order of their start.
+      entries: runs and rows of all-reduces, each once, in order of their start.
       skipped: files that gave none.
       read: how many files were read just now; the others were known.
       kept: whether the index could be written; without it the next time reads all again.
@@ -116,8 +116,9 @@ def _fresh(path: str) -> sqlite3.Connection:
 def _fingerprint() -> str:
     """Another one where entries would be made otherwise."""
     from cnnbench.params import FLAGS
+    from cnnbench.params.allreduce import ALLREDUCE_FLAGS
 
-    defaults = [(spec.name, str(spec.default)) for spec in FLAGS]
+    defaults = [(spec.name, str(spec.default)) for spec in (*FLAGS, *ALLREDUCE_FLAGS)]
     text = json.dumps([_VERSION, __version__, sorted(METRICS), defaults])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -149,13 +150,12 @@ def _refresh(database: sqlite3.Connection, folder: Path) -> int:
                 )
                 continue
             count += 1
-            entry, reason, defect = _read(path)
-            text = None if entry is None else entry.to_json()
-            if entry is not None:
-                flags = json.dumps(dict(entry.flags))
-                database.execute(
-                    "INSERT OR REPLACE INTO configurations VALUES (?, ?)", (entry.key, flags)
-                )
+            entries, reason, defect = _read(path)
+            text = None if entries is None else to_json(entries)
+            database.executemany(
+                "INSERT OR REPLACE INTO configurations VALUES (?, ?)",
+                [(entry.key, json.dumps(dict(entry.flags))) for entry in entries or ()],
+            )
             database.execute(
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (name, *stamp, now, digest, text, reason, defect),
@@ -165,11 +165,11 @@ def _refresh(database: sqlite3.Connection, folder: Path) -> int:
     return count
 
 
-def _read(path: str) -> tuple[Entry | None, str | None, bool]:
-    """The entry of a file, or the reason why there is none and whether that is a fault."""
+def _read(path: str) -> tuple[list[Entry] | None, str | None, bool]:
+    """The entries of a file, or the reason why there are none and whether that is a fault."""
     loaded = load_records([path])
-    if loaded.records:
-        return Entry.of(loaded.records[0]), None, False
+    for record in loaded.everything:
+        return Entry.all_of(record), None, False
     one = loaded.skipped[0]
     return None, one.reason, one.defect
 
@@ -200,18 +200,21 @@ def _contents(database: sqlite3.Connection, folder: Path, read: int, kept: bool)
         key: json.loads(text)
         for key, text in database.execute("SELECT key, flags FROM configurations")
     }
-    entries: dict[str, Entry] = {}
+    found: dict[str, list[Entry]] = {}
     skipped: list[Skipped] = []
     for path, text, reason, defect in rows:
         where = os.path.join(folder, path)
         if text is None:
             skipped.append(Skipped(where, reason, bool(defect)))
             continue
-        entry = Entry.from_json(text, flags)
-        if entry.run_id in entries:
-            skipped.append(Skipped(where, f"a second copy of run {entry.run_id}", defect=False))
-        entries.setdefault(entry.run_id, entry)
-    ordered = sorted(entries.values(), key=lambda entry: (start(entry), entry.run_id))
+        entries = from_json(text, flags)
+        run_id = entries[0].run_id if entries else ""
+        if run_id in found:
+            skipped.append(Skipped(where, f"a second copy of run {run_id}", defect=False))
+        elif entries:
+            found[run_id] = entries
+    listed = [entry for entries in found.values() for entry in entries]
+    ordered = sorted(listed, key=lambda entry: (start(entry), entry.run_id))
     return Contents(tuple(ordered), tuple(skipped), read, kept)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from cnnbench.record import RunRecord
+from cnnbench.comparison.measurement import RUN
+from cnnbench.comparison.metrics import bandwidth, build
+from cnnbench.comparison.reductions import ALLREDUCE, BUILD, COPY, PEER, Reduction
 from cnnbench.sweep.metrics import METRICS as VALUES
 
 
@@ -20,7 +23,8 @@ class Metric:
       relative: changes are shares; where values may be zero or negative they are
         differences.
       threshold: smallest change that counts unless another is asked for.
-      value: of one process; None if it was not measured.
+      value: of a measurement; None if it does not hold one.
+      kinds: of measurements that have it.
     """
 
     name: str
@@ -28,7 +32,8 @@ class Metric:
     higher_is_better: bool
     relative: bool
     threshold: float
-    value: Callable[[RunRecord], float | None]
+    value: Callable[[Any], float | None]
+    kinds: tuple[str, ...] = (RUN,)
 
 
 def _metric(
@@ -46,6 +51,30 @@ def _metric(
         relative=relative,
         threshold=threshold,
         value=VALUES[name],
+    )
+
+
+def _seconds(row: Reduction) -> float | None:
+    return row.seconds
+
+
+def _of_reductions(
+    name: str,
+    unit: str,
+    value: Callable[[Any], float | None],
+    kinds: tuple[str, ...],
+    *,
+    higher: bool = False,
+    threshold: float = 0.03,
+) -> Metric:
+    return Metric(
+        name=name,
+        unit=unit,
+        higher_is_better=higher,
+        relative=True,
+        threshold=threshold,
+        value=value,
+        kinds=kinds,
     )
 
 
@@ -73,8 +102,13 @@ METRICS: dict[str, Metric] = {
         _metric("top_1", "share", relative=False, threshold=0.005),
         _metric("top_5", "share", relative=False, threshold=0.005),
         _metric("final_loss", "loss", higher=False, relative=False, threshold=0),
+        _of_reductions("bus_bandwidth", "GB/s", bandwidth, (ALLREDUCE, PEER), higher=True),
+        _of_reductions("reduction_seconds", "s", _seconds, (ALLREDUCE, PEER)),
+        _of_reductions("build_seconds", "s", build, (ALLREDUCE, BUILD, PEER), threshold=0.2),
+        _of_reductions("copy_bandwidth", "GB/s", bandwidth, (COPY,), higher=True),
     )
 }
 """By name. Values are those that bounds of sweeps are about (`cnnbench.sweep.metrics`);
 throughput is what `cnnbench compare` judges, and thresholds are those of its policy where it
-has one. Energy is no bound of sweeps."""
+has one. Energy is no bound of sweeps. What follows after final_loss is of all-reduces, not of
+runs."""

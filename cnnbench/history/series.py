@@ -99,10 +99,11 @@ def all_series(
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
 ) -> tuple[Series, ...]:
-    """Sorts runs into series of points.
+    """Sorts measurements into series of points.
 
     Args:
-      entries: runs, in order of their start.
+      entries: runs and rows of all-reduces, in order of their start; those of the kinds that
+        have the metric are looked at.
       metric: what is followed.
       by: "commit": a point per commit, where none is known per day; "day"; "run"; or the name
         of a label or fact.
@@ -111,7 +112,7 @@ def all_series(
         all if None, are in order of their first run.
     """
     wanted = selection or Selection()
-    found = _resolved(list(entries))
+    found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
     configurations = labels(entry.configuration for entry in found)
     machines = _machine_names(found)
     name = _namer(by)
@@ -173,6 +174,8 @@ def _resolved(entries: list[Entry]) -> list[Entry]:
 
     As `cnnbench.comparison.matching.groups` does with records.
     """
+    if all(entry.resolved for entry in entries):
+        return entries
     whole = {entry.key: entry.configuration for entry in entries if entry.resolved}
     found = []
     for entry in entries:
@@ -186,7 +189,7 @@ def _resolved(entries: list[Entry]) -> list[Entry]:
 
 def _is_wanted(entry: Entry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
-        _matches(wanted.model, str(entry.flags.get("model")), part=False)
+        _matches(wanted.model, str(entry.flags.get("model") or ""), part=False)
         and _matches(wanted.configuration, configuration)
         and any(_matches(wanted.machine, name) for name in (machine, entry.hostname))
         and (wanted.since is None or start(entry) >= wanted.since)

@@ -148,6 +148,7 @@ class ReportParams:
         None, "Write all measurements to this file, after every size anew."
     )
     result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
+    result_label: str | None = _as_in(OutputParams, "result_label")
 
 
 @dataclass(frozen=True, kw_only=True)

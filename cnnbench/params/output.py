@@ -86,14 +86,19 @@ def check(params: Params) -> None:
             params.save_model_steps,
             "cannot go with --save_model_secs; give one of the two",
         )
-    _check_labels(params.result_label)
+    check_labels(params.result_label)
     if params.result_json is None or params.result_csv is None:
         return
     if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
         raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")
 
 
-def _check_labels(text: str | None) -> None:
+def check_labels(text: str | None) -> None:
+    """Refuses what are no labels.
+
+    Raises:
+      FlagError: says which part is none.
+    """
     try:
         result_label.parse(text or "")
     except ValueError as error:

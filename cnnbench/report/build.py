@@ -87,8 +87,8 @@ def _figures(material: Material) -> Iterable[tuple[str, str]]:
         yield "fastest", f"{figure(fastest.throughput.median)} images/sec ({fastest.name})"
     comparison = material.comparison
     if comparison is not None:
-        tally = said.tally(comparison, comparison.metrics[0]) or "nothing was compared"
-        yield "against the baseline", f"{said.ENDINGS[comparison.exit_code]}: {tally}"
+        told = f"{said.ENDINGS[comparison.exit_code]}: {said.outcome(comparison)}"
+        yield "against the baseline", told
     if material.skipped:
         defects = sum(one.defect for one in material.skipped)
         found = count(len(material.skipped), "file", "files")

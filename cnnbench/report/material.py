@@ -54,16 +54,18 @@ def gather(
 
     Args:
       sources: what the report is about.
-      baseline: runs to compare with.
+      baseline: runs and reductions to compare with.
       policy: of the comparison.
       allow_different: facts that may differ.
       labels: where baseline and records came from.
     """
     comparison = None
     if baseline is not None:
+        # A baseline of runs has nothing to say about reductions.
+        reduced = sources.allreduces if baseline.allreduces else ()
         comparison = compare_records(
-            baseline.runs,
-            sources.runs,
+            (*baseline.runs, *baseline.allreduces),
+            (*sources.runs, *reduced),
             policy or Policy(),
             allow_different=allow_different,
             base_label=labels[0],

@@ -85,7 +85,7 @@ class Configured:
     """
 
     name: str
-    group: Group
+    group: Group[RunRecord]
 
     @property
     def configuration(self) -> Configuration:

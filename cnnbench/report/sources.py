@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from cnnbench.allreduce.record import KIND as ALLREDUCE
 from cnnbench.allreduce.record import AllReduceRecord
 from cnnbench.comparison.loading import Skipped, load_records
 from cnnbench.record import RunRecord
@@ -40,24 +38,8 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> Sources:
       UsageError: a path does not exist, or a pattern matches nothing.
     """
     loaded = load_records(paths)
-    reduced: dict[str, AllReduceRecord] = {}
-    skipped: list[Skipped] = []
-    for one in loaded.skipped:
-        # Sound documents of another kind; those of all-reduces are wanted here.
-        found = None if one.defect or f"{ALLREDUCE!r}" not in one.reason else _read(one.path)
-        if isinstance(found, AllReduceRecord):
-            if found.run_id in reduced:
-                again = f"a second copy of measurement {found.run_id}"
-                skipped.append(Skipped(one.path, again, defect=False))
-            reduced.setdefault(found.run_id, found)
-        else:
-            skipped.append(one if found is None else found)
-    allreduces = sorted(reduced.values(), key=lambda record: record.started_at)
-    return Sources(runs=loaded.records, allreduces=tuple(allreduces), skipped=tuple(skipped))
-
-
-def _read(path: str) -> AllReduceRecord | Skipped:
-    try:
-        return AllReduceRecord.from_json(Path(path).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        return Skipped(path, f"not an all-reduce measurement: {error}")
+    return Sources(
+        runs=loaded.records,
+        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: record.started_at)),
+        skipped=loaded.skipped,
+    )

@@ -2,13 +2,9 @@ import dataclasses
 
 import pytest
 
-from cnnbench.comparison.configuration import (
-    PLACES,
-    RULES,
-    UNRESOLVED,
-    Configuration,
-    labels,
-)
+from cnnbench.comparison.configuration import Configuration, labels
+from cnnbench.comparison.rules import PLACES, RULES
+from cnnbench.comparison.runs import UNRESOLVED
 from cnnbench.params import FLAGS, Params
 
 
@@ -114,6 +110,37 @@ def test_labels_name_what_matters_and_tell_all_apart(runs):
         "lenet, batch 64, 2 cpu, replicated",
         "resnet20, cifar10, batch 8, 1 cpu, bf16",
         "lenet, batch 8, 1 cpu, forward_only",
+    ]
+
+
+def test_what_follows_from_a_flag_that_was_given_is_not_in_the_name(runs):
+    def named(*records):
+        configurations = [Configuration.of(record) for record in records]
+        names = labels(configurations)
+        return [names[one.key] for one in configurations]
+
+    # A record's flags are as they turned out: epochs follow from batches, or the other way round.
+    short = {"num_batches": 20, "num_epochs": 0.000125}
+    long = {"num_batches": 40, "num_epochs": 0.00025}
+    assert named(
+        runs(flags=short, explicit_flags=("num_batches",)), runs(flags=long, explicit_flags=())
+    ) == ["lenet, batch 8, 1 cpu, num_batches=20", "lenet, batch 8, 1 cpu, num_batches=40"]
+    assert named(
+        runs(flags=short, explicit_flags=("num_epochs",)),
+        runs(flags=long, explicit_flags=("num_epochs",)),
+    ) == [
+        "lenet, batch 8, 1 cpu, num_epochs=0.000125",
+        "lenet, batch 8, 1 cpu, num_epochs=0.00025",
+    ]
+    # Where that does not tell them apart, all that differ are named.
+    assert named(
+        runs(flags={"num_batches": 20, "xla": False}, explicit_flags=("num_batches",)),
+        runs(flags={"num_batches": 20, "xla": True}),
+        runs(flags={"num_batches": 40, "xla": False}),
+    ) == [
+        "lenet, batch 8, 1 cpu, num_batches=20, xla=false",
+        "lenet, batch 8, 1 cpu, num_batches=20, xla=true",
+        "lenet, batch 8, 1 cpu, num_batches=40, xla=false",
     ]
 
 

@@ -79,12 +79,51 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
 
 
 def test_other_documents_of_ours_are_no_defects(tmp_path):
-    (tmp_path / "allreduce.json").write_text('{"schema": 1, "kind": "allreduce", "points": []}')
+    (tmp_path / "gate.json").write_text('{"schema": 1, "kind": "comparison", "notes": []}')
     loaded = load_records([tmp_path])
     assert [str(one) for one in loaded.skipped] == [
-        f"{tmp_path}/allreduce.json: holds a document of the kind 'allreduce', not a run record"
+        f"{tmp_path}/gate.json: holds a document of the kind 'comparison', not a run record"
     ]
     assert loaded.defects == ()
+
+
+def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
+    write(tmp_path / "run.json", runs(run_id="run"))
+    record = reductions(6.0, run_id="reductions")
+    write(tmp_path / "deep" / "allreduce.json", record)
+    write(tmp_path / "copy.json", record)
+    loaded = load_records([tmp_path])
+    assert ids(loaded) == ["run"]
+    assert loaded.allreduces == (record,)
+    assert loaded.everything == (*loaded.records, record)
+    assert [str(one) for one in loaded.skipped] == [
+        f"{tmp_path}/deep/allreduce.json: a second copy of run reductions"
+    ]
+    assert loaded.defects == ()
+
+
+def test_faulty_all_reduces_are_named_with_the_reason(reductions, tmp_path):
+    document = reductions(6.0).to_dict()
+    point = document["points"][0]
+    contents = {
+        "future": {**document, "schema": 2},
+        "lacking": {"schema": 1, "kind": "allreduce", "points": []},
+        "stopped clock": {**document, "points": [{**point, "seconds": [0.002, 0.0]}]},
+        "no time": {**document, "started_at": "yesterday"},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    loaded = load_records([tmp_path])
+    assert loaded.everything == ()
+    assert loaded.defects == loaded.skipped
+    assert {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped} == {
+        "future": "not an all-reduce measurement: schema: 2 is not known to this version, which "
+        "reads 1",
+        "lacking": "not an all-reduce measurement: run_id: missing",
+        "no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO 8601 time",
+        "stopped clock": "not an all-reduce measurement: points[0].seconds: not all are positive "
+        "times",
+    }
 
 
 def test_unreadable_files_are_named(tmp_path):

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from typing import Any
 
+from cnnbench.comparison.measurement import RUN
+from cnnbench.comparison.metrics import BUS_BANDWIDTH
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.record_codec import encode
 
@@ -33,16 +35,28 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "geometric_mean": None
         if mean is None
         else {"metric": "throughput", "change": mean[0], "configurations": mean[1]},
+        **_further_means(comparison),
         "configurations": [_entry(entry) for entry in comparison.entries],
         "notes": list(comparison.notes),
         "skipped": [dataclasses.asdict(one) for one in comparison.skipped],
     }
 
 
+def _further_means(comparison: Comparison) -> dict[str, Any]:
+    """The same of reductions, where there are any."""
+    mean = comparison.geometric_mean(BUS_BANDWIDTH)
+    if mean is None:
+        return {}
+    change, number = mean
+    told = {"metric": BUS_BANDWIDTH.name, "change": change, "configurations": number}
+    return {"bus_bandwidth_mean": told}
+
+
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "key": entry.configuration.key,
+        **_kind(entry),
         "verdict": entry.main.verdict.value,
         "flags": entry.configuration.telling(),
         "base_runs": [record.run_id for record in entry.base],
@@ -50,6 +64,13 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "results": [_result(result) for result in entry.results],
         "differences": [dataclasses.asdict(one) for one in entry.differences],
     }
+
+
+def _kind(entry: Entry) -> dict[str, Any]:
+    """What the measurements are of; without a word it is runs."""
+    if entry.configuration.kind == RUN:
+        return {}
+    return {"kind": entry.configuration.kind, "decides": entry.decides}
 
 
 def _result(result: Result) -> dict[str, Any]:

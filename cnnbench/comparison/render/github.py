@@ -23,7 +23,7 @@ def render(comparison: Comparison) -> str:
     found: dict[str, list[tuple[str, str]]] = {level: [] for level in _LEVELS}
     for entry in comparison.by_severity():
         for result in entry.results:
-            level = _level(result, decides=result is entry.main)
+            level = _level(entry, result)
             if level is not None:
                 found[level].append(
                     (f"{entry.name}: {result.metric.name}", _message(entry, result))
@@ -32,13 +32,18 @@ def render(comparison: Comparison) -> str:
         if one.defect:
             found["warning"].append(("file skipped", str(one)))
     lines = [line for level, items in found.items() for line in _commands(level, items)]
-    counts = words.tally(comparison, comparison.metrics[0])
-    lines.append(_command("notice", "cnnbench compare", f"{comparison.metrics[0].name}: {counts}"))
+    for metric in comparison.leading:
+        told = f"{metric.name}: {words.tally(comparison, metric)}"
+        lines.append(_command("notice", "cnnbench compare", told))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _level(result: Result, decides: bool) -> str | None:
+def _level(entry: Entry, result: Result) -> str | None:
     verdict = result.verdict
+    if not entry.decides:
+        telling = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+        return "notice" if verdict in telling else None
+    decides = result is entry.main
     if verdict is Verdict.SLOWER:
         return "error" if decides or result.metric.gates else "warning"
     if verdict is Verdict.FAILED:

@@ -15,7 +15,7 @@ _SUITE = "cnnbench compare"
 def render(comparison: Comparison) -> str:
     """The document: slower is a failure, failed an error, anything undecided is skipped."""
     suites = xml.Element("testsuites", name=_SUITE)
-    for index, metric in enumerate(comparison.metrics):
+    for metric in comparison.metrics:
         cases = [
             (entry, result)
             for entry in comparison.entries
@@ -23,14 +23,14 @@ def render(comparison: Comparison) -> str:
             if result.metric is metric
         ]
         if cases:
-            suites.append(_suite(metric, cases, decides=index == 0))
+            suites.append(_suite(metric, cases))
     if comparison.skipped:
         suites.append(_files(comparison))
     xml.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
 
 
-def _suite(metric: Metric, cases: list[tuple[Entry, Result]], decides: bool) -> xml.Element:
+def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
     for entry, result in cases:
         case = xml.SubElement(
@@ -40,7 +40,7 @@ def _suite(metric: Metric, cases: list[tuple[Entry, Result]], decides: bool) -> 
             name=_clean(entry.name),
             time="0",
         )
-        tag = _tag(result, decides)
+        tag = _tag(entry, result)
         if tag is not None:
             told = xml.SubElement(
                 case, tag, message=_clean(f"{result.word}: {result.judgement.reason}")
@@ -69,11 +69,12 @@ def _counted(suite: xml.Element) -> xml.Element:
     return suite
 
 
-def _tag(result: Result, decides: bool) -> str | None:
+def _tag(entry: Entry, result: Result) -> str | None:
+    counts = entry.decides and (result is entry.main or result.metric.gates)
     if result.verdict is Verdict.SLOWER:
-        return "failure" if decides or result.metric.gates else None
+        return "failure" if counts else None
     if result.verdict is Verdict.FAILED:
-        return "error"
+        return "error" if entry.decides else "skipped"
     return "skipped" if result.verdict.undecided else None
 
 

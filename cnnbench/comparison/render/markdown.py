@@ -27,19 +27,21 @@ _SIGNS = {
 
 def render(comparison: Comparison) -> str:
     """A heading, a table per metric that says something, and the details folded away."""
-    main = comparison.metrics[0]
     lines = [
         f"### cnnbench: {words.ENDINGS[comparison.exit_code]}",
         "",
         f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
-        f"{words.tally(comparison, main) or 'nothing was compared'}.",
+        f"{words.outcome(comparison)}.",
         "",
     ]
-    rows = [(entry, entry.main) for entry in comparison.by_severity()]
-    if rows:
-        lines += [*_table(comparison, main, rows), ""]
+    leading = comparison.leading
+    for metric in leading:
+        rows = comparison.about(metric)
+        if rows:
+            title = [f"**{metric.name}**", ""] if len(leading) > 1 else []
+            lines += [*title, *_table(comparison, metric, rows), ""]
     further = words.also(comparison)
-    for metric in comparison.metrics[1:]:
+    for metric in comparison.metrics:
         of_metric = [(entry, result) for entry, result in further if result.metric is metric]
         if of_metric:
             lines += [f"**{metric.name}**", "", *_table(comparison, metric, of_metric), ""]
@@ -77,18 +79,17 @@ def _details(comparison: Comparison) -> list[str]:
     reasons = [
         f"- {code(entry.name)} {result.word}: {_reason(result)}"
         for entry, result in (
-            *((entry, entry.main) for entry in comparison.by_severity()),
+            *(row for metric in comparison.leading for row in comparison.about(metric)),
             *words.also(comparison),
         )
         if result.verdict is not Verdict.SAME
     ]
     lines = ["<details><summary>Why, and how it was judged</summary>", ""]
-    mean = words.mean_sentence(comparison)
-    lines += [*reasons, *([f"- {mean}"] if mean else [])]
+    lines += [*reasons, *(f"- {mean}" for mean in words.mean_sentences(comparison))]
     lines += [
         f"- {metric.name}: {found}"
-        for metric in comparison.metrics[1:]
-        if (found := words.tally(comparison, metric))
+        for metric in comparison.metrics
+        if metric not in comparison.leading and (found := words.tally(comparison, metric))
     ]
     lines.append(f"- {words.conditions(comparison)}")
     lines += [f"- note: {code(note)}" for note in comparison.notes]

@@ -41,11 +41,11 @@ def render(comparison: Comparison, colour: bool = False) -> str:
     """
     paint = _paint if colour else _plain
     lines = [f"BASE {_line(comparison.base_label)}", f"NEW  {_line(comparison.new_label)}", ""]
-    main = comparison.metrics[0]
-    rows = [(entry, entry.main) for entry in comparison.by_severity()]
-    lines += _table(comparison, main, rows, paint)
+    for number, metric in enumerate(comparison.leading):
+        lines += [""] if number else []
+        lines += _table(comparison, metric, comparison.about(metric), paint)
     further = words.also(comparison)
-    for metric in comparison.metrics[1:]:
+    for metric in comparison.metrics:
         of_metric = [(entry, result) for entry, result in further if result.metric is metric]
         if of_metric:
             lines += ["", *_table(comparison, metric, of_metric, paint)]
@@ -108,9 +108,7 @@ def _summary(comparison: Comparison) -> list[str]:
         for metric in comparison.metrics
         if (found := words.tally(comparison, metric))
     ]
-    mean = words.mean_sentence(comparison)
-    if mean is not None:
-        lines.append(mean)
+    lines += words.mean_sentences(comparison)
     lines.append(words.conditions(comparison))
     lines += [f"note: {_line(note)}" for note in comparison.notes]
     mentions = words.mentions(comparison)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from cnnbench.comparison.comparability import unlike_text
-from cnnbench.comparison.metrics import THROUGHPUT, Metric
+from cnnbench.comparison.kinds import KINDS
+from cnnbench.comparison.metrics import SPEEDS, Metric
 from cnnbench.comparison.reasons import change_text, count, span_text
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
@@ -38,6 +42,8 @@ def value_text(value: float | None, metric: Metric, unit: bool = True) -> str:
     if metric.unit == "top-1":
         return f"{value:.4f}"
     digits = 2 if value >= 10 else 3
+    if metric.unit == "GB/s" and 0 < value < 1:
+        digits -= math.floor(math.log10(value))  # small tensors are reduced slowly
     return f"{value:.{digits}f}" + (f" {metric.unit}" if unit else "")
 
 
@@ -72,14 +78,19 @@ def confidence(comparison: Comparison) -> str:
 
 
 def also(comparison: Comparison) -> list[tuple[Entry, Result]]:
-    """Results of the further metrics that say something, the worst configurations first."""
+    """Results that say something besides those the comparison is about, the worst first.
+
+    Of further metrics, and of what is only context.
+    """
     telling = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
     return [
         (entry, result)
-        for metric in comparison.metrics[1:]
+        for metric in comparison.metrics
         for entry in comparison.by_severity()
         for result in entry.results
-        if result.metric is metric and result.verdict in telling
+        if result.metric is metric
+        and result.verdict in telling
+        and not (entry.decides and result is entry.main)
     ]
 
 
@@ -89,29 +100,51 @@ def tally(comparison: Comparison, metric: Metric) -> str:
     return ", ".join(f"{number} {metric.word(verdict)}" for verdict, number in found.items())
 
 
+def outcome(comparison: Comparison) -> str:
+    """The tally of what the comparison is about, of each kind of measurement."""
+    tallies = {metric.name: tally(comparison, metric) for metric in comparison.leading}
+    if len(tallies) == 1:
+        return next(iter(tallies.values())) or "nothing was compared"
+    return "; ".join(f"{name} {found}" for name, found in tallies.items())
+
+
 def conditions(comparison: Comparison) -> str:
     """How it was judged, in one sentence."""
-    policy, main = comparison.policy, comparison.metrics[0]
     kind = "pairs of runs" if comparison.paired else "one value per process"
-    judged = [entry.main.judgement for entry in comparison.entries]
-    floors = [one.floor for one in judged if one.floor is not None]
-    text = f"{kind}, p <= {policy.alpha:g} after Holm"
-    if floors:
-        ends = [change_text(one, main, signed=False) for one in (min(floors), max(floors))]
-        text += f", floor {ends[0]}" if ends[0] == ends[1] else f", floors {ends[0]} to {ends[1]}"
+    text = f"{kind}, p <= {comparison.policy.alpha:g} after Holm"
+    told = dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading)
+    text += "".join(told)
+    judged = [entry.main.judgement for entry in comparison.entries if entry.decides]
     measured = any(one.noise is not None for one in judged)
     return text + (", A/A spread measured" if measured else ", A/A spread not measured")
 
 
-def mean_sentence(comparison: Comparison) -> str | None:
-    """The geometric mean of throughput, if there are configurations that it is over."""
-    found = comparison.geometric_mean()
-    if found is None:
-        return None
-    mean, number = found
-    total = count(len(comparison.entries), "configuration", "configurations")
-    of = total if number == len(comparison.entries) else f"{number} of {total}"
-    return f"throughput {change_text(mean, THROUGHPUT)} in the geometric mean of {of}"
+def _floors(comparison: Comparison, metric: Metric) -> str:
+    """The floors of what a metric decided about, or ""."""
+    judged = [result.judgement for _, result in comparison.about(metric)]
+    floors = [one.floor for one in judged if one.floor is not None]
+    if not floors:
+        return ""
+    ends = [change_text(one, metric, signed=False) for one in (min(floors), max(floors))]
+    return f", floor {ends[0]}" if ends[0] == ends[1] else f", floors {ends[0]} to {ends[1]}"
+
+
+def mean_sentences(comparison: Comparison) -> Iterator[str]:
+    """Geometric means of speed, of each kind of measurement that there is one of."""
+    for metric in SPEEDS:
+        found = comparison.geometric_mean(metric)
+        if found is not None:
+            mean, number = found
+            total = _number(comparison, metric)
+            of = count(total, "configuration", "configurations")
+            of = of if number == total else f"{number} of {of}"
+            yield f"{metric.name} {change_text(mean, metric)} in the geometric mean of {of}"
+
+
+def _number(comparison: Comparison, metric: Metric) -> int:
+    """Configurations of the kind that a metric is of."""
+    measured = [name for name, kind in KINDS.items() if metric in kind.metrics.values()]
+    return sum(entry.configuration.kind in measured for entry in comparison.entries)
 
 
 def mentions(comparison: Comparison) -> list[str]:

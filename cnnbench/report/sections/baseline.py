@@ -34,23 +34,23 @@ def section(material: Material) -> Section | None:
     comparison = material.comparison
     if comparison is None:
         return None
-    main = comparison.metrics[0]
     ending = said.ENDINGS[comparison.exit_code]
-    tally = said.tally(comparison, main) or "nothing was compared"
     blocks: list[Block] = [
         Text(
             text=f"Baseline {comparison.base_label}; {comparison.new_label} is judged against "
-            f"it: {ending} ({tally}).",
+            f"it: {ending} ({said.outcome(comparison)}).",
             tone={0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure"),
         )
     ]
-    chart = _changes(comparison)
-    if chart is not None:
-        blocks.append(Charts(charts=(chart,)))
-    rows = [_row(entry, entry.main) for entry in comparison.by_severity()]
-    blocks.append(table(_columns(comparison, main), rows))
+    charts = [_changes(comparison, metric) for metric in comparison.leading]
+    drawn = tuple(chart for chart in charts if chart is not None)
+    if drawn:
+        blocks.append(Charts(charts=drawn))
+    for metric in comparison.leading:
+        rows = [_row(entry, result) for entry, result in comparison.about(metric)]
+        blocks.append(table(_columns(comparison, metric), rows))
     further = said.also(comparison)
-    for metric in comparison.metrics[1:]:
+    for metric in comparison.metrics:
         found = [_row(entry, result) for entry, result in further if result.metric is metric]
         if found:
             blocks.append(table(_columns(comparison, metric), found, title=f"{metric.name} too"))
@@ -96,22 +96,20 @@ def _told(value: float | None, text: str) -> Cell:
     return number(None) if value is None else number(value, text)
 
 
-def _changes(comparison: Comparison) -> Dots | None:
-    """The change of the first metric, a row per configuration, the worst first."""
+def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
+    """The change of a leading metric, a row per configuration, the worst first."""
     rows = []
-    metric = comparison.metrics[0]
-    for entry in comparison.by_severity():
-        judgement = entry.main.judgement
+    for entry, result in comparison.about(metric):
+        judgement = result.judgement
         if judgement.change is None:
             continue
         rows.append(
             Row(
                 label=entry.name,
-                values=((judgement.change, f"{entry.name}: {said.change(entry.main)}"),),
+                values=((judgement.change, f"{entry.name}: {said.change(result)}"),),
                 low=judgement.low,
                 high=judgement.high,
-                text=f"{said.MARKS[entry.main.verdict]} {entry.main.word} "
-                f"{said.change(entry.main)}",
+                text=f"{said.MARKS[result.verdict]} {result.word} {said.change(result)}",
             )
         )
     if not rows:
@@ -131,8 +129,7 @@ def _changes(comparison: Comparison) -> Dots | None:
 
 
 def _remarks(comparison: Comparison) -> list[Block]:
-    mean = said.mean_sentence(comparison)
-    lines = [f"{mean[0].upper()}{mean[1:]}."] if mean else []
+    lines = [f"{mean[0].upper()}{mean[1:]}." for mean in said.mean_sentences(comparison)]
     lines.append(f"Judged with {said.conditions(comparison)}.")
     lines += [f"Note: {note}." for note in comparison.notes]
     lines += [
