@@ -74,6 +74,21 @@ def test_noise_of_correlated_values_and_not_of_the_levels():
     assert spread == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("correlation", "low", "high"), [(0.0, 0.0, 0.08), (0.3, 0.2, 0.38), (0.6, 0.52, 0.68)]
+)
+def test_of_few_values_the_median_of_the_correlation_is_right(correlation, low, high):
+    found = []
+    for seed in range(300):
+        rng = random.Random(f"{correlation} {seed}")
+        values, state = [], rng.gauss(0, 1)
+        for _ in range(60):
+            state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
+            values.append(state)
+        found.append(noise(values)[1])
+    assert low <= median(sorted(found)) <= high
+
+
 def test_a_trend_is_no_noise():
     spread, correlation = noise([float(i) for i in range(50)])
     assert (spread, correlation) == (0.0, 0.0)
