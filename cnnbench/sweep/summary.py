@@ -25,11 +25,10 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 class Verdict:
     """Whether a metric's median over the processes lies within its bound.
 
-        Attributes:
-          value: the median; None if no run measured it.
-          word: _RIGHT = ("batch", "images/sec", "bus GB/s", "spread")
-
-    HELD, VIOLATED or UNKNOWN.
+    Attributes:
+      bound: what it must lie within.
+      value: the median; None if no run measured it.
+      word: HELD, VIOLATED or UNKNOWN.
     """
 
     bound: Bound
