@@ -1,10 +1,14 @@
-"""Eight logical CPU devices for every test, made before TensorFlow initialises."""
+"""Eight logical CPU devices for every test, made before TensorFlow initialises; made-up runs."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -12,10 +16,16 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import pytest
 import tensorflow as tf
 
-from cnnbench.allreduce.record import AllReduceRecord, Devices, Point
-from cnnbench.allreduce.ways import Packing
-from cnnbench.params.allreduce import AllReduceParams
-from cnnbench.record import ErrorInfo
+from cnnbench.params import Params
+from cnnbench.record import (
+    Batch,
+    ErrorInfo,
+    Measured,
+    ModelInfo,
+    Placement,
+    RunRecord,
+    StartupSeconds,
+)
 from cnnbench.record_codec import encode
 
 LOGICAL_DEVICES = 8
@@ -33,72 +43,150 @@ def cpu_devices() -> tuple[str, ...]:
     return tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(LOGICAL_DEVICES))
 
 
-class Reductions:
-    """Makes all-reduce measurements that never ran: of xring on 8 MB and four CPU devices.
+class LenetRuns:
+    """Makes records of runs that never ran: of lenet, 8 images on each CPU device.
 
     Each has another run_id and starts a minute later than the one before.
     """
 
     def __init__(self, environment=None):
         self._numbers = itertools.count()
-        self._environment = {"hostname": "box", "cpu_model": "Fast CPU", **(environment or {})}
-
-    @staticmethod
-    def point(gigabytes_per_sec=6.0, *, bytes=8_000_000, devices=4, **parts):
-        """A row of the bus bandwidth given; None for one without times."""
-        # S / t * 2(n-1)/n = bandwidth
-        seconds = ()
-        if gigabytes_per_sec is not None:
-            seconds = (bytes * 2 * (devices - 1) / devices / (gigabytes_per_sec * 1e9),) * 3
-        values = {
-            "spec": "xring",
-            "packing": Packing(),
-            "workload": str(bytes),
-            "dtype": "float32",
-            "bytes": bytes,
-            "tensors": 1,
-            "elements": bytes // 4,
-            "devices": devices,
-            "seconds": seconds,
-            "checked": bytes // 2,
-            "build_seconds": 0.5,
+        self._environment = {
+            "hostname": "box",
+            "cpu_model": "Fast CPU",
+            **(environment or {}),
         }
-        return Point(**{**values, **parts})
 
-    def __call__(self, *points, flags=None, environment=None, error=None, status=None, **parts):
-        """A process that measured some rows: points, or their bus bandwidths in GB/s.
+    def __call__(
+        self,
+        images_per_sec=100.0,
+        *,
+        devices=1,
+        steps=3,
+        flags=None,
+        environment=None,
+        error=None,
+        status=None,
+        **parts,
+    ):
+        """A run whose every step has the speed given.
 
         Args:
-          *points: rows; a number is a row of that bandwidth.
-          flags: to replace.
-          environment: facts to replace.
-          error: (type, message) of a failed process.
+          images_per_sec: of all devices together; None for a run without timed steps.
+          devices: towers.
+          steps: timed ones.
+          flags: parameters to replace.
+          environment: facts to replace; None as a value removes one.
+          error: (type, message) of a failed run.
           status: "ok" or "failed" by itself.
           **parts: fields of the record to replace.
         """
+        start = datetime(2026, 11, 20, tzinfo=timezone.utc)
         number = next(self._numbers)
-        start = datetime(2026, 11, 20, tzinfo=timezone.utc) + timedelta(minutes=number)
-        rows = [p if isinstance(p, Point) else self.point(p) for p in points]
-        config = encode(AllReduceParams(device="cpu", num_gpus=(4,), num_batches=3).as_dict())
-        config |= {"sizes": sorted({row.workload for row in rows}), **(flags or {})}
+        config = {
+            **encode(Params().as_dict()),
+            "model": "lenet",
+            "data_name": "imagenet",
+            "batch_size": 8,
+            "device": "cpu",
+            "num_gpus": devices,
+            **(flags or {}),
+        }
+        batch = Batch(per_device=config["batch_size"], global_=config["batch_size"] * devices)
+        speeds = () if images_per_sec is None else (images_per_sec,) * steps
+        seconds = parts.get("step_seconds", tuple(batch.global_ / speed for speed in speeds))
+        facts = {**self._environment, **(environment or {})}
         values = {
-            "run_id": f"reductions{number}",
-            "started_at": start.isoformat(),
+            "run_id": f"run{number}",
+            "started_at": (start + timedelta(minutes=number)).isoformat(),
             "status": status or ("failed" if error else "ok"),
             "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
-            "command": ("cnnbench", "allreduce"),
+            "command": ("cnnbench", "--model=lenet"),
             "config": config,
-            "placement": Devices(device="cpu", devices=tuple(f"/device:CPU:{i}" for i in range(4))),
-            "points": tuple(rows),
-            "environment": {**self._environment, **(environment or {})},
+            "model": ModelInfo(
+                name="lenet",
+                parameters=10,
+                trainable_parameters=10,
+                forward_flops_per_image=20,
+                training_flops_per_image=60,
+            ),
+            "placement": Placement(
+                device="cpu",
+                devices=tuple(f"/device:CPU:{i}" for i in range(devices)),
+                num_towers=devices,
+                num_workers=1,
+                variable_update=config["variable_update"],
+            ),
+            "batch": batch,
+            "step_seconds": seconds,
+            "losses": (1.0,) * len(seconds),
+            "environment": {name: fact for name, fact in facts.items() if fact is not None},
         }
-        return AllReduceRecord(**{**values, **parts})
+        return RunRecord(**{**values, **parts})
 
-    def of(self, *bandwidths, **parts):
-        """A process with a single row for each bus bandwidth."""
-        return [self(bandwidth, **parts) for bandwidth in bandwidths]
+    def of(self, *speeds, **parts):
+        """A run for each speed."""
+        return [self(speed, **parts) for speed in speeds]
+
+    def with_memory(self, *mebibytes, **parts):
+        """A run for each peak memory, all of one speed."""
+        return [
+            self(measured=Measured(peak_memory_bytes=int(size * 2**20)), **parts)
+            for size in mebibytes
+        ]
+
+    def with_startup(self, *seconds, **parts):
+        """A run for each start-up time, a second of it import and a second the first step."""
+        return [
+            self(
+                startup_seconds=StartupSeconds(import_=1.0, build=total - 2.0, first_step=1.0),
+                **parts,
+            )
+            for total in seconds
+        ]
 
 
-@pytest.fixture
-def reductions():
-    return Reductions()
+@pytest.fixture(scope="session")
+def lenet_runs():
+    """The class `LenetRuns`: its instances count for themselves."""
+    return LenetRuns
+
+
+@pytest.fixture(scope="session")
+def fake_python(tmp_path_factory) -> str:
+    """A program to name as the Python of other processes; see fake_python.py."""
+    folder = tmp_path_factory.mktemp("fake_python")
+    (folder / "template.json").write_text(LenetRuns()().to_json())
+    source = Path(__file__).with_name("fake_python.py").read_text()
+    program = folder / "python"
+    program.write_text(f"#!{sys.executable} -IS\n{source}")
+    program.chmod(0o755)
+    return str(program)
+
+
+_ALONE = """
+import sys
+from cnnbench.cli import main
+status = main(sys.argv[1:])
+slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib"}
+print("\\nloaded", *slow & {name.partition(".")[0] for name in sys.modules})
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="session")
+def alone():
+    """alone("compare", A, B): what a command line does in a process of its own.
+
+    Its status, out and err, and what it loaded of the packages that are slow to import.
+    """
+
+    def run(*arguments):
+        command = [sys.executable, "-c", _ALONE, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        out, _, loaded = done.stdout.rpartition("\nloaded")
+        return SimpleNamespace(
+            status=done.returncode, out=out, err=done.stderr, loaded=set(loaded.split())
+        )
+
+    return run

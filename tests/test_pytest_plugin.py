@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-
-from cnnbench.params import Params
-from cnnbench.record import Batch, Placement, RunRecord
-from cnnbench.record_codec import encode
 
 pytest_plugins = ["pytester"]
 
@@ -19,58 +14,16 @@ pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Writes a record of the speed in SPEED; hangs or fails if that says so.
-_FAKE = """\
-    import json, os, sys, time, uuid
-    flags = dict(w.lstrip("-").partition("=")[::2] for w in sys.argv)
-    with open(os.environ["TEMPLATE"]) as file:
-        document = json.load(file)
-    speed = os.environ.get("SPEED", "100")
-    print("about to measure", flush=True)
-    if speed == "hang":
-        time.sleep(60)
-    if speed == "crash":
-        sys.exit("no such device")
-    document["run_id"] = uuid.uuid4().hex
-    noise = 1 + int(document["run_id"][:2], 16) / 1e5
-    document["step_seconds"] = [8 / (float(speed) * noise)] * 3
-    with open(flags["result_json"], "w") as file:
-        json.dump(document, file)
-"""
-
 
 @pytest.fixture
-def session(pytester, tmp_path, monkeypatch):
+def session(pytester, fake_python, monkeypatch):
     """Runs the source of a test file; PYTHON in it is an interpreter that only pretends."""
-    record = RunRecord(
-        run_id="0",
-        started_at="2026-11-20T00:00:00+00:00",
-        status="ok",
-        command=("cnnbench",),
-        config=encode(Params(model="lenet").as_dict()) | {"batch_size": 8, "device": "cpu"},
-        placement=Placement(
-            device="cpu",
-            devices=("/device:CPU:0",),
-            num_towers=1,
-            num_workers=1,
-            variable_update="parameter_server",
-        ),
-        batch=Batch(per_device=8, global_=8),
-        step_seconds=(0.08,) * 3,
-        environment={"cpu_model": "Fast CPU"},
-    )
-    template = tmp_path / "template.json"
-    template.write_text(record.to_json())
-    python = tmp_path / "python"
-    python.write_text(f"#!{sys.executable} -IS\n{textwrap.dedent(_FAKE)}")
-    python.chmod(0o755)
-    monkeypatch.setenv("TEMPLATE", str(template))
     # The same whether cnnbench's entry point is installed or not.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(source, *arguments, own_process=False):
-        text = f"PYTHON = {str(python)!r}\n{textwrap.dedent(source)}"
+        text = f"PYTHON = {fake_python!r}\n{textwrap.dedent(source)}"
         pytester.makepyfile(text)
         start = pytester.runpytest_subprocess if own_process else pytester.runpytest_inprocess
         # The suite's own process may have imported the plug-in already, of which pytest warns.
@@ -121,7 +74,7 @@ def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
     result = session(
         """
         def test_crash(cnnbench):
-            cnnbench("--model=lenet", python=PYTHON, env={"SPEED": "crash"})
+            cnnbench("--model=lenet", python=PYTHON, env={"FAKE": '{"die": "no such device"}'})
         """
     )
     result.assert_outcomes(failed=1)
@@ -143,7 +96,7 @@ def test_a_process_that_hangs_is_killed(session, pytester, way):
     result = session(
         f"""
         def test_hang(cnnbench):
-            cnnbench(python=PYTHON, env={{"SPEED": "hang"}}{argument})
+            cnnbench(python=PYTHON, env={{"FAKE": '{{"wait": 60}}'}}{argument})
         """
     )
     result.assert_outcomes(failed=1)

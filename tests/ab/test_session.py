@@ -184,8 +184,8 @@ def test_an_interrupt_before_anything_was_measured(tmp_path, side):
 
 def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
     trace = tmp_path / "trace"
-    run = Run(tmp_path, side(side_effect=str(trace)), side(side_effect=str(trace)), pairs=3)
-    names = [line.split()[0] for line in trace.read_text().splitlines()]
+    run = Run(tmp_path, side(trace=str(trace)), side(trace=str(trace)), pairs=3)
+    names = trace.read_text().splitlines()
     assert names == [one["name"] for one in run.journal("process")]
     times = [one["time"] for one in run.journal("process")]
     assert all(one <= other for one, other in pairwise(times))

@@ -7,46 +7,34 @@ from cnnbench.allreduce.record import AllReduceRecord, Copying, Point
 from cnnbench.allreduce.ways import Packing
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
+COMMON = {
+    "workload": "8000000",
+    "dtype": "float32",
+    "bytes": 8_000_000,
+    "tensors": 1,
+    "elements": 2_000_000,
+    "devices": 4,
+}
 POINTS = (
     Point(
         spec="copy",
         packing=Packing(),
-        workload="8000000",
-        dtype="float32",
-        bytes=8_000_000,
-        tensors=1,
-        elements=2_000_000,
-        devices=4,
         seconds=(0.004, 0.002, 0.001),
         checked=16_000_000,
         trace_seconds=0.25,
         build_seconds=0.5,
         operations=120,
+        **COMMON,
     ),
     Point(
         spec="pscpu:32K:xring#2",
         packing=Packing(gradient_repacking=8, compact_dtype="bfloat16"),
-        workload="8000000",
-        dtype="float32",
-        bytes=8_000_000,
-        tensors=1,
-        elements=2_000_000,
-        devices=4,
         seconds=(0.012,),
         checked=16_000_000,
         wrong=3,
+        **COMMON,
     ),
-    Point(
-        spec="nccl",
-        packing=Packing(),
-        workload="8000000",
-        dtype="float32",
-        bytes=8_000_000,
-        tensors=1,
-        elements=2_000_000,
-        devices=4,
-        error="InvalidArgumentError: no GPU",
-    ),
+    Point(spec="nccl", packing=Packing(), error="InvalidArgumentError: no GPU", **COMMON),
 )
 RECORD = AllReduceRecord(
     run_id="r",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from datetime import datetime, timezone
@@ -16,7 +17,13 @@ from cnnbench.record import ErrorInfo, RunRecord
 
 
 @pytest.fixture
-def outcome(tmp_path, make_record):
+def make_record(lenet_runs):
+    """Makes records of three steps."""
+    return functools.partial(lenet_runs(), step_seconds=(0.1, 0.1, 0.2))
+
+
+@pytest.fixture
+def outcome(tmp_path):
     """The outcome of a child that ended so, wrote this and said that."""
 
     def outcome(finished, written=None, said="first\nlast words\n\n", kind="run"):
@@ -27,7 +34,7 @@ def outcome(tmp_path, make_record):
         if written is not None:
             record.write_text(written)
         log.write_text(said)
-        config = make_record().config
+        config = {"model": "trivial"}
         start = datetime(2026, 1, 2, tzinfo=timezone.utc)
         command = ("cnnbench", "run", "--model=lenet")
         facts = {"hostname": "here"}
@@ -92,7 +99,7 @@ def test_an_exit_status_without_a_record(outcome):
 
 def test_a_failed_record_speaks_for_itself(outcome, make_record):
     error = ErrorInfo(type="NonFiniteLossError", message="loss is nan")
-    result = outcome(Finished(4, 1.0), make_record(status="failed", error=error))
+    result = outcome(Finished(4, 1.0), make_record(error=(error.type, error.message)))
     assert (result.status, error_of(result)) == ("failed", error)
 
 

@@ -1,12 +1,64 @@
-"""Small real data sets for whole runs."""
+"""Folders of records, interrupted commands, and small real data sets for whole runs."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
+PATIENCE = 240.0
+
+
+@pytest.fixture
+def save(lenet_runs):
+    """Writes five records of one configuration to a folder, and returns its name."""
+
+    def save(folder: Path, factor: float = 1.0, **parts: object) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        records = lenet_runs().of(*(speed * factor for speed in SPEEDS), **parts)
+        for number, record in enumerate(records):
+            unique = dataclasses.replace(record, run_id=f"{folder.name}{number}")
+            (folder / f"{number}.json").write_text(unique.to_json())
+        return str(folder)
+
+    return save
+
+
+@pytest.fixture
+def interrupt() -> Callable[..., str]:
+    """Sends a signal to a command when it has printed a line; the rest of its output."""
+
+    def run(command: Sequence[str], number: int, once: Callable[[str], bool]) -> str:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert process.stdout is not None
+            deadline = time.monotonic() + PATIENCE
+            while not once(process.stdout.readline()):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+            process.send_signal(number)
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        assert process.returncode == 130
+        assert err.splitlines()[-1] == "cnnbench: error: interrupted"
+        return out
+
+    return run
 
 
 @pytest.fixture(scope="session")

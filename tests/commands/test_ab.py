@@ -7,74 +7,23 @@ import os
 import re
 import shlex
 import subprocess
-import sys
-import textwrap
 
 import pytest
 
 from cnnbench import cli
-from cnnbench.params import Params
-from cnnbench.record import Batch, Placement, RunRecord
-from cnnbench.record_codec import encode
+from cnnbench.record import RunRecord
 
 pytestmark = pytest.mark.timeout(180)
 
-# An interpreter that writes a record; the variable SPEED says how fast it was.
-_FAKE = """\
-    import json, os, signal, sys, time, uuid
-    if "INTERRUPT" in os.environ and "0007-b" in sys.argv[-1]:
-        os.kill(int(os.environ["INTERRUPT"]), signal.SIGINT)
-        time.sleep(60)
-    record = [w.partition("=")[2] for w in sys.argv if w.startswith("--result_json=")][-1]
-    with open(os.environ["TEMPLATE"]) as file:
-        document = json.load(file)
-    document["run_id"] = uuid.uuid4().hex
-    speed = float(os.environ.get("SPEED", 100)) * (1 + int(uuid.uuid4().hex[:2], 16) / 1e5)
-    if "--variable_update=replicated" in sys.argv:
-        document["config"]["variable_update"] = "replicated"
-    document["step_seconds"] = [8 / speed] * 3
-    document["environment"]["folder"] = os.getcwd()
-    if speed < 1:
-        sys.exit("too slow to measure")
-    with open(record, "w") as file:
-        json.dump(document, file)
-"""
-
 
 @pytest.fixture
-def python(tmp_path, monkeypatch):
-    record = RunRecord(
-        run_id="0",
-        started_at="2026-11-20T00:00:00+00:00",
-        status="ok",
-        command=("cnnbench",),
-        config=encode(Params(model="lenet").as_dict()) | {"batch_size": 8, "device": "cpu"},
-        placement=Placement(
-            device="cpu",
-            devices=("/device:CPU:0",),
-            num_towers=1,
-            num_workers=1,
-            variable_update="parameter_server",
-        ),
-        batch=Batch(per_device=8, global_=8),
-        step_seconds=(0.08,) * 3,
-    )
-    (tmp_path / "template.json").write_text(record.to_json())
-    monkeypatch.setenv("TEMPLATE", str(tmp_path / "template.json"))
-    path = tmp_path / "python"
-    path.write_text(f"#!{sys.executable} -IS\n{textwrap.dedent(_FAKE)}")
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.fixture
-def ab(python, tmp_path, monkeypatch):
+def ab(fake_python, tmp_path, monkeypatch):
     """Runs the command with both sides' processes faked."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, results="results"):
-        sides = [f"--a_python={python}", "--burn_in=0", f"--results={results}"]
-        sides += [] if "--aa" in arguments else [f"--b_python={python}"]
+        sides = [f"--a_python={fake_python}", "--burn_in=0", f"--results={results}"]
+        sides += [] if "--aa" in arguments else [f"--b_python={fake_python}"]
         return cli.main(["ab", *sides, *arguments])
 
     return run
@@ -124,15 +73,15 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab, capsys):
 
 
 def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
-    assert ab("--b_env=SPEED=0.5") == 4
+    assert ab('--b_env=FAKE={"die": "too slow to measure"}') == 4
     out, err = capsys.readouterr()
     assert "! failed" in out
     assert "error: B: exit status 1; its last words: too slow to measure" in err
 
 
 def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
-    arguments = ("--nosequential", "--b_env=SPEED=50", f"--b_env=INTERRUPT={os.getpid()}")
-    assert ab(*arguments, "--format=json") == 130
+    fake = json.dumps({"speed": 50, "interrupt": ["0007-b"], "parent": os.getpid()})
+    assert ab("--nosequential", f"--b_env=FAKE={fake}", "--format=json") == 130
     out, err = capsys.readouterr()
     (entry,) = json.loads(out)["configurations"]
     assert entry["verdict"] == "slower"
@@ -215,14 +164,11 @@ def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, capsys, monke
     assert "A checkout old" not in capsys.readouterr().out.splitlines()
 
 
-def test_starts_without_tensorflow_or_pandas():
-    code = (
-        "import sys; from cnnbench import cli; cli.main(['ab', '--help']); "
-        "cli.main(['ab', '--', '--batch_size=x']); "
-        "sys.exit(bool({'tensorflow', 'pandas', 'scipy', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == 0
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--", "--batch_size=x"], 2)])
+def test_starts_without_tensorflow_or_pandas(alone, arguments, status):
+    done = alone("ab", *arguments)
+    assert done.status == status
+    assert not done.loaded & {"tensorflow", "pandas", "scipy", "numpy"}
 
 
 def test_two_real_processes_of_each_side(tmp_path, monkeypatch, capsys):

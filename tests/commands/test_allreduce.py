@@ -1,11 +1,9 @@
 """`cnnbench allreduce` as a process: streams, exit codes, what an interruption leaves behind."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -58,27 +56,11 @@ def test_a_table_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_what_it_measured(number, tmp_path):
+def test_an_interrupted_run_keeps_what_it_measured(number, tmp_path, interrupt):
     path = tmp_path / "r.json"
-    process = subprocess.Popen(
-        [*BASE, "--all_reduce_spec=copy", "--sizes=1K:512M:x2", f"--result_json={path}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        deadline = time.monotonic() + SECONDS
-        while process.stdout.readline().split()[:1] != ["2048"]:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-        process.send_signal(number)
-        out, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 130
+    flags = ["--all_reduce_spec=copy", "--sizes=1K:512M:x2", f"--result_json={path}"]
+    out = interrupt([*BASE, *flags], number, once=lambda line: line.split()[:1] == ["2048"])
     assert "Wrong values" not in out
-    assert err.splitlines()[-1] == "cnnbench: error: interrupted"
     document = json.loads(path.read_text())
     assert document["status"] == "interrupted"
     assert [point["bytes"] for point in document["points"]][:2] == [1024, 2048]
@@ -98,21 +80,12 @@ def test_an_interrupted_run_keeps_what_it_measured(number, tmp_path):
         (["4K"], "stray argument '4K'"),
     ],
 )
-def test_refused_before_tensorflow_is_loaded(flags, line):
-    code = (
-        "import sys; from cnnbench import cli; status = cli.main(['allreduce', *sys.argv[1:]]);"
-        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *flags],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"cnnbench: error: {line}")
-    assert len(done.stderr.splitlines()) == 1
+def test_refused_before_tensorflow_is_loaded(flags, line, alone):
+    done = alone("allreduce", *flags)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"cnnbench: error: {line}")
+    assert len(done.err.splitlines()) == 1
+    assert "tensorflow" not in done.loaded
 
 
 def test_what_only_devices_can_tell_is_refused_in_one_line():
@@ -131,21 +104,12 @@ def test_help_lists_every_flag(capsys):
     assert "not available yet" not in text
 
 
-def test_predictions_need_no_tensorflow():
-    code = (
-        "import sys; from cnnbench import cli; status = cli.main(['allreduce', *sys.argv[1:]]);"
-        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
-    )
+def test_predictions_need_no_tensorflow(alone):
     flags = ["--predict", "--link=alpha=1e-5,bandwidth=1e10", "--devices=8", "--model=lenet"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *flags, "--all_reduce_spec=xring"],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "xring" in done.stdout
+    done = alone("allreduce", *flags, "--all_reduce_spec=xring")
+    assert (done.status, done.err) == (0, "")
+    assert "xring" in done.out
+    assert "tensorflow" not in done.loaded
 
 
 @pytest.mark.parametrize(

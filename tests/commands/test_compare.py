@@ -1,44 +1,12 @@
 import json
-import subprocess
-import sys
 
 import pytest
 
 from cnnbench import cli
-from cnnbench.params import Params
-from cnnbench.record import Batch, Placement, RunRecord
-from cnnbench.record_codec import encode
-
-SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
-
-
-def save(folder, factor=1.0, environment=None):
-    """Five records of one configuration, by their speed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, speed in enumerate(SPEEDS):
-        record = RunRecord(
-            run_id=f"{folder.name}{number}",
-            started_at=f"2026-11-20T00:00:0{number}+00:00",
-            status="ok",
-            command=("cnnbench",),
-            config=encode(Params().as_dict()) | {"batch_size": 8, "device": "cpu"},
-            placement=Placement(
-                device="cpu",
-                devices=("/device:CPU:0",),
-                num_towers=1,
-                num_workers=1,
-                variable_update="parameter_server",
-            ),
-            batch=Batch(per_device=8, global_=8),
-            step_seconds=(8 / (speed * factor),) * 3,
-            environment={"cpu_model": "Fast CPU", **(environment or {})},
-        )
-        (folder / f"{number}.json").write_text(record.to_json())
-    return str(folder)
 
 
 @pytest.fixture
-def base(tmp_path):
+def base(save, tmp_path):
     return save(tmp_path / "base")
 
 
@@ -49,7 +17,9 @@ def compare(*arguments):
 @pytest.mark.parametrize(
     ("factor", "status", "word"), [(0.9, 1, "- slower"), (1.0, 0, "= same"), (1.1, 0, "+ faster")]
 )
-def test_the_verdict_is_printed_and_is_the_exit_code(base, tmp_path, capsys, factor, status, word):
+def test_the_verdict_is_printed_and_is_the_exit_code(
+    save, base, tmp_path, capsys, factor, status, word
+):
     assert compare(base, save(tmp_path / "new", factor)) == status
     out, err = capsys.readouterr()
     assert word in out
@@ -58,13 +28,13 @@ def test_the_verdict_is_printed_and_is_the_exit_code(base, tmp_path, capsys, fac
     assert err == ""
 
 
-def test_patterns_and_single_files(base, tmp_path):
+def test_patterns_and_single_files(save, base, tmp_path):
     save(tmp_path / "new", 0.9)
     assert compare(f"{base}/*.json", f"{tmp_path}/n*") == 1
     assert compare(f"{base}/0.json", f"{tmp_path}/new/1.json") == 3
 
 
-def test_faulty_files_are_named_on_stderr_and_make_it_incomplete(base, tmp_path, capsys):
+def test_faulty_files_are_named_on_stderr_and_make_it_incomplete(save, base, tmp_path, capsys):
     new = save(tmp_path / "new")
     (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
     assert compare(base, new) == 3
@@ -74,7 +44,7 @@ def test_faulty_files_are_named_on_stderr_and_make_it_incomplete(base, tmp_path,
     assert "skipped: 1 file\n" in out
 
 
-def test_a_regression_outranks_a_faulty_file(base, tmp_path):
+def test_a_regression_outranks_a_faulty_file(save, base, tmp_path):
     new = save(tmp_path / "new", 0.9)
     (tmp_path / "new" / "9.json").write_text("")
     assert compare(base, new) == 1
@@ -87,8 +57,8 @@ def test_a_side_of_faulty_files_only_is_an_open_question(base, tmp_path, capsys)
     assert "o missing" in capsys.readouterr().out
 
 
-def test_unlike_machines_and_how_to_allow_them(base, tmp_path, capsys):
-    new = save(tmp_path / "new", 0.9, {"cpu_model": "Slow CPU"})
+def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new", 0.9, environment={"cpu_model": "Slow CPU"})
     assert compare(base, new) == 3
     assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in capsys.readouterr().out
     assert compare(base, new, "--allow_different=cpu_model") == 1
@@ -96,7 +66,7 @@ def test_unlike_machines_and_how_to_allow_them(base, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])
-def test_a_format_in_a_file_and_the_table_for_the_reader(base, tmp_path, capsys, format):
+def test_a_format_in_a_file_and_the_table_for_the_reader(save, base, tmp_path, capsys, format):
     new = save(tmp_path / "new", 0.9)
     assert compare(base, new, f"--format={format}") == 1
     printed = capsys.readouterr().out
@@ -106,7 +76,7 @@ def test_a_format_in_a_file_and_the_table_for_the_reader(base, tmp_path, capsys,
     assert "- slower" in capsys.readouterr().out
 
 
-def test_policy_flags(base, tmp_path, capsys):
+def test_policy_flags(save, base, tmp_path, capsys):
     new = save(tmp_path / "new", 0.95)
     assert compare(base, new) == 1
     assert compare(base, new, "--threshold=6") == 0
@@ -158,18 +128,13 @@ def test_help_names_every_flag(capsys):
         assert f"--{spec.name}" in text or f"--[no]{spec.name}" in text
 
 
-def test_tensorflow_is_not_imported(base, tmp_path):
-    code = (
-        "import sys; from cnnbench import cli; cli.main(sys.argv[1:]);"
-        "assert not {'tensorflow', 'keras', 'pandas', 'scipy'} & set(sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "compare", base, base], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_tensorflow_is_not_imported(save, base, tmp_path, alone):
+    done = alone("compare", base, save(tmp_path / "new"))
+    assert (done.status, done.err) == (0, "")
+    assert not done.loaded & {"tensorflow", "keras", "pandas", "scipy"}
 
 
-def test_a_disk_that_fills_up_is_one_line(base, tmp_path, capsys, monkeypatch):
+def test_a_disk_that_fills_up_is_one_line(save, base, tmp_path, capsys, monkeypatch):
     def full(target, data):
         raise OSError(28, "No space left on device")
 

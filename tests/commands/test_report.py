@@ -1,46 +1,12 @@
 """`cnnbench report`: what it writes, where, and how it ends."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from cnnbench import cli
-from cnnbench.params import Params
-from cnnbench.record import Batch, Placement, RunRecord
-from cnnbench.record_codec import encode
-
-SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
-
-
-def save(folder, factor=1.0):
-    """Five records of one configuration."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, speed in enumerate(SPEEDS):
-        record = RunRecord(
-            run_id=f"{folder.name}{number}",
-            started_at=f"2026-11-20T00:00:0{number}+00:00",
-            status="ok",
-            command=("cnnbench",),
-            config=encode(Params().as_dict()) | {"batch_size": 8, "device": "cpu"},
-            placement=Placement(
-                device="cpu",
-                devices=("/device:CPU:0",),
-                num_towers=1,
-                num_workers=1,
-                variable_update="parameter_server",
-            ),
-            batch=Batch(per_device=8, global_=8),
-            step_seconds=(8 / (speed * factor),) * 3,
-            environment={"cpu_model": "Fast CPU"},
-        )
-        (folder / f"{number}.json").write_text(record.to_json())
-    return str(folder)
 
 
 @pytest.fixture
-def records(tmp_path):
+def records(save, tmp_path):
     return save(tmp_path / "new")
 
 
@@ -66,7 +32,7 @@ def test_other_formats_go_to_stdout_unless_told_otherwise(records, tmp_path, cap
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
 
 
-def test_a_regression_is_shown_and_is_no_failure(records, tmp_path, capsys):
+def test_a_regression_is_shown_and_is_no_failure(save, records, tmp_path, capsys):
     base = save(tmp_path / "base", 1.2)
     assert report(records, f"--baseline={base}", "--format=markdown") == 0
     assert "- slower" in capsys.readouterr().out
@@ -115,19 +81,12 @@ def test_an_empty_folder_is_wrong_use(tmp_path, capsys):
     assert "neither run records nor all-reduce measurements" in capsys.readouterr().err
 
 
-def test_imports_no_tensorflow_and_pandas_only_for_tables(records, tmp_path):
-    code = (
-        "import sys; from cnnbench.cli import main\n"
-        "status = main(sys.argv[1:])\n"
-        "names = {name.partition('.')[0] for name in sys.modules}\n"
-        "import json; print(json.dumps(sorted(names & {'tensorflow', 'pandas', 'matplotlib'})))\n"
-        "sys.exit(status)"
-    )
+def test_imports_no_tensorflow_and_pandas_only_for_tables(records, tmp_path, alone):
     for arguments, loaded in (
-        (["--help"], []),
-        ([records, f"--output={tmp_path}/x.html"], []),
-        ([records, "--format=csv", f"--output={tmp_path}/x.csv"], ["pandas"]),
+        (["--help"], set()),
+        ([records, f"--output={tmp_path}/x.html"], set()),
+        ([records, "--format=csv", f"--output={tmp_path}/x.csv"], {"pandas"}),
     ):
-        command = [sys.executable, "-c", code, "report", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout.splitlines()[-1]) == loaded
+        done = alone("report", *arguments)
+        assert done.status == 0
+        assert done.loaded & {"tensorflow", "pandas", "matplotlib"} == loaded

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,28 +39,13 @@ def test_a_run_prints_the_report_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_what_it_measured(number: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_what_it_measured(
+    number: int, tmp_path: Path, interrupt: Callable[..., str]
+) -> None:
     path = tmp_path / "record.json"
-    process = subprocess.Popen(
-        [*BASE, "--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        assert process.stdout is not None
-        deadline = time.monotonic() + SECONDS
-        while not process.stdout.readline().startswith("20\t"):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-        process.send_signal(number)
-        out, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 130
+    flags = ["--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"]
+    out = interrupt([*BASE, *flags], number, once=lambda line: line.startswith("20\t"))
     assert "total images/sec" not in out
-    assert err.splitlines()[-1] == "cnnbench: error: interrupted"
     record = json.loads(path.read_text())
     assert record["status"] == "interrupted"
     assert len(record["step_seconds"]) >= 20

@@ -139,8 +139,8 @@ def test_fitted_links_can_be_joined_by_a_link_between_nodes(capsys, write):
     assert "# within a node of 8:  fitted: alpha 4 us, bandwidth 20 GB/s" in out
 
 
-def test_the_step_of_a_run_record(capsys, tmp_path):
-    record = write_record(tmp_path, devices=1)
+def test_the_step_of_a_run_record(capsys, write_record):
+    record = write_record(devices=1)
     out = run(capsys, link="hdr", devices="8", record=record)
     assert "step on one device 0.25 s, 16 images per device" in out
 
@@ -233,12 +233,12 @@ def test_points_without_any_formula(write):
     assert "there is no formula for any of the measured algorithms" in refused(points=path)
 
 
-def test_records_of_several_devices_and_of_failed_runs_are_refused(tmp_path):
-    two = write_record(tmp_path, devices=2)
+def test_records_of_several_devices_and_of_failed_runs_are_refused(write_record):
+    two = write_record(devices=2)
     assert "was measured on 2 devices" in refused(link="hdr", record=two)
-    empty = write_record(tmp_path, devices=1, steps=())
+    empty = write_record(devices=1, steps=())
     assert "holds no steps" in refused(link="hdr", record=empty)
-    one = write_record(tmp_path, devices=1)
+    one = write_record(devices=1)
     assert "contradicts --record" in refused(link="hdr", record=one, step_seconds=0.1)
 
 
@@ -263,26 +263,14 @@ def test_tensorflow_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def write_record(tmp_path, devices, steps=(0.2, 0.3)):
-    """A run record with a mean step of a quarter of a second."""
-    from cnnbench.record import Batch, Placement, RunRecord
+@pytest.fixture
+def write_record(lenet_runs, tmp_path):
+    """Writes a run record with a mean step of a quarter of a second."""
 
-    record = RunRecord(
-        run_id="1",
-        started_at="2026-11-20T00:00:00+00:00",
-        status="ok",
-        command=("cnnbench",),
-        config={},
-        placement=Placement(
-            device="cpu",
-            devices=("CPU:0",) * devices,
-            num_towers=devices,
-            num_workers=1,
-            variable_update="replicated",
-        ),
-        batch=Batch(per_device=16, global_=16 * devices),
-        step_seconds=steps,
-    )
-    path = tmp_path / f"record{devices}{len(steps)}.json"
-    path.write_text(record.to_json())
-    return str(path)
+    def write(devices, steps=(0.2, 0.3)):
+        record = lenet_runs()(devices=devices, flags={"batch_size": 16}, step_seconds=steps)
+        path = tmp_path / f"record{devices}{len(steps)}.json"
+        path.write_text(record.to_json())
+        return str(path)
+
+    return write

@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from cnnbench.history import METRICS, Entry, all_series
-from cnnbench.params import Params
-from cnnbench.record import Batch, ErrorInfo, Placement, RunRecord
-from cnnbench.record_codec import encode
-
-ENVIRONMENT = {"hostname": "box1", "cpu_model": "Fast CPU", "usable_cpus": 8}
 
 
 class Runs:
-    """Makes records; each has another run_id and starts a minute after the one before."""
+    """Makes records by their commit."""
 
-    def __init__(self):
-        self._numbers = itertools.count()
+    def __init__(self, lenet):
+        self._lenet = lenet
 
     def __call__(
         self, speed=100.0, commit=None, *, flags=None, facts=None, error=None, placed=True
     ):
-        number = next(self._numbers)
-        start = datetime(2026, 11, 20, tzinfo=timezone.utc) + timedelta(minutes=number)
-        config = {
-            **encode(Params().as_dict()),
-            "model": "lenet",
-            "batch_size": 8,
-            "device": "cpu",
-            "data_name": "imagenet",
-            "result_label": None if commit is None else f"commit={commit}",
-            **(flags or {}),
-        }
-        return RunRecord(
-            run_id=f"run{number}",
-            started_at=start.isoformat(),
-            status="failed" if error else "ok",
-            error=ErrorInfo(type="E", message=error) if error else None,
-            command=("cnnbench",),
-            config=config,
-            placement=Placement(
-                device="cpu",
-                devices=("/device:CPU:0",),
-                num_towers=1,
-                num_workers=1,
-                variable_update="parameter_server",
-            )
-            if placed
-            else None,
-            batch=Batch(per_device=8, global_=8),
-            step_seconds=() if error else (8 / speed,) * 3,
-            environment={**ENVIRONMENT, **(facts or {})},
+        label = None if commit is None else f"commit={commit}"
+        return self._lenet(
+            None if error else speed,
+            flags={"result_label": label, **(flags or {})},
+            environment=facts,
+            error=("E", error) if error else None,
+            **({} if placed else {"placement": None}),
         )
 
     def history(self, levels, *, scatter=0.01, per_commit=3, seed=0, **parts):
@@ -68,8 +38,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs():
-    return Runs()
+def runs(lenet_runs):
+    return Runs(lenet_runs({"hostname": "box1", "usable_cpus": 8}))
 
 
 @pytest.fixture

@@ -2,84 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-from datetime import datetime, timedelta, timezone
-
 import pytest
 
 from cnnbench.allreduce.record import AllReduceRecord, Copying, Devices, Point
 from cnnbench.allreduce.ways import Packing
-from cnnbench.params import Params
 from cnnbench.record import (
-    Batch,
     ConditionNote,
     Conditions,
-    ErrorInfo,
     Evaluation,
     Measured,
     ModelInfo,
-    Placement,
-    RunRecord,
     StartupSeconds,
 )
-from cnnbench.record_codec import encode
 from cnnbench.report import Sources, gather
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 
 
 class Runs:
-    """Makes records; each has another run_id and a later start than the one before."""
+    """Makes records with something in every field."""
 
-    def __init__(self):
-        self._numbers = itertools.count()
+    def __init__(self, lenet):
+        self._lenet = lenet
 
-    def __call__(
-        self,
-        speed=100.0,
-        *,
-        devices=1,
-        flags=None,
-        error=None,
-        status=None,
-        environment=None,
-        steps=24,
-        **parts,
-    ):
-        """A run of the given images/sec, for all devices together.
-
-        Args:
-          speed: of the median step; steps before and after it are 10 % off.
-          devices: towers, 8 images each.
-          flags: parameters to replace.
-          error: (type, message) of a failed run.
-          status: "ok" or "failed" by itself.
-          environment: facts to replace.
-          steps: timed ones.
-          **parts: fields of the record to replace.
-        """
-        number = next(self._numbers)
-        batch = 8 * devices
-        config = {
-            **encode(Params().as_dict()),
-            "model": "lenet",
-            "batch_size": 8,
-            "device": "cpu",
-            "data_name": "imagenet",
-            "num_gpus": devices,
-            "num_batches": steps,
-            **(flags or {}),
-        }
-        step = batch / speed
-        seconds = tuple(step * (0.9, 1.0, 1.0, 1.1)[i % 4] for i in range(steps))
-        start = datetime(2026, 11, 20, tzinfo=timezone.utc) + timedelta(minutes=number)
-        values = {
-            "run_id": f"run{number}",
-            "started_at": start.isoformat(),
-            "status": status or ("failed" if error else "ok"),
-            "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
+    def __call__(self, speed=100.0, *, devices=1, flags=None, **parts):
+        """A run of 24 steps; the median one is of the speed given, some are 10 % off."""
+        flags = {"batch_size": 8, "num_batches": 24, **(flags or {})}
+        images = flags["batch_size"] * devices
+        step = images / speed
+        seconds = tuple(step * factor for factor in (0.9, 1.0, 1.0, 1.1) * 6)
+        details = {
             "command": ("cnnbench", "--model=lenet", f"--num_gpus={devices}"),
-            "config": config,
             "model": ModelInfo(
                 name="lenet",
                 parameters=10,
@@ -87,30 +40,21 @@ class Runs:
                 forward_flops_per_image=2 * 10**9,
                 training_flops_per_image=6 * 10**9,
             ),
-            "placement": Placement(
-                device="cpu",
-                devices=tuple(f"/device:CPU:{i}" for i in range(devices)),
-                num_towers=devices,
-                num_workers=1,
-                variable_update=config["variable_update"],
-            ),
-            "batch": Batch(per_device=8, global_=batch),
             "startup_seconds": StartupSeconds(import_=2.0, build=1.0, first_step=0.5),
             "warmup_step_seconds": (step * 8, step * 1.02),
             "warmup_losses": (2.5, 2.4),
             "step_seconds": seconds,
-            "losses": tuple(2.3 - 0.01 * i for i in range(steps)),
+            "losses": tuple(2.3 - 0.01 * i for i in range(24)),
             "measured": Measured(
                 loop_seconds=sum(seconds) * 1.01,
-                loop_images=batch * steps,
+                loop_images=images * 24,
                 input_wait_seconds=0.0,
                 peak_memory_bytes=(500 + 10 * devices) * 2**20,
                 peak_flops_per_sec=2e12 * devices,
                 peak_flops_source="given",
             ),
-            "environment": {**ENVIRONMENT, **(environment or {})},
         }
-        return RunRecord(**{**values, **parts})
+        return self._lenet(speed, devices=devices, flags=flags, **{**details, **parts})
 
     def of(self, *speeds, **parts):
         """A run for each speed."""
@@ -157,8 +101,8 @@ def reductions(speed=2e9, **parts):
 
 
 @pytest.fixture
-def runs():
-    return Runs()
+def runs(lenet_runs):
+    return Runs(lenet_runs(ENVIRONMENT))
 
 
 @pytest.fixture

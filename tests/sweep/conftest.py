@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,9 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.params import Params
 from cnnbench.record import Batch, RunRecord
-from cnnbench.record_codec import encode
 from cnnbench.sweep.document import load
 from cnnbench.sweep.planning import Plan, make_plan
 from cnnbench.sweep.schema import Suite, check
@@ -21,25 +19,15 @@ from cnnbench.sweep.schema import Suite, check
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 
 
-def sound_record(**changes: object) -> RunRecord:
-    """A record of three steps of a batch of 4."""
-    values: dict = {
-        "run_id": "0" * 32,
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "status": "ok",
-        "command": ("cnnbench", "run"),
-        "config": encode(Params().as_dict()),
-        "batch": Batch(per_device=4, global_=4),
-        "step_seconds": (0.1, 0.1, 0.2),
-        "losses": (3.0, 2.0, 1.0),
-        "environment": FACTS,
-    }
-    return RunRecord(**{**values, **changes})
-
-
-@pytest.fixture
-def make_record() -> Callable[..., RunRecord]:
-    return sound_record
+@pytest.fixture(scope="session")
+def make_record(lenet_runs: type) -> Callable[..., RunRecord]:
+    """Makes records of three steps of a batch of 4."""
+    return functools.partial(
+        lenet_runs(FACTS),
+        batch=Batch(per_device=4, global_=4),
+        step_seconds=(0.1, 0.1, 0.2),
+        losses=(3.0, 2.0, 1.0),
+    )
 
 
 @pytest.fixture
@@ -67,10 +55,12 @@ def plan(suite: Callable[[str], Suite]) -> Callable[..., Plan]:
 
 
 @pytest.fixture(scope="session")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def fake(
+    tmp_path_factory: pytest.TempPathFactory, make_record: Callable[..., RunRecord]
+) -> SimpleNamespace:
     """``program`` to start in place of cnnbench, and ``template`` of its records."""
     template = tmp_path_factory.mktemp("fake") / "template.json"
-    template.write_text(json.dumps(sound_record().to_dict()), encoding="ascii")
+    template.write_text(make_record().to_json(), encoding="ascii")
     script = Path(__file__).with_name("fake_run.py")
     return SimpleNamespace(
         program=(sys.executable, "-I", str(script), str(template)), template=template

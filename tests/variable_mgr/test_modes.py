@@ -100,6 +100,14 @@ def weights_of(manager, variables):
     ]
 
 
+def assert_weights(manager, variables, expected, rtol=2e-5, atol=1e-5):
+    """Those of every tower are float32 and as the oracle says."""
+    for own, wanted in zip(weights_of(manager, variables), expected, strict=True):
+        for value, exact in zip(own, wanted, strict=True):
+            assert value.dtype == np.float32
+            np.testing.assert_allclose(value, exact, rtol=rtol, atol=atol)
+
+
 def train(manager, optimizer, variables, steps=STEPS, **how):
     create_slots(manager, optimizer)
     step = tf.function(
@@ -116,11 +124,7 @@ def test_weights_after_three_steps(mode, towers, reduction, place, make_manager,
     manager = make_manager(mode, towers, reduction=reduction, parameter_device=place, seed=5)
     before = weights_of(manager, trainable)
     train(manager, Momentum(0.75), trainable)
-    after = weights_of(manager, trainable)
-    expected = oracle(before, mode, reduction, STEPS, momentum=0.75)
-    for tower in range(towers):
-        for value, wanted in zip(after[tower], expected[tower], strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+    assert_weights(manager, trainable, oracle(before, mode, reduction, STEPS, momentum=0.75))
 
 
 def aggregate(manager, gradients, variables):
@@ -208,10 +212,7 @@ def test_low_precision_reads_still_update_float32_weights(mode, make_manager, tr
     before = weights_of(manager, trainable)
     train(manager, GradientDescent(), trainable, steps=1, dtype=tf.bfloat16)
     expected = oracle(before, mode, "mean", 1, momentum=0.0)
-    for tower, weights in enumerate(weights_of(manager, trainable)):
-        for value, wanted in zip(weights, expected[tower], strict=True):
-            assert value.dtype == np.float32
-            np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-2)
+    assert_weights(manager, trainable, expected, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -227,10 +228,7 @@ def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
         return one_step(manager, optimizer, trainable, rate)
 
     twice(tf.constant(RATE))
-    expected = oracle(before, mode, "mean", 2, momentum=0.75)
-    for tower, weights in enumerate(weights_of(manager, trainable)):
-        for value, wanted in zip(weights, expected[tower], strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+    assert_weights(manager, trainable, oracle(before, mode, "mean", 2, momentum=0.75))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -241,10 +239,7 @@ def test_a_step_without_tracing(mode, make_manager, trainable):
     create_slots(manager, optimizer)
     for _ in range(2):
         one_step(manager, optimizer, trainable, tf.constant(RATE))
-    expected = oracle(before, mode, "mean", 2, momentum=0.75)
-    for tower, weights in enumerate(weights_of(manager, trainable)):
-        for value, wanted in zip(weights, expected[tower], strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-5)
+    assert_weights(manager, trainable, oracle(before, mode, "mean", 2, momentum=0.75))
 
 
 @pytest.mark.parametrize("place", ["cpu", "towers"])

@@ -1,0 +1,63 @@
+"""Stands in for a Python that runs cnnbench: writes records; standard library only.
+
+Started as ``fake_python -c CODE ROOT run FLAG...``; template.json beside it is the record to
+fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object of
+
+  speed: where SPEED is not set.
+  scatter, salt: how far speeds lie apart, and what they are drawn with besides the name.
+  facts: put into the environment of the record.
+  wait: seconds before anything is written.
+  die: last words of processes that write no record.
+  fail, crash: names of records whose process fails, and whether by a signal.
+  interrupt, parent: names of records that a process interrupts its parent for.
+  trace: file to append the name of the record to.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+
+def main():
+    code, _root, command, *flags = sys.argv[2:]
+    assert "cnnbench" in code
+    assert command == "run"
+    say = json.loads(os.environ.get("FAKE", "{}"))
+    values = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
+    target = Path(values.pop("result_json"))
+    print("about to measure", flush=True)
+    if "trace" in say:
+        with open(say["trace"], "a", encoding="ascii") as file:
+            file.write(f"{target.stem}\n")
+    if target.stem in say.get("interrupt", ()):
+        os.kill(say["parent"], signal.SIGINT)
+        time.sleep(60)
+    time.sleep(say.get("wait", 0))
+    if "die" in say:
+        sys.exit(say["die"])
+    document = json.loads(Path(__file__).with_name("template.json").read_text())
+    draw = random.Random(f"{target.stem} {say.get('salt', '')}").random()
+    speed = float(os.environ.get("SPEED") or say.get("speed", 100))
+    speed *= 1 + draw * say.get("scatter", 0.003)
+    document["run_id"] = uuid.uuid4().hex
+    document["command"] = ["cnnbench", "run", *flags]
+    for name, value in values.items():
+        kind = type(document["config"].get(name))
+        document["config"][name] = kind(value) if kind in (int, float) else value
+    document["step_seconds"] = [document["batch"]["global"] / speed] * 3
+    document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
+    if target.stem in say.get("fail", ()):
+        if say.get("crash"):
+            print("segmentation violation", file=sys.stderr)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        document.update(status="failed", error={"type": "BenchmarkError", "message": "no good"})
+    target.write_text(json.dumps(document))
+    sys.exit(4 if document["status"] == "failed" else 0)
+
+
+main()
