@@ -1,42 +1,24 @@
 """`cnnbench history`: what it writes, where, and how it ends."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from cnnbench import cli
 from cnnbench.history import METRICS
-from cnnbench.params import Params
-from cnnbench.record import Batch, Placement, RunRecord
-from cnnbench.record_codec import encode
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(lenet_runs, tmp_path):
     """A record per commit, the last four of twelve a fifth slower."""
     results = tmp_path / "results"
     results.mkdir()
+    run = lenet_runs()
     for number in range(12):
-        speed = (100.0, 100.4, 99.7)[number % 3] * (1.0 if number < 8 else 0.8)
-        record = RunRecord(
-            run_id=f"run{number}",
+        record = run(
+            (100.0, 100.4, 99.7)[number % 3] * (1.0 if number < 8 else 0.8),
             started_at=f"2026-11-{number + 1:02}T00:00:00+00:00",
-            status="ok",
-            command=("cnnbench",),
-            config=encode(Params().as_dict())
-            | {"batch_size": 8, "device": "cpu", "result_label": f"commit=c{number}"},
-            placement=Placement(
-                device="cpu",
-                devices=("/device:CPU:0",),
-                num_towers=1,
-                num_workers=1,
-                variable_update="parameter_server",
-            ),
-            batch=Batch(per_device=8, global_=8),
-            step_seconds=(8 / speed,) * 3,
-            environment={"cpu_model": "Fast CPU", "hostname": "box"},
+            flags={"result_label": f"commit=c{number}"},
         )
         (results / f"{number}.json").write_text(record.to_json())
     return results
@@ -128,19 +110,12 @@ def test_the_flag_offers_every_metric():
     assert all(name in HELP for name in METRICS)
 
 
-def test_imports_no_tensorflow_and_pandas_only_for_csv(folder, tmp_path):
-    code = (
-        "import sys; from cnnbench.cli import main\n"
-        "status = main(sys.argv[1:])\n"
-        "names = {name.partition('.')[0] for name in sys.modules}\n"
-        "import json; print(json.dumps(sorted(names & {'tensorflow', 'pandas', 'matplotlib'})))\n"
-        "sys.exit(status)"
-    )
+def test_imports_no_tensorflow_and_pandas_only_for_csv(folder, tmp_path, alone):
     for arguments, loaded in (
-        (["--help"], []),
-        ([folder, f"--plot={tmp_path}/x.html"], []),
-        ([folder, "--format=csv"], ["pandas"]),
+        (["--help"], set()),
+        ([folder, f"--plot={tmp_path}/x.html"], set()),
+        ([folder, "--format=csv"], {"pandas"}),
     ):
-        command = [sys.executable, "-c", code, "history", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout.splitlines()[-1]) == loaded
+        done = alone("history", *arguments)
+        assert done.status == 0
+        assert done.loaded & {"tensorflow", "pandas", "matplotlib"} == loaded
