@@ -125,6 +125,8 @@ def main(argv: Sequence[str]) -> int:
         for notice in dict.fromkeys((*_notices(a), *_notices(b))):
             reporter.line(notice)
         experiment = _experiment(options, judging, a, b)
+        if not options.aa:
+            _refuse_equal_sides(a, b)
         return _run(experiment, options, judging, reporter)
 
 
@@ -162,6 +164,15 @@ def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str
         given = {**given, "b_env": "..."}
     for name in (name for name in ("b", "b_python", "b_checkout", "b_env") if name in given):
         raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
+
+
+def _refuse_equal_sides(a: Side, b: Side) -> None:
+    # Of equal checkouts and interpreters it may be the very question whether they are.
+    if a == b and not (a.checkout or a.python or a.variables):
+        raise UsageError(
+            "the two sides are the same; say with --a and --b, --a_python, --a_checkout or --a_env "
+            "what makes them differ, or measure one of them twice with --aa"
+        )
 
 
 @contextlib.contextmanager

@@ -125,6 +125,8 @@ def test_aa_has_one_side(ab, capsys):
         (["--format=html"], "--format=html: must be one of"),
         (["--allow_different=cpu_modell"], "no such fact; did you mean cpu_model?"),
         (["--baseline_aa=nowhere"], "nowhere: no such file or folder"),
+        ([], "the two sides are the same; say with --a and --b"),
+        (["--a=--model=lenet", "--b=--model=lenet"], "the two sides are the same"),
     ],
 )
 def test_wrong_use_is_one_line_and_nothing_is_run(
