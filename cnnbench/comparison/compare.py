@@ -69,7 +69,7 @@ def compare_records(
     """
     names = tuple(METRICS[name].name for name in metrics)
     patterns = expand(tuple(allow_different))
-    found = groups(*measurements(base, new, aa or ()))
+    found = groups(*measurements(base, new, aa or (), patterns=patterns))
     left_out = _left_out(found[:2], names)
     base_groups, new_groups, aa_groups = ([one for one in s if _judged(one, names)] for s in found)
     noise = Noise(base_groups, aa_groups, policy, patterns)

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cnnbench.comparison.facts import allowed
 from cnnbench.comparison.measurement import Measurement, environment_facts
 from cnnbench.comparison.rules import counts
 from cnnbench.record import ErrorInfo, RunRecord
@@ -45,6 +46,9 @@ OWN = (
 """What makes a row another reduction, not the same one under other circumstances."""
 
 _SMALL_GROUP = 10
+
+
+_Process: TypeAlias = "tuple[AllReduceRecord, list[Reduction]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,29 +85,32 @@ class Reduction:
 
 
 def measurements(
-    *sides: Iterable[RunRecord | AllReduceRecord],
+    *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
     """What the processes of every side measured, in the order of their records.
 
     Rows that a failed process lacks, and a process of any side with the same flags has, are
     added as failed: it is them that it failed to measure.
+
+    Args:
+      *sides: records.
+      patterns: of the flags that may differ, if no process of the very same has any row.
     """
     found: list[list[Measurement]] = []
-    processes: list[list[tuple[AllReduceRecord, list[Reduction]]]] = []
+    processes: list[list[_Process]] = []
     for side in sides:
         listed = tuple(side)
         found.append([one for one in listed if isinstance(one, RunRecord)])
         processes.append([(o, reductions(o)) for o in listed if not isinstance(o, RunRecord)])
-    alike: dict[str, dict[str, Reduction]] = {}
-    if any(record.status == "failed" for side in processes for record, _ in side):
-        for record, rows in chain.from_iterable(processes):
-            known = alike.setdefault(_flags_text(record), {})
-            known.update((_text(row), row) for row in rows)
+    everything = list(chain.from_iterable(processes))
+    failed = any(record.status == "failed" for record, _ in everything)
+    alike = [_by_flags(everything, may) for may in ((), patterns)] if failed else []
     for measured, of_side in zip(found, processes, strict=True):
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                measured += lost(record, rows, alike[_flags_text(record)])
+                known = (one[_flags_text(record, may)] for one, may in alike)
+                measured += lost(record, rows, next(filter(None, known), {}))
     return found
 
 
@@ -144,9 +151,21 @@ def lost(
         config = {**shared["config"], **asked}
         return [Reduction(**{**shared, "config": config}, **_failed(record), kind=ALLREDUCE)]
     return [
-        Reduction(**{**shared, "config": row.config}, **_failed(record), kind=row.kind)
+        Reduction(
+            **{**shared, "config": _config_of(record, shared["config"], row)},
+            **_failed(record),
+            kind=row.kind,
+        )
         for row in missing
     ]
+
+
+def _config_of(
+    record: AllReduceRecord, flags: Mapping[str, Any], row: Reduction
+) -> Mapping[str, Any]:
+    """The configuration of a row, had this process measured it."""
+    late = () if record.placement is not None else ("device", "num_gpus")
+    return {**row.config, **{name: flags[name] for name in flags if name not in late}}
 
 
 @lru_cache(maxsize=1)
@@ -334,8 +353,22 @@ def _text(row: Reduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
-def _flags_text(record: AllReduceRecord) -> str:
+def _by_flags(
+    processes: Iterable[_Process], may_differ: tuple[str, ...]
+) -> tuple[dict[str, dict[str, Reduction]], tuple[str, ...]]:
+    """The rows of processes by their flags, and which flags do not count."""
+    found: dict[str, dict[str, Reduction]] = {}
+    for record, rows in processes:
+        known = found.setdefault(_flags_text(record, may_differ), {})
+        known.update((_text(row), row) for row in rows)
+    return found, may_differ
+
+
+def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     """What processes that do the same have in common; files and the like do not count."""
-    flags = record.config.items()
-    told = {n: v for n, v in flags if counts(n) and n not in _SAID_ELSEWHERE}
+    told = {
+        name: value
+        for name, value in record.config.items()
+        if counts(name) and name not in _SAID_ELSEWHERE and not allowed(name, may_differ)
+    }
     return json.dumps(told, sort_keys=True)

@@ -243,6 +243,25 @@ def test_a_failed_process_that_nothing_is_like_is_told_by_itself(reductions):
     assert by_name(alone) == {"all-reduces of 4096,65536, 4 cpu": Verdict.MISSING}
 
 
+def test_what_a_failed_process_with_flags_that_may_differ_did_not_get_to(reductions):
+    flags = {"all_reduce_share_memory": False, "sizes": ["8000000"]}
+    failed = [reductions(error=("ExitStatus", "1"), flags=flags, placement=None) for _ in BASE]
+    point = reductions.point
+    base = [reductions(point(v), point(v, spec="copy")) for v in BASE]
+    found = compare_records(base, failed, allow_different=["all_reduce_share_memory"])
+    assert by_name(found) == {
+        "all-reduce copy, 8000000 bytes, 4 cpu": Verdict.FAILED,
+        "all-reduce xring, 8000000 bytes, 4 cpu": Verdict.FAILED,
+    }
+    # If it has its like, what it did is known from that alone.
+    good = [reductions(v, flags=flags) for v in BASE]
+    found = compare_records(base, [*good, *failed], allow_different=["all_reduce_share_memory"])
+    assert by_name(found) == {
+        "all-reduce copy, 8000000 bytes, 4 cpu": Verdict.MISSING,
+        "all-reduce xring, 8000000 bytes, 4 cpu": Verdict.FAILED,
+    }
+
+
 def test_peers_and_copies_are_judged_and_never_count(reductions):
     point = reductions.point
 
