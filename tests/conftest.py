@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -16,8 +17,10 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import pytest
 import tensorflow as tf
 
+from cnnbench import environment
 from cnnbench.allreduce.record import AllReduceRecord, Devices, Point
 from cnnbench.allreduce.ways import Packing
+from cnnbench.data import synthetic
 from cnnbench.params import Params
 from cnnbench.params.allreduce import AllReduceParams
 from cnnbench.record import (
@@ -44,6 +47,23 @@ tf.config.set_soft_device_placement(False)
 def cpu_devices() -> tuple[str, ...]:
     """Full names of the eight logical CPU devices, as concrete functions report them."""
     return tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(LOGICAL_DEVICES))
+
+
+_machine = functools.cache(environment.collect)
+
+
+@functools.cache
+def _rows(rows, *of, draw=synthetic.synthetic_rows):
+    return draw(tf.constant(rows), *of)
+
+
+@pytest.fixture
+def quick_start(monkeypatch):
+    """Runs look at the machine once, and draw each synthetic image once, for all tests."""
+    monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
+    monkeypatch.setattr(
+        synthetic, "synthetic_rows", lambda rows, *of: _rows(tuple(rows.numpy()), *of)
+    )
 
 
 class LenetRuns:
