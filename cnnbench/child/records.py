@@ -35,7 +35,7 @@ def parse(document: object, kind: str | None = None) -> Record:
         raise ValueError(f"of the kind {found!r}")
     if found == RUN:
         return RunRecord.from_dict(document)
-    return AllReduceRecord.from_json(json.dumps(document))
+    return AllReduceRecord.from_dict(document)
 
 
 def read(path: Path) -> Record | None:

@@ -11,6 +11,7 @@ import pytest
 from cnnbench.comparison import FORMATS, Skipped, compare_records, render
 from cnnbench.comparison.render import table
 from cnnbench.comparison.render.github import render as github
+from cnnbench.comparison.render.markdown import LIMIT
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -242,3 +243,23 @@ def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
             text.encode()
         if format == "junit":
             xml.fromstring(text)
+
+
+def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
+    names = [f"net{number:04}" for number in range(1500)]
+    one_each = [runs(100.0, flags={"model": name}) for name in names]
+    slow = runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
+    found = compare_records(
+        [*one_each, *runs.of(*BASE, flags={"model": "slow"})],
+        [*one_each, *slow],
+        metrics=("throughput",),
+        skipped=[Skipped(f"results/new/{name}.json", "empty") for name in names],
+    )
+    text = render(found, "markdown")
+    assert 60_000 < len(text) <= LIMIT
+    assert "🔴 slower | <code>slow, batch 8, 1 cpu</code>" in text
+    rows = text.count("🟡 inconclusive |")
+    assert f"| … | {1500 - rows} more |" in text
+    assert re.search(r"^- … and \d+ reasons more$", text, re.MULTILINE)
+    assert re.search(r"^- … and \d+ lines more$", text, re.MULTILINE)
+    assert text.endswith("</details>\n")

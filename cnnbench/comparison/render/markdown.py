@@ -6,7 +6,7 @@ What comes from records and paths may hold anything, so it goes out as code; see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cnnbench.comparison.metrics import Metric
 from cnnbench.comparison.render import words
@@ -24,9 +24,35 @@ _SIGNS = {
     Verdict.FAILED: "🔴",
 }
 
+LIMIT = 65_536
+"""Signs that GitHub takes in a comment; it refuses longer ones."""
+
+# For all tables, and for what stands behind the reasons; these have the rest.
+_TABLES, _REST = 32_000, 12_000
+
+
+class _Room:
+    """Signs that are left for lines of one sort."""
+
+    def __init__(self, signs: int) -> None:
+        self._left = signs
+
+    def taking(self, lines: Sequence[str], more: str) -> Iterable[str]:
+        """As many lines as fit, from the first; `more` says of how many that is not so."""
+        for index, line in enumerate(lines):
+            self._left -= len(line) + 1
+            if self._left < 0:
+                yield more.format(len(lines) - index)
+                return
+            yield line
+
 
 def render(comparison: Comparison) -> str:
-    """A heading, a table per metric that says something, and the details folded away."""
+    """A heading, a table per metric that says something, and the details folded away.
+
+    What does not fit into a comment on GitHub is left out, the worst last, and counted.
+    """
+    room = _Room(_TABLES)
     lines = [
         f"### cnnbench: {words.ENDINGS[comparison.exit_code]}",
         "",
@@ -39,43 +65,43 @@ def render(comparison: Comparison) -> str:
         rows = comparison.about(metric)
         if rows:
             title = [f"**{metric.name}**", ""] if len(leading) > 1 else []
-            lines += [*title, *_table(comparison, metric, rows), ""]
+            lines += [*title, *_table(comparison, metric, rows, room), ""]
     further = words.also(comparison)
     for metric in comparison.metrics:
         of_metric = [(entry, result) for entry, result in further if result.metric is metric]
         if of_metric:
-            lines += [f"**{metric.name}**", "", *_table(comparison, metric, of_metric), ""]
-    return "\n".join([*lines, *_details(comparison)]) + "\n"
+            lines += [f"**{metric.name}**", "", *_table(comparison, metric, of_metric, room), ""]
+    text = "\n".join(lines) + "\n"
+    return text + "\n".join(_details(comparison, LIMIT - len(text))) + "\n"
 
 
 def _table(
-    comparison: Comparison, metric: Metric, rows: Sequence[tuple[Entry, Result]]
+    comparison: Comparison, metric: Metric, rows: Sequence[tuple[Entry, Result]], room: _Room
 ) -> list[str]:
     unit = "MiB" if metric.unit == "bytes" else metric.unit
     interval = f"{words.confidence(comparison)} interval"
     head = ("", "configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
-    lines = [_row(head), "|---|---|--:|--:|--:|--:|--:|--:|"]
-    for entry, result in rows:
-        judgement = result.judgement
-        lines.append(
-            _row(
-                (
-                    f"{_SIGNS[result.verdict]} {result.word}",
-                    code(entry.name),
-                    words.value_text(judgement.base_median, metric, unit=False),
-                    words.value_text(judgement.new_median, metric, unit=False),
-                    words.change(result),
-                    words.interval(result),
-                    words.p_value(result),
-                    words.runs(entry),
-                )
+    lines = [
+        _row(
+            (
+                f"{_SIGNS[result.verdict]} {result.word}",
+                code(entry.name),
+                words.value_text(result.judgement.base_median, metric, unit=False),
+                words.value_text(result.judgement.new_median, metric, unit=False),
+                words.change(result),
+                words.interval(result),
+                words.p_value(result),
+                words.runs(entry),
             )
         )
-    return lines
+        for entry, result in rows
+    ]
+    more = _row(("…", "{} more", *[""] * 6))
+    return [_row(head), "|---|---|--:|--:|--:|--:|--:|--:|", *room.taking(lines, more)]
 
 
-def _details(comparison: Comparison) -> list[str]:
-    """Reasons, conditions, notes and skipped files."""
+def _details(comparison: Comparison, signs: int) -> list[str]:
+    """Reasons, conditions, notes and skipped files, in at most so many signs."""
     reasons = [
         f"- {code(entry.name)} {result.word}: {_reason(result)}"
         for entry, result in (
@@ -84,8 +110,8 @@ def _details(comparison: Comparison) -> list[str]:
         )
         if result.verdict is not Verdict.SAME
     ]
-    lines = ["<details><summary>Why, and how it was judged</summary>", ""]
-    lines += [*reasons, *(f"- {mean}" for mean in words.mean_sentences(comparison))]
+    head = ["<details><summary>Why, and how it was judged</summary>", ""]
+    lines = [f"- {mean}" for mean in words.mean_sentences(comparison)]
     lines += [
         f"- {metric.name}: {found}"
         for metric in comparison.metrics
@@ -98,7 +124,9 @@ def _details(comparison: Comparison) -> list[str]:
         for mention in words.mentions(comparison)
     ]
     lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
-    return [*lines, "", "</details>"]
+    rest = list(_Room(_REST).taking(lines, "- … and {} lines more"))
+    room = _Room(signs - sum(len(line) + 1 for line in (*head, *rest)) - 100)
+    return [*head, *room.taking(reasons, "- … and {} reasons more"), *rest, "", "</details>"]
 
 
 def _reason(result: Result) -> str:
