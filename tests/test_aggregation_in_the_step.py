@@ -10,6 +10,8 @@ import tensorflow as tf
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 # lenet has eight variables.
 VARIABLES = 8
 TOWERS = 4

@@ -13,6 +13,8 @@ from cnnbench.assembly import BuiltRun
 from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.params import Params
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 PLUGIN = str(Path(__file__).parent / "plugins" / "poison_plugin.py")
 HARMLESS, NAN, INFINITY = 0, 13, 14
 MODES = [

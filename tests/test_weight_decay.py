@@ -18,6 +18,8 @@ from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 from cnnbench.weight_decay import WeightDecay
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 PLUGINS = Path(__file__).parent / "plugins"
 RATE, DECAY = 0.0625, 0.25
 MODES = [

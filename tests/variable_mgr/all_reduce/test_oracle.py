@@ -6,6 +6,7 @@ around them (`STAGES`) the product is thinned out: see `staged_cases`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -91,18 +92,24 @@ def cases(specs: Iterable[str], counts: Iterable[int]) -> list[object]:
     return result
 
 
+@functools.cache
 def inputs(
     count: int, dtypes: tuple[tf.DType, ...], long: tuple[tuple[int, ...], ...] = LONG
 ) -> list[list[np.ndarray]]:
-    """Integers by tower and tensor, small enough for sums to be exact in every dtype."""
+    """Integers by tower and tensor, small enough for sums to be exact in every dtype.
+
+    The type decides where long tensors are cut and nothing else, so short ones of all sizes
+    are there in the first dtype only.
+    """
     rng = np.random.default_rng(count)
-    shapes = [(length,) for length in sorted({0, 1, 2, count - 1, count, count + 1})]
-    shapes += [(), (3, 5, 7), *long]
+    lengths = [(length,) for length in sorted({0, 1, 2, count - 1, count, count + 1})]
+    every = [*lengths, (), (3, 5, 7), *long]
+    some = [(count + 1,), (), *long]
     return [
         [
             rng.integers(-15, 16, size=shape).astype(dtype.as_numpy_dtype)
             for dtype in dtypes
-            for shape in shapes
+            for shape in (every if dtype == dtypes[0] else some)
         ]
         for _ in range(count)
     ]
