@@ -15,7 +15,8 @@ MODES = ["parameter_server", "replicated", "independent"]
 
 def run(tmp_path: Path, *flags: str) -> RunRecord:
     path = tmp_path / "record.json"
-    assert main(["--device=cpu", "--num_warmup_batches=1", f"--result_json={path}", *flags]) == 0
+    common = ["--device=cpu", "--num_warmup_batches=1", "--peak_flops=1e12"]
+    assert main([*common, f"--result_json={path}", *flags]) == 0
     return RunRecord.from_json(path.read_text())
 
 
