@@ -15,11 +15,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, ClassVar, NoReturn
 
 from cnnbench import statistics
 from cnnbench.record_codec import OPTIONAL, Json, decode, encode
+from cnnbench.started import started
 
 SCHEMA = 1
 STATUSES = ("ok", "failed", "interrupted")
@@ -285,7 +285,7 @@ class RunRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_start(self.started_at)
+        started(self.started_at)
         _check_outcome(self)
         _check_steps("step_seconds", self.step_seconds, "losses", self.losses)
         _check_steps(
@@ -387,21 +387,6 @@ def _check_amounts(section: str, of: object, *names: str) -> None:
         value = getattr(of, name)
         if value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{section}.{name.rstrip('_')}: {value} is not an amount")
-
-
-def check_start(started_at: str) -> None:
-    """Refuses what is no start of a record.
-
-    Raises:
-      ValueError: not ISO 8601, or without an offset.
-    """
-    try:
-        # Python 3.10 does not know the suffix Z.
-        start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
-    except ValueError:
-        raise ValueError(f"started_at: {started_at!r} is not an ISO 8601 time") from None
-    if start.tzinfo is None:
-        raise ValueError(f"started_at: {started_at!r} lacks its offset from UTC")
 
 
 def _check_outcome(record: RunRecord) -> None:

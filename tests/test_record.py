@@ -254,6 +254,8 @@ def test_missing_key_is_named(path):
         ("run_id", 7),
         ("started_at", "yesterday"),
         ("started_at", "2026-05-04T03:02:01"),
+        ("started_at", "0001-01-01T00:00:00+14:00"),
+        ("started_at", "9999-12-31T23:59:59-14:00"),
         ("status", "fine"),
         ("error", {"type": "X", "message": "for an ok run"}),
         ("command", "cnnbench"),

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnnbench.allreduce.ways import Packing
-from cnnbench.record import STATUSES, ErrorInfo, check_start
+from cnnbench.record import STATUSES, ErrorInfo
 from cnnbench.record_codec import OPTIONAL, Json, decode, encode
+from cnnbench.started import started
 from cnnbench.statistics import median
 
 SCHEMA = 1
@@ -158,7 +159,7 @@ class AllReduceRecord:
             raise ValueError(f"status: {self.status!r} is none of {', '.join(STATUSES)}")
         if (self.status == "failed") != (self.error is not None):
             raise ValueError(f"error: status {self.status!r} with error {self.error!r}")
-        check_start(self.started_at)
+        started(self.started_at)
         for key in ("copies", "points", "peers"):
             for index, row in enumerate(getattr(self, key)):
                 if not all(0 < seconds < math.inf for seconds in row.seconds):

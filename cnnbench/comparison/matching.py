@@ -10,6 +10,7 @@ from cnnbench.comparison.comparability import Group, M
 from cnnbench.comparison.configuration import Configuration
 from cnnbench.comparison.facts import allowed
 from cnnbench.comparison.kinds import KINDS
+from cnnbench.started import started
 
 _Pairs: TypeAlias = list[tuple[Group[M], Group[M]]]
 
@@ -78,7 +79,7 @@ def _rest(
 
 def _by_key(records: Iterable[M]) -> list[Group[M]]:
     found: dict[str, tuple[Configuration, list[M]]] = {}
-    for record in sorted(records, key=lambda one: one.started_at):
+    for record in sorted(records, key=lambda one: started(one.started_at)):
         configuration = Configuration.of(record)
         found.setdefault(configuration.key, (configuration, []))[1].append(record)
     return [Group(configuration, tuple(members)) for configuration, members in found.values()]

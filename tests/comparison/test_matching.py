@@ -27,6 +27,16 @@ def test_repeats_come_together_in_order_of_their_start(runs):
     ]
 
 
+def test_starts_are_moments_not_texts(runs):
+    first = runs(started_at="2026-11-20T23:30:00+09:00")
+    second = runs(started_at="2026-11-20T10:00:00-05:00")
+    third = runs(started_at="2026-11-20T15:30:00Z")
+    (found,) = groups([third, second, first])
+    assert [[one.run_id for one in group.records] for group in found] == [
+        [first.run_id, second.run_id, third.run_id]
+    ]
+
+
 def test_equal_configurations_are_matched_whatever_their_order(runs):
     base = [runs(flags={"batch_size": size}) for size in (8, 16, 32)]
     new = [runs(flags={"batch_size": size}) for size in (32, 8, 16)]
