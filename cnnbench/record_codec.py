@@ -5,7 +5,9 @@ needed where the key is a Python keyword, is dropped), its annotation is its typ
 JSON has no NaN and no infinities, so a float that is not finite is written as one of
 the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which ``float()`` of Python and
 most other readers understand, and is read back from them. Whether a field may hold
-such a value is for its dataclass to check.
+such a value is for its dataclass to check. JSON bounds no integer; here those of fields
+are of 64 bits, and those within mappings may be as large as doubles, so that arithmetic on
+what was read cannot fail.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,13 @@ T = TypeVar("T")
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+_BITS = 64
+_NAMES = {
+    str: "a string",
+    int: f"an integer of {_BITS} bits",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def encode(value: object) -> Json:
@@ -113,6 +122,9 @@ def _decode(hint: Any, data: object, path: str) -> Any:
     if origin is Mapping:
         if not isinstance(data, dict):
             raise ValueError(f"{path}: expected an object, got {_shown(data)}")
+        for key, value in data.items():
+            if not _is_arithmetical(value):
+                raise ValueError(f"{path}.{key}: {_shown(value)} holds what is beyond all doubles")
         return data
     return _scalar(hint, data, path)
 
@@ -125,9 +137,21 @@ def _scalar(hint: type, data: object, path: str) -> Any:
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             with contextlib.suppress(OverflowError):  # an integer beyond all doubles
                 return float(data)
-    elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
+    elif hint is int:
+        if type(data) is int and data.bit_length() <= _BITS:
+            return data
+    elif isinstance(data, hint):
         return data
     raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_shown(data)}")
+
+
+def _is_arithmetical(data: object) -> bool:
+    """Whether all integers in a JSON value are some double."""
+    if type(data) is int:
+        return data.bit_length() < sys.float_info.max_exp
+    if isinstance(data, dict):
+        return all(map(_is_arithmetical, data.values()))
+    return not isinstance(data, list) or all(map(_is_arithmetical, data))
 
 
 def _shown(data: object) -> str:

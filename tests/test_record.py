@@ -266,10 +266,12 @@ def test_missing_key_is_named(path):
         ("model.parameters", "many"),
         ("model.parameters", 1.5),
         ("model.parameters", True),
+        ("model.training_flops_per_image", 2**64),
         ("placement.devices", [None]),
         ("placement.num_towers", None),
         ("batch.global", 0),
         ("batch.global", "8"),
+        ("batch.global", 10**400),
         ("startup_seconds.import", -1.0),
         ("startup_seconds.build", "NaN"),
         ("step_seconds", None),
@@ -284,6 +286,10 @@ def test_missing_key_is_named(path):
         ("evaluations", [{}]),
         ("measured.loop_seconds", "Infinity"),
         ("measured.peak_memory_bytes", 0.5),
+        ("measured.peak_memory_bytes", 10**400),
+        ("measured.loop_images", 10**400),
+        ("conditions", {"before": {}, "during": {"other_cpus": 10**400}, "notes": []}),
+        ("config", {"model": [{"batch_size": -(10**400)}]}),
         ("environment", None),
     ],
 )
@@ -296,6 +302,18 @@ def test_wrong_value_is_named(path, value):
     inner[last] = value
     with pytest.raises(ValueError, match="^" + path.replace(".", r"\.")):
         RunRecord.from_dict(document)
+
+
+def test_whole_numbers_may_be_as_large_as_64_bits_and_within_mappings_as_doubles():
+    document = make_record().to_dict()
+    # What a container without a limit of its memory says of it, and what somebody asked for.
+    document["environment"]["cgroup_memory_limit_bytes"] = 2**64 - 1
+    document["measured"]["peak_memory_bytes"] = 2**64 - 1
+    document["config"]["num_batches"] = 10**300
+    record = RunRecord.from_dict(document)
+    assert record.environment["cgroup_memory_limit_bytes"] == 2**64 - 1
+    assert record.measured.peak_memory_bytes == 2**64 - 1
+    assert record.config["num_batches"] == 10**300
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": NaN}'])

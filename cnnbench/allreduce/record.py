@@ -162,8 +162,10 @@ class AllReduceRecord:
         started(self.started_at)
         for key in ("copies", "points", "peers"):
             for index, row in enumerate(getattr(self, key)):
-                if not all(0 < seconds < math.inf for seconds in row.seconds):
-                    raise ValueError(f"{key}[{index}].seconds: not all are positive times")
+                _check_row(f"{key}[{index}]", row)
+        for index, copy in enumerate(self.copies):
+            if not copy.seconds:
+                raise ValueError(f"copies[{index}].seconds: none")
 
     @property
     def rows(self) -> tuple[Point, ...]:
@@ -230,6 +232,14 @@ def nearest_rank(values: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _check_row(path: str, row: Point | Copying) -> None:
+    for key, number in (("bytes", row.bytes), ("devices", row.devices)):
+        if number < 1:
+            raise ValueError(f"{path}.{key}: {number} is less than 1")
+    if not all(0 < seconds < math.inf for seconds in row.seconds):
+        raise ValueError(f"{path}.seconds: not all are positive times")
 
 
 def _json(value: Json) -> str:

@@ -148,6 +148,33 @@ def test_other_documents_are_refused(text, reason):
         AllReduceRecord.from_json(text)
 
 
+@pytest.mark.parametrize("rows", ["copies", "points", "peers"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bytes", 10**400),
+        ("bytes", 0),
+        ("bytes", -1),
+        ("devices", 10**400),
+        ("devices", 0),
+        ("seconds", [0.0]),
+        ("seconds", ["Infinity"]),
+    ],
+)
+def test_rows_that_cannot_be_are_named(rows, key, value):
+    document = json.loads(record().to_json())
+    document[rows][0][key] = value
+    with pytest.raises(ValueError, match=rf"^{rows}\[0\]\.{key}: "):
+        AllReduceRecord.from_dict(document)
+
+
+def test_a_copy_without_times_is_none():
+    document = json.loads(record().to_json())
+    document["copies"][0]["seconds"] = []
+    with pytest.raises(ValueError, match=r"^copies\[0\]\.seconds: none"):
+        AllReduceRecord.from_dict(document)
+
+
 def test_a_failure_has_a_reason():
     with pytest.raises(ValueError, match="error: status 'failed'"):
         record(status="failed")
