@@ -1,4 +1,8 @@
-"""Progress on standard error: a line per run, with the time left."""
+"""Progress on standard error: a line per run, with the time left.
+
+What processes say may be anybody's text, that of a pull request in a log of GitHub's: none of
+it starts a line or steers the terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from cnnbench.inert import plain
 from cnnbench.terminal import LineWriter, is_terminal
 
 _ERASE_LINE = "\r\x1b[K"
@@ -58,7 +63,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """A notice."""
-        self._writer.lines([f"cnnbench: {text}"])
+        self._write(f"cnnbench: {text}")
 
     def started(self, index: int, total: int, label: str) -> None:
         """A run begins."""
@@ -79,11 +84,14 @@ class Reporter:
           left: seconds that the others will take, 0 after the last, None if unknown.
         """
         eta = f" ETA {duration(left)}" if left else ""
-        self._writer.lines([f"[{index}/{total}] {label}: {what} ({duration(seconds)}){eta}"])
+        self._write(f"[{index}/{total}] {label}: {what} ({duration(seconds)}){eta}")
+
+    def _write(self, text: str) -> None:
+        self._writer.lines([_inert(text)])
 
     def _draw(self, text: str) -> None:
         try:
-            self._stream.write(_ERASE_LINE + text[:200])
+            self._stream.write(_ERASE_LINE + _inert(text)[:200])
             self._stream.flush()
             self._drawn = True
         except (OSError, ValueError):
@@ -96,6 +104,11 @@ class Reporter:
                 self._stream.write(_ERASE_LINE)
             except (OSError, ValueError):
                 self._live = False
+
+
+def _inert(text: str) -> str:
+    # Of a path that is not text the bytes are told.
+    return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def duration(seconds: float) -> str:

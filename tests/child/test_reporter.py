@@ -54,6 +54,20 @@ def test_lines():
     )
 
 
+def test_what_processes_say_stays_in_its_line():
+    stream = io.StringIO()
+    reporter = Reporter(stream)
+    hostile = "x\n::error::pwn\x1b[2J\r\u2028"
+    reporter.line(hostile)
+    reporter.line("results-\udcff")
+    reporter.ended(1, 2, hostile, hostile, 1.0, None)
+    assert stream.getvalue() == (
+        "cnnbench: x ::error::pwn [2J\n"
+        "cnnbench: results-\\udcff\n"
+        "[1/2] x ::error::pwn [2J  : x ::error::pwn [2J   (1 s)\n"
+    )
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -66,3 +80,5 @@ def test_a_terminal_shows_what_is_at_work(monkeypatch):
     reporter.started(1, 2, "a")
     reporter.ended(1, 2, "a", "ok", 1.0, 1.0)
     assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[K[1/2] a: ok (1 s) ETA 1 s\n"
+    reporter.started(2, 2, "b\x1b[2J\n")
+    assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")
