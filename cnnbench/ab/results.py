@@ -3,7 +3,8 @@
 ``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/``
 those of burn-in and what an interrupt left without its partner, ``logs/`` what processes
 printed, ``journal.jsonl`` what was done when. ``cnnbench compare DIR/a DIR/b --paired``
-reads it.
+reads it. Only records that count are named ``*.json``: who reads all of the directory, as
+``--baseline_aa=DIR`` does, must not take the others for results.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Results:
 
     def pending(self, name: str) -> Path:
         """Where a process writes its record, and where it stays if it has no partner."""
-        return self.folder / _DISCARDED / f"{name}.json"
+        return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
 
     def keep(self, name: str, document: dict[str, Any]) -> None:
         """Writes the record of a process, with what the experiment adds to it.
@@ -74,7 +75,7 @@ class Results:
         """
         source = self.pending(name)
         try:
-            source.replace(self.side(side) / source.name)
+            source.replace(self.side(side) / f"{name}.json")
         except OSError as error:
             raise self._broken(error) from error
 

@@ -99,6 +99,9 @@ def test_burn_in_is_measured_and_does_not_count(tmp_path, side):
     assert run.names("discarded") == [f"burn-in-{n}-{s}" for n in (1, 2) for s in "ab"]
     assert len(run.names("a")) == len(run.names("b")) == 6
     assert len(run.finding.comparison.entries[0].base) == 6
+    # Whoever reads the whole directory, for A/A runs as an example, sees those that count.
+    loaded = load_records([run.folder])
+    assert (len(loaded.records), loaded.skipped) == (12, ())
     assert "[1/16] burn-in 1" in run.errors.getvalue()
 
 
@@ -172,6 +175,7 @@ def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(tmp_path
     second = probe.journal("process")[5]["name"]
     run = Run(tmp_path, side(interrupt=[second]), side(salt="b", interrupt=[second]), pairs=3)
     assert run.names("discarded") == [probe.journal("process")[4]["name"]]
+    assert len(load_records([run.folder]).records) == 4
     assert len(run.names("a")) == len(run.names("b")) == 2
     assert run.verdict is Verdict.INCONCLUSIVE
 
