@@ -9,6 +9,7 @@ fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON obj
   wait: seconds before anything is written.
   die: last words of processes that write no record.
   fail, crash: names of records whose process fails, and whether by a signal.
+  message: of the error, [no good].
   interrupt, parent: names of records that a process interrupts its parent for.
   trace: file to append the name of the record to.
 """
@@ -55,7 +56,8 @@ def main():
         if say.get("crash"):
             print("segmentation violation", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGSEGV)
-        document.update(status="failed", error={"type": "BenchmarkError", "message": "no good"})
+        message = say.get("message", "no good")
+        document.update(status="failed", error={"type": "BenchmarkError", "message": message})
     target.write_text(json.dumps(document))
     sys.exit(4 if document["status"] == "failed" else 0)
 

@@ -88,6 +88,17 @@ def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
     result.stdout.no_fnmatch_line("*testing.py*")
 
 
+def test_a_process_that_fails_without_a_word_fails_the_test(session):
+    result = session(
+        """
+        def test_failed(cnnbench):
+            cnnbench(python=PYTHON, env={"FAKE": '{"fail": ["1-1"], "message": ""}'})
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*cnnbench run: BenchmarkError"])
+
+
 @pytest.mark.parametrize("way", ["argument", "ini"])
 def test_a_process_that_hangs_is_killed(session, pytester, way):
     if way == "ini":

@@ -24,12 +24,14 @@ class Sample:
     Attributes:
       document: its record as JSON values; of a process that left none, one that says why.
       record: the same.
-      problem: why it is no measurement, in one line; "" if it is.
+      status: ok; what else there is, see `Outcome`, is no measurement.
+      problem: why it is none, in one line; "" if it is ok.
       seconds: wall time.
     """
 
     document: dict[str, Any]
     record: RunRecord
+    status: str
     problem: str
     seconds: float
 
@@ -82,9 +84,13 @@ def run_once(
             finished=finished,
         )
     )
-    problem = outcome.message if outcome.status != "ok" else ""
-    measured = RunRecord.from_dict(outcome.document)
-    return Sample(outcome.document, measured, problem, finished.seconds)
+    return Sample(
+        document=outcome.document,
+        record=RunRecord.from_dict(outcome.document),
+        status=outcome.status,
+        problem=outcome.message,
+        seconds=finished.seconds,
+    )
 
 
 def _flags(side: Side, like: RunRecord | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:

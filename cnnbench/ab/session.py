@@ -219,11 +219,10 @@ class Session:
 
     def _check(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
         """Ends the experiment if a process of a pair failed; keeps the records that say so."""
-        problems = [f"{side.upper()}: {samples[side].problem}" for side in SIDES]
-        problems = [text for text in problems if not text.endswith(": ")]
-        if problems:
+        failed = [side for side in SIDES if samples[side].status != "ok"]
+        if failed:
             self._accept(names, samples)
-            raise _Failed("; ".join(problems))
+            raise _Failed("; ".join(f"{side.upper()}: {samples[side].problem}" for side in failed))
 
     def _accept(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
         # Both or none: half a pair would make all the others unequal in number.

@@ -14,6 +14,7 @@ from typing import Any
 
 from cnnbench.child import records
 from cnnbench.child.process import Finished
+from cnnbench.inert import plain
 from cnnbench.record import ErrorInfo
 from cnnbench.record_codec import encode
 
@@ -36,7 +37,7 @@ class Outcome:
     Attributes:
       status: ok, failed, timed_out, killed or out_of_memory.
       document: the record, as JSON values.
-      message: why it is not ok, in one line; "" if it is.
+      message: why it is not ok, in one line that is never empty; "" if it is ok.
       unusable: what the child wrote in place of a record, or None.
       max_rss_bytes: most memory it held, None if unknown.
     """
@@ -87,7 +88,7 @@ def judge(attempt: Attempt) -> Outcome:
         document = _failed(attempt, error)
     elif document["status"] != "failed" or finished.timed_out:
         document = {**document, "status": "failed", "error": encode(error)}
-    return Outcome(status, document, error.message, unusable, finished.max_rss_bytes)
+    return Outcome(status, document, _said(error), unusable, finished.max_rss_bytes)
 
 
 def is_out_of_memory(error: ErrorInfo) -> bool:
@@ -121,6 +122,11 @@ def _problem(
     return None
 
 
+def _said(error: ErrorInfo) -> str:
+    """An error in one line; an exception without a message is told by its type."""
+    return plain(error.message) or plain(error.type) or "it does not say why"
+
+
 def _signalled(number: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
     try:
         name = signal.Signals(number).name
@@ -146,6 +152,8 @@ def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | 
     try:
         document = json.loads(data)
         records.parse(document, attempt.kind)
+    except RecursionError:
+        return None, "what it wrote is not a record: nested too deeply", data
     except ValueError as error:
         return None, f"what it wrote is not a record: {error}", data
     return document, None, None

@@ -137,6 +137,18 @@ def test_a_failure_in_the_burn_in_is_one(tmp_path, side):
     assert run.finding.comparison.exit_code is ExitCode.FAILED
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [("", "BenchmarkError"), (" \n", "BenchmarkError"), ("not so: ", "not so:"), ("a\nb", "a b")],
+)
+def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
+    fail = {"fail": ["burn-in-1-b", "0001-b"], "message": message}
+    for burn_in in (0, 1):
+        run = Run(tmp_path / str(burn_in), side(), side(**fail), burn_in=burn_in)
+        assert run.finding.failure == f"B: {told}"
+        assert run.verdict is Verdict.FAILED
+
+
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):
     run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.5)
     assert run.finding.failure.startswith("B: killed after 1 s") or "2 s" in run.finding.failure

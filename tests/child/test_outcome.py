@@ -75,6 +75,26 @@ def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
     assert record.step_seconds == ()
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (("MemoryError", ""), "MemoryError"),
+        (("AssertionError", " \n\x1b"), "AssertionError"),
+        (("", ""), "it does not say why"),
+        (("Error", "x\n::error::pwn"), "x ::error::pwn"),
+    ],
+)
+def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, message):
+    record = make_record(error=error)
+    result = outcome(Finished(4, 1.0), record)
+    assert (result.status != "ok", result.message) == (True, message)
+    assert result.document == record.to_dict()
+
+
+def test_a_record_nested_without_end(outcome):
+    assert "nested too deeply" in outcome(Finished(0, 1.0), "[" * 100_000).message
+
+
 @pytest.mark.parametrize("cut", [1, 20, 500])
 def test_a_truncated_record(outcome, make_record, cut):
     text = make_record().to_json()[:-cut] if cut > 1 else "[]"
