@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import NoReturn, cast
 
 from cnnbench.commands import COMMANDS, NOT_YET
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+from cnnbench.terminal import discard, tell, unwritable, write_product
 
 DEFAULT_COMMAND = "run"
 
@@ -36,9 +36,22 @@ def main(argv: Sequence[str]) -> int:
       The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
       error nobody foresaw brings its traceback along.
     """
+    status = _outcome(argv)
     try:
-        status = _dispatch(argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+        return status or BROKEN_PIPE
+    except (OSError, ValueError) as error:
+        discard(sys.stdout)
+        return status or _fail(unwritable(error), ExitCode.FAILED)
+    return status
+
+
+def _outcome(argv: Sequence[str]) -> int:
+    try:
+        return int(_dispatch(argv))
     except UsageError as error:
         return _fail(str(error), ExitCode.USAGE)
     except BenchmarkError as error:
@@ -46,28 +59,26 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        _silence_stdout()
         return BROKEN_PIPE
     except Exception as error:
         traceback.print_exc()
         return _fail(f"{type(error).__name__}: {error}", ExitCode.FAILED)
-    return int(status)
 
 
 def _dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
         from cnnbench import __version__
 
-        print(f"cnnbench {__version__}")
+        write_product(f"cnnbench {__version__}")
         return ExitCode.OK
     command, arguments = _split(argv)
     asks_for_help = any(_is_help(argument) for argument in arguments)
     if command == DEFAULT_COMMAND and asks_for_help:
-        print(_help(), end="")
+        write_product(_help())
         return ExitCode.OK
     module = import_module(f"cnnbench.commands.{command}")
     if hasattr(module, "HELP") and asks_for_help:
-        print(module.HELP, end="")
+        write_product(module.HELP)
         return ExitCode.OK
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
@@ -116,10 +127,5 @@ def _help() -> str:
 
 
 def _fail(message: str, code: ExitCode) -> int:
-    print(f"cnnbench: error: {' '.join(message.split())}", file=sys.stderr)
+    tell(f"error: {' '.join(message.split())}")
     return int(code)
-
-
-def _silence_stdout() -> None:
-    """Keeps the interpreter from failing once more when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

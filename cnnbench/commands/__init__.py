@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cnnbench.terminal import tell
+
+if TYPE_CHECKING:
+    from cnnbench.comparison import Skipped
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -24,4 +30,10 @@ NOT_YET: tuple[str, ...] = ("launch",)
 
 def notice(message: str) -> None:
     """Prints a line on stderr that is no error: ``cnnbench: notice: ...``."""
-    print(f"cnnbench: notice: {message}", file=sys.stderr)
+    tell(f"notice: {message}")
+
+
+def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
+    """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
+    for one in skipped:
+        tell(f"warning: skipped {one}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from cnnbench.commands import warn_of_skipped
 from cnnbench.commands.judging import Judging, JudgingFlags, load
 from cnnbench.errors import UsageError
 from cnnbench.params import parse_command
@@ -70,8 +70,7 @@ def main(argv: Sequence[str]) -> int:
         )
     judging = Judging.of(given)
     comparison = _compare(arguments, judging, paired=given.get("paired", False))
-    for one in comparison.skipped:
-        print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
+    warn_of_skipped(comparison.skipped)
     judging.write(comparison)
     return comparison.exit_code
 

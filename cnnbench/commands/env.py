@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from cnnbench.conditions.ids import parse_quiet
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.params import parse_args, parse_command
 from cnnbench.params.declaration import flag, specs_of
+from cnnbench.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
     from cnnbench.conditions.condition import Condition
@@ -72,9 +74,9 @@ def main(argv: Sequence[str]) -> int:
     sections = environment.collect_by_section()
     if flags.json:
         facts = {name: fact for one in sections.values() for name, fact in one.items()}
-        print(json.dumps({"facts": facts}, indent=2))
+        write_product(json.dumps({"facts": facts}, indent=2))
     else:
-        print("\n".join(_lines(sections)))
+        write_product("\n".join(_lines(sections)))
     return ExitCode.OK
 
 
@@ -125,11 +127,11 @@ def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> in
     if flags.json:
         record = watch.record()
         seen = {} if record is None else record.before
-        print(json.dumps(_document(facts, seen, found, quiet), indent=2))
+        lines = [json.dumps(_document(facts, seen, found, quiet), indent=2)]
     else:
-        for condition in bad:
-            print(f"{condition.id}: {condition.text}; {condition.advice}")
-        print(_verdict(len(bad), len(found) - len(bad)))
+        lines = [f"{one.id}: {one.text}; {one.advice}" for one in bad]
+        lines.append(_verdict(len(bad), len(found) - len(bad)))
+    LineWriter(sys.stdout).lines(lines)
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
 
 

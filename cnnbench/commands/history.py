@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
+from cnnbench.terminal import write_product
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -103,13 +105,11 @@ def main(argv: Sequence[str]) -> int:
     found = contents(folder, options.rebuild)
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
-    for one in found.skipped:
-        if one.defect:
-            print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
+    defects = [one for one in found.skipped if one.defect]
+    warn_of_skipped(defects)
     trends = _trends(options, found, metric, since)
     _write(options, trends, metric, found)
-    faulty = any(one.defect for one in found.skipped)
-    return ExitCode.INCONCLUSIVE if faulty else ExitCode.OK
+    return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
 
 
 def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
@@ -174,8 +174,6 @@ def _trends(
 
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
-    from cnnbench.terminal import LineWriter
-
     if options.format == "table":
         from cnnbench.history.table import render
 
@@ -186,7 +184,8 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
         csv = options.format == "csv"
         text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
     if options.output is None:
-        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
+        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
+            write_product(text)
     else:
         _save("output", options.output, text)
     if options.plot is not None:

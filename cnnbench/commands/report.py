@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
+from cnnbench.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
     from cnnbench.report import Material, Sources
@@ -81,9 +84,8 @@ def main(argv: Sequence[str]) -> int:
     material = _gather(options, sources, arguments)
     text = _text(options, material)
     if target is None:
-        from cnnbench.terminal import LineWriter
-
-        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
+        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
+            write_product(text)
     else:
         from cnnbench.files import write_whole
 
@@ -91,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
             write_whole(target, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise BenchmarkError(f"{output}: cannot be written: {error.strerror}") from error
-        print(f"wrote {output}")
+        LineWriter(sys.stdout).lines([f"wrote {output}"])
     return ExitCode.INCONCLUSIVE if _faults(material) else ExitCode.OK
 
 
@@ -149,6 +151,5 @@ def _faults(material: Material) -> bool:
     """Names what was skipped on stderr; whether any of it was faulty."""
     comparison = material.comparison
     skipped = (*material.skipped, *(() if comparison is None else comparison.skipped))
-    for one in skipped:
-        print(f"cnnbench: warning: skipped {one}", file=sys.stderr)
+    warn_of_skipped(skipped)
     return any(one.defect for one in skipped)

@@ -15,6 +15,7 @@ from cnnbench.params import FLAGS, parse_command, parse_flags
 from cnnbench.params.allreduce import ALLREDUCE_FLAGS
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.params.obsolete import OBSOLETE
+from cnnbench.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
     from cnnbench.child.reporter import Reporter
@@ -93,8 +94,7 @@ def main(argv: Sequence[str]) -> int:
     for notice in plan.notices:
         reporter.line(notice)
     if options.list:
-        for case in plan.cases:
-            print(f"{case.name}  x{case.repeats}")
+        write_product("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
@@ -122,10 +122,12 @@ def _show(plan: Plan, options: SweepFlags) -> int:
     from cnnbench.sweep.runner import arguments, program
 
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    lines = []
     for number, item in enumerate(ordered(plan.cases, seed), start=1):
         # Batch sizes that a search will find are not known yet.
         command = shlex.join((*program(), *arguments(item)))
-        print(f"# {number} {item.label}, at most {item.case.timeout:g} s\n{command}")
+        lines += [f"# {number} {item.label}, at most {item.case.timeout:g} s", command]
+    write_product("\n".join(lines))
     return ExitCode.OK
 
 
@@ -153,6 +155,5 @@ def _run(plan: Plan, options: SweepFlags, facts: dict[str, Any], reporter: Repor
             program=program(),
         )
         rows = summarise(plan.cases, sweep.run())
-    for line in table(rows):
-        print(line)
+    LineWriter(sys.stdout).lines(table(rows))
     return exit_code(rows)

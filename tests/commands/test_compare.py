@@ -1,4 +1,6 @@
+import contextlib
 import json
+import sys
 
 import pytest
 
@@ -143,3 +145,31 @@ def test_a_disk_that_fills_up_is_one_line(save, base, tmp_path, capsys, monkeypa
     assert capsys.readouterr().err == (
         f"cnnbench: error: {tmp_path}/report: cannot be written: No space left on device\n"
     )
+
+
+def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new")
+    (tmp_path / "new" / "y\n::stop-commands::t\x1b[31m.json").write_text("{")
+    text = (tmp_path / "new" / "0.json").read_text()
+    for name in ("0.json", "5.json"):
+        (tmp_path / "new" / name).write_text(
+            text.replace('"new0"', r'"x\n::error file=app.py::pwned\u001b[2J"')
+        )
+    compare(base, new)
+    err = capsys.readouterr().err
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [["cnnbench", "warning"]] * 2
+    assert "::error" in err
+    assert "::stop-commands" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("stream", ["/dev/full", None])
+def test_the_verdict_does_not_depend_on_where_its_text_goes(
+    save, base, tmp_path, capsys, monkeypatch, stream
+):
+    slower = save(tmp_path / "slower", 0.8)
+    with open(stream, "w") if stream else contextlib.nullcontext() as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert compare(base, slower) == 1
+    said = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == (said if stream else "")

@@ -1,6 +1,8 @@
 """``cnnbench env`` on a machine made up by the test."""
 
+import contextlib
 import json
+import sys
 
 import pytest
 
@@ -115,6 +117,16 @@ def test_check_of_a_busy_machine_exits_3(conditions, capsys):
         "whose CPUs are its own, or compare runs with cnnbench ab, which interleaves the two sides",
         "2 condition(s) that would spoil figures",
     ]
+
+
+@pytest.mark.parametrize(("busy", "status"), [(1.0, 3), (0.0, 0)])
+def test_the_check_does_not_depend_on_where_its_text_goes(conditions, monkeypatch, busy, status):
+    for name in ("/dev/full", None):
+        conditions(busy=busy)
+        with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
+            stream = None if name is None else stack.enter_context(open(name, "w"))
+            patch.setattr(sys, "stdout", stream)
+            assert main(["env", "--check"]) == status
 
 
 def test_silenced_conditions_do_not_count(conditions, capsys):

@@ -1,6 +1,7 @@
 """`cnnbench history`: what it writes, where, and how it ends."""
 
 import json
+import sys
 
 import pytest
 
@@ -119,3 +120,11 @@ def test_imports_no_tensorflow_and_pandas_only_for_csv(folder, tmp_path, alone):
         done = alone("history", *arguments)
         assert done.status == 0
         assert done.loaded & {"tensorflow", "pandas", "matplotlib"} == loaded
+
+
+def test_a_disk_that_fills_up_is_one_line(folder, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert history(folder) == 4
+    error = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == error

@@ -112,6 +112,19 @@ def test_wrong_use(in_folder, capsys, arguments, message):
     assert not (in_folder / "results").exists()
 
 
+def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monkeypatch, capsys):
+    monkeypatch.setattr("cnnbench.sweep.runner.Sweep.run", lambda self: [])
+    monkeypatch.setattr("cnnbench.sweep.summary.exit_code", lambda rows: 1)
+    # A stream without buffer, as at a terminal, fails at the first line.
+    for flags, status in ((), 1), (["--list"], 4):
+        with open("/dev/full", "w", buffering=1) as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert main(["sweep", "tiny.yaml", *flags]) == status
+    assert capsys.readouterr().err.count("No space left on device") == 2
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["sweep", "tiny.yaml"]) == 1
+
+
 def test_planning_loads_no_tensorflow(in_folder, alone):
     done = alone("sweep", "smoke", "--dry_run")
     assert done.status == 0
