@@ -252,6 +252,9 @@ class RunRecord:
         "limit" where the steps allowed did not suffice; None where warm-up did not end.
       conditions: None where the run ended before they were looked at.
       environment: facts about machine and software; unknown ones are absent.
+      ab: of a process that `cnnbench ab` ran its side, the seed of the experiment, the number
+        of its pair and its position in that; None of all others, whose documents do not
+        name it.
       measured: everything else that was measured. Not named by the first outline of
         schema 1, so a document without it is read as "all unknown".
 
@@ -283,6 +286,7 @@ class RunRecord:
     warmup_status: str | None = field(default=None, metadata=OPTIONAL)
     conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)
@@ -327,6 +331,8 @@ class RunRecord:
         """The JSON document as a dict: schema number, the fields, and the summary."""
         body = encode(self)
         assert isinstance(body, dict)
+        if self.ab is None:
+            del body["ab"]
         return {"schema": SCHEMA, **body, "summary": encode(self.summary())}
 
     @classmethod

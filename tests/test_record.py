@@ -248,6 +248,15 @@ def test_missing_key_is_named(path):
         RunRecord.from_dict(document)
 
 
+def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none():
+    assert "ab" not in make_record().to_dict()
+    assert RunRecord.from_dict(make_record().to_dict()).ab is None
+    place = {"side": "a", "seed": 7, "pair": 3, "position": 2}
+    document = {**make_record().to_dict(), "ab": place}
+    assert RunRecord.from_dict(document).ab == place
+    assert RunRecord.from_dict(document).to_dict()["ab"] == place
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -291,6 +300,7 @@ def test_missing_key_is_named(path):
         ("conditions", {"before": {}, "during": {"other_cpus": 10**400}, "notes": []}),
         ("config", {"model": [{"batch_size": -(10**400)}]}),
         ("environment", None),
+        ("ab", 3),
     ],
 )
 def test_wrong_value_is_named(path, value):

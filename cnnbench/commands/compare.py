@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Flags:
-    paired: bool = flag(False, "Compare run by run: the i-th of both sides, by their start.")
+    paired: bool = flag(False, "Compare run by run: pairs of cnnbench ab, else the i-th by start.")
 
 
 _SPECS = (*specs_of(JudgingFlags), *specs_of(_Flags))
@@ -38,7 +38,8 @@ are needed; take turns between the sides when measuring (cnnbench ab does).
   --alpha=X              level of the tests of throughput, all configurations together; of runs
                          and of all-reduces [0.04]
   --baseline_aa=PATH     runs of an A/A measurement; their spread raises the threshold
-  --[no]paired           compare run by run, the i-th of BASE with the i-th of NEW, by start
+  --[no]paired           compare run by run: pairs as cnnbench ab made them; of other records
+                         the i-th of BASE with the i-th of NEW, by start
   --metrics=NAME,...     throughput,memory,startup,accuracy; the first is what it is about. Of
                          all-reduces throughput is the bus bandwidth, startup the time to build
   --allow_different=X,.. facts that may differ: a flag, a fact of the environment, a pattern

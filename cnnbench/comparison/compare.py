@@ -17,6 +17,7 @@ from cnnbench.comparison.matching import groups, match
 from cnnbench.comparison.measurement import RUN, Measurement
 from cnnbench.comparison.metrics import METRICS, Metric
 from cnnbench.comparison.noise import Noise
+from cnnbench.comparison.pairing import in_pairs
 from cnnbench.comparison.policy import Policy
 from cnnbench.comparison.reasons import count
 from cnnbench.comparison.reductions import measurements
@@ -60,7 +61,8 @@ def compare_records(
       allow_different: facts, groups of facts and patterns that may differ, see
         `cnnbench.comparison.facts`.
       aa: runs of an A/A measurement, from which the spread of each configuration is taken.
-      paired: the i-th runs of both sides, in order of their start, are a pair.
+      paired: runs are compared pair by pair: the pairs of `cnnbench ab` where the records
+        say them, else the i-th runs of both sides in order of their start.
       base_label, new_label: where the records came from, for the reader.
       skipped: files that gave no record.
 
@@ -88,7 +90,7 @@ def compare_records(
         policy=policy,
         metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, names),
         paired=paired,
-        notes=(*left_out, *noise.notes, *_loss_notes(entries)),
+        notes=(*left_out, *noise.notes, *_alone_notes(drafts, entries), *_loss_notes(entries)),
         base_label=base_label,
         new_label=new_label,
         skipped=tuple(skipped),
@@ -101,6 +103,7 @@ class _Draft:
 
     Attributes:
       results: final ones; those of the cases follow.
+      alone: runs that were left out because they have no partner.
     """
 
     base: Group[Measurement] | None
@@ -108,6 +111,7 @@ class _Draft:
     differences: tuple[Difference, ...] = ()
     cases: tuple[Case, ...] = ()
     results: tuple[Result, ...] = ()
+    alone: int = 0
 
     @property
     def configuration(self) -> Configuration:
@@ -183,6 +187,12 @@ def _draft(
     outcome = _outcome(base, new, unlike, metrics[0])
     if outcome is not None:
         return _settled(base, new, metrics[0], *outcome, unlike)
+    measured = (base, new)
+    if paired:
+        base, new = in_pairs(base, new)
+    if not base.records:
+        reason = "no run in BASE has its partner in NEW"
+        return _settled(*measured, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     cases, partial = [], []
     for metric in metrics:
         values = tuple(_values(one, metric) for one in (base, new))
@@ -200,7 +210,12 @@ def _draft(
                 Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
             )
     return _Draft(
-        base=base, new=new, differences=unlike, cases=tuple(cases), results=tuple(partial)
+        base=base,
+        new=new,
+        differences=unlike,
+        cases=tuple(cases),
+        results=tuple(partial),
+        alone=sum(len(group.records) for group in measured) - len(base.records) - len(new.records),
     )
 
 
@@ -280,6 +295,14 @@ def _settled(
     )
     result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
     return _Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _alone_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[str]:
+    return [
+        f"{entry.name}: {count(draft.alone, 'run', 'runs')} left out, without a partner"
+        for draft, entry in zip(drafts, entries, strict=True)
+        if draft.alone
+    ]
 
 
 def _loss_notes(entries: Sequence[Entry]) -> list[str]:

@@ -27,6 +27,8 @@ class Kind:
       resolved: whether the flags of a measurement are as they turned out.
       unresolved: flags that are not, where it ended before.
       astray: how many of some measurements one should not rely on for what they computed.
+      pair: of a measurement, the experiment and the number of the pair in it that it is one
+        half of; None if it is of none.
       decides: whether it counts for the exit code; others are context, such as a machine's
         speed.
     """
@@ -41,6 +43,7 @@ class Kind:
     resolved: Callable[[Any], bool] = lambda measurement: True
     unresolved: tuple[str, ...] = ()
     astray: Callable[[Sequence[Any]], int] = lambda measurements: 0
+    pair: Callable[[Any], tuple[int, int] | None] = lambda measurement: None
     decides: bool = True
 
 
@@ -81,6 +84,7 @@ KINDS: dict[str, Kind] = {
             resolved=runs.resolved,
             unresolved=runs.UNRESOLVED,
             astray=runs.astray,
+            pair=runs.pair,
         ),
         _reductions(
             reductions.ALLREDUCE,

@@ -66,3 +66,9 @@ def label(flags: Mapping[str, Any]) -> list[str]:
 def astray(records: Sequence[RunRecord]) -> int:
     """How many lost their way; speed is worth little then, and runs may go on regardless."""
     return sum(not all(map(math.isfinite, record.losses)) for record in records)
+
+
+def pair(record: RunRecord) -> tuple[int, int] | None:
+    """The seed of the experiment that a run is of, and the number of its pair there."""
+    seed, number = ((record.ab or {}).get(name) for name in ("seed", "pair"))
+    return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
