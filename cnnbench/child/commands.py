@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,11 @@ class Resolved:
     batch_size: int
 
 
-def flag_names(command: str) -> tuple[str, ...]:
-    """The flags that a command knows."""
+@cache
+def flag_kinds(command: str) -> Mapping[str, str]:
+    """The flags that a command knows, and what values they have, see `FlagSpec`."""
     specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
-    return tuple(spec.name for spec in specs)
+    return {spec.name: spec.kind for spec in specs}
 
 
 def resolve(command: str, flags: Sequence[str]) -> Resolved:

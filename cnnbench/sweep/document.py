@@ -1,7 +1,7 @@
 """A YAML file as a tree whose every node knows its line.
 
 Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
-it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety).
+it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Node:
       file: as given, for messages.
       line: counted from 1.
       kind: mapping, list, or the scalar kinds boolean, integer, number, string, null.
-      text: of a scalar, as written; "true" or "false" for a boolean.
+      text: of a scalar, as written.
       items: of a list.
       fields: of a mapping, in order: key, its line, value.
     """
@@ -48,6 +48,11 @@ class Node:
     text: str = ""
     items: tuple[Node, ...] = ()
     fields: tuple[tuple[str, int, Node], ...] = field(default=(), repr=False)
+
+    @property
+    def is_true(self) -> bool:
+        """What YAML 1.1 makes of a boolean."""
+        return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
         """An error about this node, to raise: ``file:line: message``."""
@@ -62,7 +67,7 @@ def load(path: str) -> Node:
 
     Raises:
       UsageError: unreadable, not YAML, empty, several documents, a key twice, a tag of
-        somebody's own; names file and line.
+        somebody's own, nested too deeply; names file and line.
     """
     try:
         # Bytes, so that the loader finds out the encoding.
@@ -71,6 +76,8 @@ def load(path: str) -> Node:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     try:
         root = yaml.compose(data, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -115,10 +122,7 @@ class _Converter:
         kind = _TAGS.get(node.tag)
         if kind is None:
             raise UsageError(f"{self._path}:{line}: the tag {node.tag} is not known")
-        text = str(node.value)
-        if kind == "boolean":
-            text = "true" if text.lower() in _TRUE else "false"
-        return Node(self._path, line, kind, text=text)
+        return Node(self._path, line, kind, text=str(node.value))
 
 
 def _line(node: yaml.Node) -> int:

@@ -6,9 +6,10 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cnnbench.child.commands import flag_kinds
 from cnnbench.sweep.document import Node
 from cnnbench.sweep.schema import Entry, FlagNodes
 
@@ -37,11 +38,11 @@ class Configuration:
     varied: tuple[str, ...]
 
 
-class UnsetVariable(Exception):
-    """A flag names an environment variable that is not set."""
+class MissingVariable(Exception):
+    """A flag names an environment variable without a value."""
 
-    def __init__(self, node: Node, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, node: Node, name: str, lack: str) -> None:
+        super().__init__(f"{name} {lack}")
         self.node = node
         self.name = name
 
@@ -56,21 +57,21 @@ def expand(
       environ: for ${NAME} and ${NAME:-otherwise} in values; of this process if None.
 
     Returns:
-      The matrix in order, less what is excluded, then the included ones; and the name of the
-      environment variable for want of which an optional entry has none.
+      The matrix in order, less what is excluded, then the included ones; and what is missing
+      where an optional entry has none, as in "DATA is not set".
 
     Raises:
       UsageError: an exclusion that excludes nothing, two equal configurations, far too
-        many, or an environment variable that is not set.
+        many, or an environment variable that is not set or empty.
     """
     variables = os.environ if environ is None else environ
     try:
         found = _expand(entry, variables)
-    except UnsetVariable as unset:
+    except MissingVariable as missing:
         if entry.optional:
-            return (), unset.name
-        raise unset.node.error(
-            f"${{{unset.name}}}: the environment variable {unset.name} is not set"
+            return (), str(missing)
+        raise missing.node.error(
+            f"${{{missing.name}}}: the environment variable {missing}"
         ) from None
     return found, None
 
@@ -84,7 +85,7 @@ def _expand(entry: Entry, environ: Mapping[str, str]) -> tuple[Configuration, ..
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))
     made = [_configuration(entry, sets, environ) for sets in products]
-    made = _exclude(entry, made)
+    made = _exclude(entry, made, environ)
     made += [_configuration(entry, (flags,), environ) for flags in entry.include]
     seen: dict[str, Configuration] = {}
     for configuration in made:
@@ -105,37 +106,44 @@ def _configuration(
     for flags in sets:
         for name, node in flags.items():
             nodes[name] = node
-            own[name] = "" if node.kind == "null" else _text(node, environ)
-    texts = {
-        name: own[name] if name in own else _text(node, environ)
-        for name, node in nodes.items()
-        if node.kind != "null"
-    }
+            own[name] = _value(entry, name, node, environ) or ""
+    values = {name: _value(entry, name, node, environ) for name, node in nodes.items()}
+    texts = {name: text for name, text in values.items() if text is not None}
     label = " ".join([entry.name, *(f"{name}={_short(text)}" for name, text in own.items())])
     return Configuration(entry, label, texts, nodes, tuple(own))
 
 
-def _exclude(entry: Entry, made: list[Configuration]) -> list[Configuration]:
+def _exclude(
+    entry: Entry, made: list[Configuration], environ: Mapping[str, str]
+) -> list[Configuration]:
     kept = made
+    named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
-        rest = [c for c in kept if not _matches(rule, c)]
+        values = {
+            name: [_value(entry, name, item, environ) for item in node.items or (node,)]
+            for name, _, node in rule.fields
+        }
+        # Null is for "not given", but not of a flag that is nowhere: that is a typing error.
+        rest = [c for c in kept if not (values.keys() <= named and _matches(values, c))]
         if len(rest) == len(kept):
             raise rule.error("excludes nothing: no configuration has these flags together")
         kept = rest
     return kept
 
 
-def _matches(rule: Node, configuration: Configuration) -> bool:
-    return all(
-        configuration.flags.get(name) in tuple(item.text for item in (node.items or (node,)))
-        for name, _, node in rule.fields
-    )
+def _matches(rule: Mapping[str, Sequence[str | None]], configuration: Configuration) -> bool:
+    return all(configuration.flags.get(name) in values for name, values in rule.items())
 
 
-def _text(node: Node, environ: Mapping[str, str]) -> str:
-    """The value as a command line has it."""
+def _value(entry: Entry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
+    """The value of a flag as a command line has it; None if it is not given."""
+    if node.kind == "null":
+        return None
     if node.kind == "list":
-        return ",".join(_text(item, environ) for item in node.items)
+        return ",".join("".join(_substituted(item, environ)) for item in node.items)
+    # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
+    if node.kind == "boolean" and flag_kinds(entry.command).get(name) == "boolean":
+        return "true" if node.is_true else "false"
     return "".join(_substituted(node, environ))
 
 
@@ -147,7 +155,7 @@ def _substituted(node: Node, environ: Mapping[str, str]) -> Iterator[str]:
         name, otherwise = match.groups()
         value = environ.get(name) or otherwise
         if value is None:
-            raise UnsetVariable(node, name)
+            raise MissingVariable(node, name, "is empty" if name in environ else "is not set")
         yield value
     yield node.text[end:]
 

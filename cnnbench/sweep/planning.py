@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cnnbench.child.commands import Resolved, flag_names, resolve
+from cnnbench.child.commands import Resolved, flag_kinds, resolve
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.sweep import identity
 from cnnbench.sweep.expansion import Configuration, expand
@@ -92,7 +92,7 @@ def make_plan(suite: Suite, facts: Mapping[str, Any], overrides: Overrides | Non
     for entry in suite.entries:
         configurations, unset = expand(entry)
         if unset is not None:
-            notices.append(f"{entry.name}: left out, because {unset} is not set")
+            notices.append(f"{entry.name}: left out, because {unset}")
         for configuration in configurations:
             case = _case(configuration, environment, overrides, notices)
             if case.key in cases:
@@ -139,7 +139,7 @@ def _case(
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    known = flag_names(entry.command)
+    known = flag_kinds(entry.command)
     for_all = {name: text for name, text in overrides.flags.items() if name in known}
     texts = {**configuration.flags, **for_all}
     flags = tuple(f"--{name}={text}" for name, text in texts.items())
@@ -176,7 +176,7 @@ def _case(
 
 
 def _check_names(configuration: Configuration) -> None:
-    known = flag_names(configuration.entry.command)
+    known = flag_kinds(configuration.entry.command)
     for name, node in configuration.nodes.items():
         if name not in known:
             raise node.error(unknown_key(name, known))

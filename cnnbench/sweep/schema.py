@@ -133,9 +133,7 @@ def _entry(base: Entry, node: Node) -> Entry:
     entry = replace(_settings(base, keys), name=_name(keys["name"]), node=node)
     changes: dict[str, object] = {}
     if "matrix" in keys:
-        changes["axes"] = tuple(
-            _axis(name, value) for name, value in _mapping(keys["matrix"], "matrix", None).items()
-        )
+        changes["axes"] = _axes(keys["matrix"])
     if "include" in keys:
         items = _list(keys["include"], "include")
         changes["include"] = tuple(_flags(item, "an item of include") for item in items)
@@ -171,6 +169,22 @@ def _settings(base: Entry, keys: Mapping[str, Node]) -> Entry:
     if "max_batch_search" in keys:
         changes["search"] = _search(keys["max_batch_search"])
     return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def _axes(node: Node) -> tuple[tuple[FlagNodes, ...], ...]:
+    axes = []
+    owners: dict[str, tuple[str, int]] = {}
+    for axis, values in _mapping(node, "matrix", None).items():
+        sets = _axis(axis, values)
+        for name, value in ((name, flags[name]) for flags in sets for name in flags):
+            owner, line = owners.setdefault(name, (axis, value.line))
+            if owner != axis:
+                raise value.error(
+                    f"matrix.{axis}: sets {name}, which matrix.{owner} sets in line {line}; "
+                    "one of them would have no effect"
+                )
+        axes.append(sets)
+    return tuple(axes)
 
 
 def _axis(name: str, node: Node) -> tuple[FlagNodes, ...]:
@@ -273,7 +287,7 @@ def _choice(node: Node, what: str, choices: tuple[str, ...]) -> str:
 def _boolean(node: Node, what: str) -> bool:
     if node.kind != "boolean":
         raise node.error(f"{what} must be true or false, not {_article(node)}")
-    return node.text == "true"
+    return node.is_true
 
 
 def _integer(node: Node, what: str, minimum: int, maximum: int) -> int:
@@ -310,6 +324,6 @@ def _article(node: Node) -> str:
     return {
         "mapping": "a mapping",
         "list": "a list",
-        "boolean": node.text,
+        "boolean": "true" if node.is_true else "false",
         "null": "nothing",
     }.get(node.kind, repr(node.text))

@@ -24,8 +24,8 @@ def test_scalars_keep_their_text(write, text):
 @pytest.mark.parametrize(
     ("written", "kind", "text"),
     [
-        ("yes", "boolean", "true"),
-        ("Off", "boolean", "false"),
+        ("yes", "boolean", "yes"),
+        ("Off", "boolean", "Off"),
         ("'yes'", "string", "yes"),
         ("~", "null", "~"),
         ("", "null", ""),
@@ -37,6 +37,21 @@ def test_scalars_keep_their_text(write, text):
 def test_kinds(write, written, kind, text):
     node = load(write(f"a: {written}")).fields[0][2]
     assert (node.kind, node.text) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("written", "truth"),
+    [("true", True), ("Yes", True), ("ON", True), ("false", False), ("no", False), ("Off", False)],
+)
+def test_booleans(write, written, truth):
+    node = load(write(f"a: {written}")).fields[0][2]
+    assert (node.kind, node.text, node.is_true) == ("boolean", written, truth)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_nesting_without_end(write, opening):
+    with pytest.raises(UsageError, match=r"suite\.yaml: nested too deeply"):
+        load(write(opening * 3000))
 
 
 @pytest.mark.parametrize(

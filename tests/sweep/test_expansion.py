@@ -61,6 +61,37 @@ def test_exclusions_match_all_their_flags(configurations):
     ]
 
 
+def test_exclusions_of_what_is_not_given(configurations):
+    made = configurations(
+        "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
+        "exclude: [{batch_size: null, num_gpus: 2}]"
+    )
+    assert names(made) == [
+        "e batch_size= num_gpus=1",
+        "e batch_size=4 num_gpus=1",
+        "e batch_size=4 num_gpus=2",
+    ]
+    sets = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
+    made = configurations(sets + "exclude: [{batch_size: [~, 4]}]")
+    assert names(made) == ["e model=lenet batch_size=3"]
+
+
+def test_exclusions_are_of_values_not_of_spellings(configurations):
+    made = configurations(
+        "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
+        "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
+        {"DATA": "/d"},
+    )
+    assert [c.flags for c in made] == [{"data_dir": "/other", "sizes": "3"}]
+
+
+def test_words_for_true_and_false_are_values_of_other_flags(configurations):
+    (made,) = configurations("flags: {progress: on, xla: on}")
+    assert made.flags == {"progress": "on", "xla": "true"}
+    made = configurations("matrix: {progress: [on, off], xla: [yes]}\nexclude: [{progress: off}]")
+    assert names(made) == ["e progress=on xla=true"]
+
+
 def test_inclusions_come_beside_the_matrix_or_alone(configurations):
     both = configurations("matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]")
     assert names(both) == ["e num_gpus=1", "e num_gpus=8 xla=true"]
@@ -87,15 +118,19 @@ def test_variables_of_the_environment(configurations):
     assert made.flags == {"data_dir": "/d/x", "other": "o", "both": "/d/d"}
 
 
-@pytest.mark.parametrize("environ", [{}, {"DATA": ""}])
-def test_a_variable_that_is_not_set_is_an_error_with_its_line(configurations, environ):
-    with pytest.raises(UsageError, match=r"yaml:4: \$\{DATA\}: the environment variable DATA"):
+@pytest.mark.parametrize(("environ", "lack"), [({}, "is not set"), ({"DATA": ""}, "is empty")])
+def test_a_variable_that_is_not_set_is_an_error_with_its_line(configurations, environ, lack):
+    message = rf"yaml:4: \$\{{DATA\}}: the environment variable DATA {lack}"
+    with pytest.raises(UsageError, match=message):
         configurations("flags:\n  data_dir: ${DATA}", environ)
+    (made,) = configurations("flags:\n  data_dir: x${DATA:-}", environ)
+    assert made.flags == {"data_dir": "x"}
 
 
 def test_unless_the_entry_is_optional(suite):
     (entry,) = suite("entries: [{name: e, optional: true, flags: {data_dir: '${DATA}'}}]").entries
-    assert expand(entry, {}) == ((), "DATA")
+    assert expand(entry, {}) == ((), "DATA is not set")
+    assert expand(entry, {"DATA": ""}) == ((), "DATA is empty")
     assert len(expand(entry, {"DATA": "x"})[0]) == 1
 
 
@@ -109,6 +144,11 @@ def test_only_the_last_part_of_a_path_is_in_a_name(configurations):
     [
         ("matrix: {x: [1]}\nexclude: [{x: 2}]", "excludes nothing"),
         ("matrix: {x: [1]}\nexclude: [{y: 1}]", "excludes nothing"),
+        ("matrix: {x: [1]}\nexclude: [{x: 1, y: null}]", "excludes nothing"),
+        (
+            "matrix:\n  x: [{a: 4}, {b: 5, c: 1}]\n  b: [8]",
+            r"yaml:5: matrix\.b: sets b, which matrix\.x sets in line 4",
+        ),
         ("matrix: {x: [1]}\nexclude: [{x: 1}]", "everything is excluded"),
         ("matrix: {x: [1, 1]}", "e x=1: is there twice"),
         ("matrix: {x: [1]}\ninclude: [{x: 1}]", "e x=1: is there twice"),
