@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from cnnbench.comparison.render import words
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
+from cnnbench.inert import plain
 
 _SHOWN = 10
 _LEVELS = ("error", "warning", "notice")
@@ -63,6 +64,8 @@ def _message(entry: Entry, result: Result) -> str:
 
 
 def _commands(level: str, items: list[tuple[str, str]]) -> Iterable[str]:
+    # Annotations are shown in logs too, where signs that nobody sees can forge the rest.
+    items = [(plain(title), plain(message)) for title, message in items]
     shown = items if len(items) <= _SHOWN else items[: _SHOWN - 1]
     for title, message in shown:
         yield _command(level, title, message)

@@ -8,6 +8,7 @@ from cnnbench.comparison.metrics import Metric
 from cnnbench.comparison.render import words
 from cnnbench.comparison.result import Comparison, Entry, Result
 from cnnbench.comparison.verdict import Verdict
+from cnnbench.inert import plain
 
 _SUITE = "cnnbench compare"
 
@@ -37,16 +38,16 @@ def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
             suite,
             "testcase",
             classname=f"cnnbench.{metric.name}",
-            name=_clean(entry.name),
+            name=plain(entry.name),
             time="0",
         )
         tag = _tag(entry, result)
         if tag is not None:
             told = xml.SubElement(
-                case, tag, message=_clean(f"{result.word}: {result.judgement.reason}")
+                case, tag, message=plain(f"{result.word}: {result.judgement.reason}")
             )
             told.set("type", result.verdict.value)
-        xml.SubElement(case, "system-out").text = _clean(_numbers(entry, result))
+        xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
     return _counted(suite)
 
 
@@ -54,12 +55,12 @@ def _files(comparison: Comparison) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: files")
     for one in comparison.skipped:
         case = _case(suite, "cnnbench.files", one.path)
-        xml.SubElement(case, "skipped", message=_clean(one.reason))
+        xml.SubElement(case, "skipped", message=plain(one.reason))
     return _counted(suite)
 
 
 def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
-    return xml.SubElement(suite, "testcase", classname=classname, name=_clean(name), time="0")
+    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
 
 
 def _counted(suite: xml.Element) -> xml.Element:
@@ -85,13 +86,4 @@ def _numbers(entry: Entry, result: Result) -> str:
     return (
         f"base {base}, new {new}, change {words.change(result)} ({words.interval(result)}), "
         f"p {words.p_value(result)}, runs {words.runs(entry)}: {judgement.reason}"
-    )
-
-
-def _clean(text: str) -> str:
-    """Text that XML 1.0 can hold: no control characters, no lone surrogates."""
-    return "".join(
-        c if c.isprintable() or (ord(c) > 0x9F and not 0xD800 <= ord(c) <= 0xDFFF) else " "
-        for c in text
-        if ord(c) not in (0xFFFE, 0xFFFF)
     )
