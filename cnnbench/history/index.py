@@ -1,7 +1,8 @@
 """The index of a results directory: what its records say, so that each is read once.
 
 The records are the truth. The index is an SQLite file beside them that may be deleted at any
-time; one that is broken, or of another version, is made anew. A file is read again if its
+time; one that is broken, or of another version, is made anew, as is one of which a row is not as
+it was written. A file is read again if its
 size or time of change differ and its content does too, and if it changed so shortly before it
 was read that a second change could have left the same time.
 """
@@ -14,21 +15,21 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from cnnbench import __version__
-from cnnbench.comparison.loading import Skipped, load_records
+from cnnbench.comparison.loading import Skipped, fault, json_files, load_records
 from cnnbench.history.entry import Entry, from_json, to_json
 from cnnbench.history.metrics import METRICS
 from cnnbench.sorting import natural_key
+from cnnbench.started import started
 
 NAME = ".history.sqlite"
 """Of the index, in the directory it is about."""
 
-_VERSION = 2
+_VERSION = 3
 _PATIENCE = 10.0
 """Seconds to wait for another process that uses the index."""
 
@@ -38,11 +39,13 @@ _RACY_NS = 2_000_000_000
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (version TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS files (
-  path TEXT PRIMARY KEY, size INTEGER NOT NULL, changed_ns INTEGER NOT NULL,
+  path BLOB PRIMARY KEY, size INTEGER NOT NULL, changed_ns INTEGER NOT NULL,
   read_ns INTEGER NOT NULL, digest TEXT NOT NULL,
-  entry TEXT, reason TEXT, defect INTEGER NOT NULL
+  entry TEXT, reason TEXT, defect INTEGER NOT NULL, seal TEXT NOT NULL
 );
-CREATE TABLE IF NOT EXISTS configurations (key TEXT PRIMARY KEY, flags TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS configurations (
+  key TEXT PRIMARY KEY, flags TEXT NOT NULL, seal TEXT NOT NULL
+);
 """
 
 
@@ -70,14 +73,18 @@ def contents(folder: Path, rebuild: bool = False) -> Contents:
       folder: the directory.
       rebuild: reads all files whatever the index says.
     """
-    database, kept = _open(folder, rebuild)
-    with contextlib.closing(database):
-        try:
-            return _contents(database, folder, _refresh(database, folder), kept)
-        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError):
-            pass  # broken, or another process keeps it locked: the records are still there
+    for anew in (True,) if rebuild else (False, True):
+        database, kept = _open(folder, anew)
+        with contextlib.closing(database):
+            try:
+                return _contents(database, folder, kept)
+            except sqlite3.OperationalError:
+                break  # another process keeps it locked
+            except (sqlite3.DatabaseError, ValueError, TypeError, KeyError, AttributeError):
+                continue  # damaged
+    # The records are still there.
     with contextlib.closing(_fresh(":memory:")) as instead:
-        return _contents(instead, folder, _refresh(instead, folder), kept=False)
+        return _contents(instead, folder, kept=False)
 
 
 def _open(folder: Path, rebuild: bool) -> tuple[sqlite3.Connection, bool]:
@@ -123,7 +130,19 @@ def _fingerprint() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _refresh(database: sqlite3.Connection, folder: Path) -> int:
+def _seal(*cells: object) -> str:
+    """By which a row is known to be as it was written, and its cells to belong together."""
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
+
+
+def _check_seal(*cells: object, seal: str) -> None:
+    if _seal(*cells) != seal:
+        raise ValueError("a row is not as it was written")
+
+
+def _refresh(
+    database: sqlite3.Connection, folder: Path, files: Sequence[tuple[str, os.stat_result]]
+) -> int:
     """Brings the index up to date; how many files had to be read."""
     known = {
         path: (size, changed, read, digest)
@@ -131,11 +150,11 @@ def _refresh(database: sqlite3.Connection, folder: Path) -> int:
             "SELECT path, size, changed_ns, read_ns, digest FROM files"
         )
     }
-    seen: set[str] = set()
+    seen: set[bytes] = set()
     count = 0
     with database:
-        for path, found in _files(folder):
-            name = os.path.relpath(path, folder)
+        for path, found in files:
+            name = os.fsencode(os.path.relpath(path, folder))
             seen.add(name)
             before = known.get(name)
             stamp = (found.st_size, found.st_mtime_ns)
@@ -153,16 +172,22 @@ def _refresh(database: sqlite3.Connection, folder: Path) -> int:
             entries, reason, defect = _read(path)
             text = None if entries is None else to_json(entries)
             database.executemany(
-                "INSERT OR REPLACE INTO configurations VALUES (?, ?)",
-                [(entry.key, json.dumps(dict(entry.flags))) for entry in entries or ()],
+                "INSERT OR REPLACE INTO configurations VALUES (?, ?, ?)",
+                [_configuration(entry) for entry in entries or ()],
             )
+            row = (digest, text, reason, int(defect))
             database.execute(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (name, *stamp, now, digest, text, reason, defect),
+                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (name, *stamp, now, *row, _seal(name.hex(), *row)),
             )
         gone = [(name,) for name in known if name not in seen]
         database.executemany("DELETE FROM files WHERE path = ?", gone)
     return count
+
+
+def _configuration(entry: Entry) -> tuple[str, str, str]:
+    flags = json.dumps(dict(entry.flags))
+    return entry.key, flags, _seal(entry.key, flags)
 
 
 def _read(path: str) -> tuple[list[Entry] | None, str | None, bool]:
@@ -171,7 +196,8 @@ def _read(path: str) -> tuple[list[Entry] | None, str | None, bool]:
     for record in loaded.everything:
         return Entry.all_of(record), None, False
     one = loaded.skipped[0]
-    return None, one.reason, one.defect
+    # What a record says may be no text in Unicode.
+    return None, one.reason.encode("utf-8", "backslashreplace").decode(), one.defect
 
 
 def _digest(path: str) -> str:
@@ -181,27 +207,33 @@ def _digest(path: str) -> str:
         return ""
 
 
-def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for parent, folders, names in os.walk(folder):
-        # What sweeps and the like keep for themselves.
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.endswith(".json") and not name.startswith("."):
-                path = os.path.join(parent, name)
-                with contextlib.suppress(OSError):
-                    if os.path.isfile(path):
-                        yield path, os.stat(path)
+def _files(folder: Path) -> tuple[list[tuple[str, os.stat_result]], list[Skipped]]:
+    """The files that may hold a record; what sweeps and the like keep for themselves does not."""
+    paths, skipped = json_files(str(folder), hidden=False)
+    found = []
+    for path in paths:
+        try:
+            found.append((path, os.stat(path)))
+        except OSError as error:
+            skipped.append(Skipped(path, fault(error)))
+    return found, skipped
 
 
-def _contents(database: sqlite3.Connection, folder: Path, read: int, kept: bool) -> Contents:
-    rows = list(database.execute("SELECT path, entry, reason, defect FROM files"))
+def _contents(database: sqlite3.Connection, folder: Path, kept: bool) -> Contents:
+    files, skipped = _files(folder)
+    read = _refresh(database, folder, files)
+    flags = {}
+    for key, text, seal in database.execute("SELECT key, flags, seal FROM configurations"):
+        _check_seal(key, text, seal=seal)
+        flags[key] = json.loads(text)
+    rows = []
+    for name, *row, seal in database.execute(
+        "SELECT path, digest, entry, reason, defect, seal FROM files"
+    ):
+        _check_seal(name.hex(), *row, seal=seal)
+        rows.append((os.fsdecode(name), *row[1:]))
     rows.sort(key=lambda row: natural_key(row[0]))
-    flags = {
-        key: json.loads(text)
-        for key, text in database.execute("SELECT key, flags FROM configurations")
-    }
     found: dict[str, list[Entry]] = {}
-    skipped: list[Skipped] = []
     for path, text, reason, defect in rows:
         where = os.path.join(folder, path)
         if text is None:
@@ -214,10 +246,11 @@ def _contents(database: sqlite3.Connection, folder: Path, read: int, kept: bool)
         elif entries:
             found[run_id] = entries
     listed = [entry for entries in found.values() for entry in entries]
-    ordered = sorted(listed, key=lambda entry: (start(entry), entry.run_id))
+    # Of one second in the order of their files, which one who numbers them knows.
+    ordered = sorted(listed, key=start)
     return Contents(tuple(ordered), tuple(skipped), read, kept)
 
 
 def start(entry: Entry) -> float:
     """Seconds since the epoch."""
-    return datetime.fromisoformat(entry.started_at.replace("Z", "+00:00")).timestamp()
+    return started(entry.started_at).timestamp()

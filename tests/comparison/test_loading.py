@@ -3,8 +3,12 @@ import os
 
 import pytest
 
-from cnnbench.comparison import load_records
+from cnnbench import testing
+from cnnbench.comparison import load_records, loading
+from cnnbench.comparison.render import document as comparison
+from cnnbench.cost_model import output
 from cnnbench.errors import UsageError
+from cnnbench.history import document as history
 
 
 def write(path, record):
@@ -87,6 +91,18 @@ def test_other_documents_of_ours_are_no_defects(tmp_path):
     assert loaded.defects == ()
 
 
+def test_the_documents_of_ours_are_those_that_the_modules_write():
+    ours = {comparison.KIND, history.KIND, output.KIND, testing._KIND}
+    assert ours == loading._OTHERS
+
+
+@pytest.mark.parametrize("kind", ["banana", "compare", 7, None, ["run"]])
+def test_documents_of_others_are_defects_whatever_they_call_themselves(tmp_path, kind):
+    (tmp_path / "x.json").write_text(json.dumps({"schema": 7, "kind": kind}))
+    (defect,) = load_records([tmp_path]).defects
+    assert defect.reason == f"not a run record: kind: {str(kind)!r} is none that cnnbench writes"
+
+
 def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
     write(tmp_path / "run.json", runs(run_id="run"))
     record = reductions(6.0, run_id="reductions")
@@ -130,6 +146,43 @@ def test_unreadable_files_are_named(tmp_path):
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (defect,) = load_records([tmp_path]).defects
     assert defect.reason == "cannot be read: No such file or directory"
+
+
+def test_folders_that_cannot_be_read_are_named(runs, tmp_path, monkeypatch):
+    write(tmp_path / "good.json", runs(run_id="good"))
+    write(tmp_path / "locked" / "secret.json", runs(run_id="secret"))
+    scan = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    loaded = load_records([tmp_path])
+    assert ids(loaded) == ["good"]
+    assert [str(one) for one in loaded.defects] == [
+        f"{tmp_path}/locked: cannot be read: Permission denied"
+    ]
+    assert load_records([tmp_path / "locked"]).defects == loaded.defects
+
+
+def test_links_to_folders_are_followed_and_no_folder_is_read_twice(runs, tmp_path):
+    write(tmp_path / "elsewhere" / "run.json", runs(run_id="linked"))
+    write(tmp_path / "other" / "run.json", runs(run_id="other"))
+    results = tmp_path / "results"
+    write(results / "deep" / "run.json", runs(run_id="deep"))
+    (results / "a").symlink_to(tmp_path / "elsewhere")
+    (results / "b").symlink_to(tmp_path / "elsewhere")
+    (results / "deep" / "back").symlink_to(results)
+    loaded = load_records([results])
+    assert ids(loaded) == ["linked", "deep"]
+    assert loaded.skipped == ()
+    (results / "up").symlink_to(tmp_path)
+    loaded = load_records([results])
+    assert ids(loaded) == ["linked", "deep"]
+    assert [str(one) for one in loaded.skipped] == [f"{results}/up: a link to a folder around it"]
+    assert loaded.defects == ()
 
 
 def test_a_pipe_with_the_name_of_a_record_does_not_hang(runs, tmp_path):

@@ -88,14 +88,91 @@ def test_a_broken_index_is_made_anew(folder, damage):
     assert contents(folder).read == 0
 
 
-def test_entries_that_cannot_be_read_are_not_believed(folder):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE files SET entry = '{\"run_id\": 3}' WHERE path = CAST('run0.json' AS BLOB)",
+        'UPDATE files SET entry = \'{"process": {}, "entries": []}\'',
+        "UPDATE files SET entry = replace(entry, '\"given\": [', '\"given\": [[], ')",
+        f"UPDATE files SET entry = '{'[' * 100_000}'",
+        "UPDATE files SET entry = NULL",
+        "UPDATE files SET path = 'run0.json' WHERE path = CAST('run0.json' AS BLOB)",
+        "UPDATE files SET read_ns = 'later'",
+        "UPDATE files SET path = CAST('run9.json' AS BLOB) WHERE path = CAST('run0.json' AS BLOB)",
+        "UPDATE configurations SET flags = '5'",
+        "UPDATE configurations SET key = key || 'x'",
+        "DELETE FROM configurations",
+        "ALTER TABLE files DROP COLUMN reason",
+    ],
+)
+def test_rows_that_are_not_as_they_were_written_are_not_believed(folder, damage):
     before = contents(folder)
     with sqlite3.connect(folder / NAME) as database:
-        database.execute("UPDATE files SET entry = '{\"run_id\": 3}' WHERE path = 'run0.json'")
+        database.execute(damage)
+    database.close()
+    assert contents(folder).entries == before.entries
+    assert contents(folder).entries == before.entries
+
+
+def test_a_damaged_index_is_made_anew_at_once(folder):
+    contents(folder)
+    with sqlite3.connect(folder / NAME) as database:
+        database.execute("UPDATE configurations SET flags = '5'")
     database.close()
     found = contents(folder)
-    assert found.entries == before.entries
-    assert not found.kept
+    assert (found.read, found.kept) == (9, True)
+    assert contents(folder).read == 0
+
+
+def test_names_that_are_no_text_are_names(folder, runs, save):
+    for number, name in enumerate((b"\xff\xfe.json", b"\xff/x.json")):
+        path = os.fsdecode(os.fsencode(folder) + b"/" + name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        record = dataclasses.replace(runs(1.0), run_id=f"odd{number}")
+        with open(path, "w") as file:
+            file.write(record.to_json())
+        os.utime(path, (0, 0))
+    (folder / "surrogate.json").write_text(r'{"schema": 1, "run_id": "x", "status": "\ud800"}')
+    os.utime(folder / "surrogate.json", (0, 0))
+    found = contents(folder)
+    assert {"odd0", "odd1"} < set(names(found))
+    again = contents(folder)
+    assert (again.read, again.entries, again.skipped) == (0, found.entries, found.skipped)
+    assert [os.path.basename(one.path) for one in found.skipped] == ["surrogate.json"]
+
+
+def test_runs_of_one_second_are_in_order_of_their_files(tmp_path, runs):
+    for number in range(12):
+        record = dataclasses.replace(runs(1.0), run_id=f"{99 - number}")
+        record = dataclasses.replace(record, started_at="2026-11-20T00:00:00+00:00")
+        (tmp_path / f"run{number}.json").write_text(record.to_json())
+    assert names(contents(tmp_path)) == [str(99 - number) for number in range(12)]
+
+
+def test_links_and_folders_that_cannot_be_read_are_named(
+    folder, runs, save, monkeypatch, tmp_path_factory
+):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    save(elsewhere, [dataclasses.replace(runs(1.0), run_id="linked")])
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "gone.json").symlink_to(folder / "nowhere")
+    (folder / "loop.json").symlink_to(folder / "loop.json")
+    (folder / "locked").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = contents(folder)
+    assert "linked" in names(found)
+    assert {(os.path.basename(one.path), one.reason, one.defect) for one in found.skipped} == {
+        ("gone.json", "cannot be read: No such file or directory", True),
+        ("loop.json", "cannot be read: Too many levels of symbolic links", True),
+        ("locked", "cannot be read: Permission denied", True),
+    }
 
 
 def test_an_index_of_another_version_is_made_anew(folder):
