@@ -244,9 +244,3 @@ def _scaled(values: Sequence[float], relative: bool) -> list[float]:
 
 def _middle(values: Sequence[float], start: int, stop: int) -> float:
     return median(sorted(values[start:stop]))
-
-
-def noise_of(series: Series, metric: Metric) -> float | None:
-    """Standard deviation of a point around its level; None for too few points."""
-    values = _scaled([point.value for point in series.points], metric.relative)
-    return noise(values)[0] if len(values) >= MIN_POINTS else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from cnnbench.allreduce.record import AllReduceRecord
 from cnnbench.comparison import Comparison, Policy, Skipped, compare_records
 from cnnbench.record import RunRecord
 from cnnbench.report.samples import Configured, configurations
 from cnnbench.report.sources import Sources
+from cnnbench.started import started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,7 @@ class Material:
     def runs(self) -> list[RunRecord]:
         """All runs, by their start."""
         found = [record for one in self.configured for record in one.records]
-        return sorted(found, key=lambda record: start(record.started_at))
-
-    def name_of(self, run_id: str) -> str:
-        """The configuration of a run."""
-        return next(
-            one.name for one in self.configured for record in one.records if record.run_id == run_id
-        )
+        return sorted(found, key=lambda record: started(record.started_at))
 
 
 def gather(
@@ -80,11 +74,6 @@ def gather(
     )
 
 
-def start(started_at: str) -> datetime:
-    """A start as a time in UTC; records of several places may have several offsets."""
-    return datetime.fromisoformat(started_at.replace("Z", "+00:00")).astimezone(timezone.utc)
-
-
 def time_text(started_at: str) -> str:
     """A start as people read it."""
-    return start(started_at).strftime("%Y-%m-%d %H:%M:%S")
+    return started(started_at).strftime("%Y-%m-%d %H:%M:%S")

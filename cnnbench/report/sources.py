@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cnnbench.allreduce.record import AllReduceRecord
 from cnnbench.comparison.loading import Skipped, load_records
 from cnnbench.record import RunRecord
+from cnnbench.started import started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,6 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> Sources:
     loaded = load_records(paths)
     return Sources(
         runs=loaded.records,
-        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: record.started_at)),
+        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: started(record.started_at))),
         skipped=loaded.skipped,
     )

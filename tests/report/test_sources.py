@@ -1,5 +1,6 @@
 """Finding what a report is about, and naming what cannot be read."""
 
+import dataclasses
 import json
 
 import pytest
@@ -49,3 +50,19 @@ def test_other_documents_are_no_fault_and_broken_ones_are(folder):
 def test_what_does_not_exist_is_wrong_use(folder):
     with pytest.raises(UsageError, match="no such file"):
         load([folder / "gone.json"])
+
+
+def test_reductions_are_in_order_of_their_start_wherever_that_was(folder, everything):
+    moments = {
+        "second": "2026-11-20T12:00:00+00:00",
+        "third": "2026-11-20T08:00:00-05:00",
+        "first": "2026-11-20T13:00:00+02:00",
+    }
+    for name, moment in moments.items():
+        one = dataclasses.replace(everything.allreduces[0], run_id=name, started_at=moment)
+        (folder / "deep" / f"{name}.json").write_text(one.to_json())
+    assert [one.run_id for one in load([folder / "deep"]).allreduces] == [
+        "first",
+        "second",
+        "third",
+    ]
