@@ -41,10 +41,10 @@ def gate(repository, tmp_path):
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/given\nexit "$STATUS"\n')
     program.chmod(0o755)
 
-    def run(*arguments, status=0, **variables):
+    def run(*arguments, status=0, script=SCRIPT, **variables):
         environment = {**os.environ, "CNNBENCH": str(program), "STATUS": str(status), **variables}
         done = subprocess.run(
-            [str(SCRIPT), *arguments],
+            [str(script), *arguments],
             cwd=repository,
             env=environment,
             capture_output=True,
@@ -81,11 +81,30 @@ def test_the_status_is_that_of_ab(gate, status):
 
 
 def test_results_of_before_are_not_mixed_in(gate, repository):
-    (repository / "old").mkdir()
+    (repository / "old" / "runs").mkdir(parents=True)
     done, given = gate("main", "change", GATE_OUTPUT="old")
     assert (done.returncode, given) == (2, [])
-    assert done.stderr.startswith("gate_pull_request: old exists")
+    assert done.stderr.startswith("gate_pull_request: old is not empty")
     assert gate("main", "change", GATE_OUTPUT="new")[1][3] == "--results=new/runs"
+
+
+def test_flags_that_were_refused_do_not_stop_the_next_attempt(gate, repository):
+    assert gate("main", "change", status=2)[0].returncode == 2
+    assert list((repository / "gate").iterdir()) == []
+    assert gate("main", "change")[0].returncode == 0
+
+
+def test_spaces_in_the_way_to_what_is_started(gate, tmp_path):
+    folder = tmp_path / "sp ace" / "scripts"
+    folder.mkdir(parents=True)
+    script = folder / "gate_pull_request"
+    script.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "run").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/given\nexit 3\n')
+    for file in folder.iterdir():
+        file.chmod(0o755)
+    # No cnnbench on this path.
+    done, given = gate("main", "change", script=script, CNNBENCH="", PATH="/usr/bin:/bin")
+    assert (done.returncode, given[0]) == (3, "ab")
 
 
 @pytest.mark.parametrize("arguments", [[], ["main"], ["main", "nothing"]])
