@@ -150,26 +150,31 @@ PATTERNS: dict[str, Fact] = {
 
 _UNLISTED = _mentioned("not known to change speed")
 
+_PRECISION = ("precision", "fp16_*")
+
+_THREADS = (
+    *("num_intra_threads", "num_inter_threads", "datasets_num_private_threads"),
+    *("intra_op_threads", "inter_op_threads"),
+)
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow_*", "cuda_version", "cudnn_version", "keras_version"),
     "machine": (
         *("cpu_*", "gpu_*", "cgroup_*", "numa_*", "memory_*", "hostname", "platform"),
         *("architecture", "physical_cores", "logical_cpus", "usable_cpus", "virtual_machine"),
-        *("transparent_huge_pages", "num_intra_threads", "num_inter_threads"),
-        *("datasets_num_private_threads", "intra_op_threads", "inter_op_threads"),
+        *("transparent_huge_pages", *_THREADS),
     ),
     "gpu": ("gpu_*",),
     "model": ("model", "model_*"),
-    "device": (
-        *("device", "data_format", "num_intra_threads", "num_inter_threads", "gpu_*"),
-        *("datasets_num_private_threads", "intra_op_threads", "inter_op_threads", "env_TF_GPU_*"),
-    ),
-    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices"),
+    "device": ("device", "data_format", "gpu_*", "env_TF_GPU_*", *_THREADS),
+    # Devices on the CPU share its threads.
+    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("batch_size", "eval_batch_size", "global_batch", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
     "variable_update": ("variable_update", "all_reduce"),
     "all_reduce_spec": ("all_reduce_spec", "all_reduce"),
-    "precision": ("precision", "fp16_*"),
+    "precision": _PRECISION,
+    "use_fp16": ("use_fp16", *_PRECISION),  # the old name; records are compared by the new one
     "dtype": ("dtype", "bytes", "wire_dtype"),
     "num_intra_threads": ("num_intra_threads", "num_inter_threads", "*_op_threads"),
     "num_inter_threads": ("num_inter_threads", "inter_op_threads"),

@@ -115,6 +115,24 @@ def test_flags_block_and_come_with_what_they_bring_along(runs):
     assert not any(one.blocks for one in unlike(group(runs()), new, "batch_size"))
 
 
+def test_more_devices_bring_a_split_of_the_threads_along(runs):
+    threads = {"num_intra_threads": 1, "num_inter_threads": 2, "datasets_num_private_threads": 1}
+    facts = {"intra_op_threads": 1, "inter_op_threads": 2}
+    new = group(runs(devices=2, flags=threads, environment=facts))
+    found = unlike(group(runs()), new)
+    assert {one.fact for one in found if one.blocks} == {
+        *("num_gpus", "global_batch", *threads, *facts)
+    }
+    assert not any(one.blocks for one in unlike(group(runs()), new, "num_gpus"))
+
+
+@pytest.mark.parametrize("allowed", ["precision", "use_fp16"])
+def test_precision_may_be_called_by_its_old_name(runs, allowed):
+    flags = {"precision": "fp16", "use_fp16": True, "fp16_loss_scale": 128.0}
+    found = unlike(group(runs()), group(runs(flags=flags)), allowed)
+    assert {one.fact: one.blocks for one in found} == {"precision": False, "fp16_loss_scale": False}
+
+
 def test_places_are_mentioned(runs):
     found = unlike(group(runs(flags={"data_dir": "/a"})), group(runs(flags={"data_dir": "/b"})))
     assert [(str(one), one.blocks) for one in found] == [
