@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
@@ -48,7 +49,7 @@ names the last commit before and the first after each. docs/history.md explains 
   --rebuild              read all records again, whatever the index DIR/.history.sqlite says
 
 Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
-skipped; 2 wrong use; 4 a file could not be written.
+skipped; 2 wrong use; 4 a file or standard output could not be written.
 """
 
 _METRICS = (
@@ -102,12 +103,13 @@ def main(argv: Sequence[str]) -> int:
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
+    order = _order(options.git)
     found = contents(folder, options.rebuild)
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]
     warn_of_skipped(defects)
-    trends = _trends(options, found, metric, since)
+    trends = _trends(options, found, metric, since, order)
     _write(options, trends, metric, found)
     return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
 
@@ -145,32 +147,57 @@ def _check_outputs(options: HistoryFlags) -> None:
         from cnnbench.history import picture
 
         picture.prepare(options.plot)
+        if options.output is not None and _same(options.output, options.plot):
+            raise FlagError(picture.FLAG, options.plot, "is the file of --output too; name another")
+
+
+def _same(output: str, plot: str) -> bool:
+    return os.path.realpath(output) == os.path.realpath(plot)
+
+
+def _order(repository: str | None) -> dict[str, int] | None:
+    if repository is None:
+        return None
+    from cnnbench.history.repository import order_of_commits
+
+    return order_of_commits(repository)
 
 
 def _trends(
-    options: HistoryFlags, found: Contents, metric: Metric, since: float | None
+    options: HistoryFlags,
+    found: Contents,
+    metric: Metric,
+    since: float | None,
+    order: dict[str, int] | None,
 ) -> list[Trend]:
     from cnnbench.history import Selection, all_series, trend
 
-    order = None
-    if options.git is not None:
-        from cnnbench.history.repository import order_of_commits
-
-        order = order_of_commits(options.git)
-    selection = Selection(
-        model=options.model,
-        configuration=options.configuration,
-        machine=options.machine,
-        since=since,
-    )
+    wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
+    selection = Selection(**wanted, since=since)
     series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
-    there = sum(entry.kind in metric.kinds for entry in found.entries)
-    if there and not series:
-        what = "runs" if "run" in metric.kinds else "all-reduces"
-        raise UsageError(f"none of {there} {what} is of that model, machine and time")
+    if not series:
+        given = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
+        _refuse_selection(options, given, found, metric)
     scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
     threshold = None if options.threshold is None else options.threshold * scale
     return [trend(one, metric, threshold) for one in series]
+
+
+def _refuse_selection(
+    options: HistoryFlags, given: Mapping[str, Any], found: Contents, metric: Metric
+) -> None:
+    """Names the flag that leaves nothing over, or all if only together they do."""
+    from cnnbench.history import Selection, all_series
+
+    there = sum(entry.kind in metric.kinds for entry in found.entries)
+    if not there:
+        return
+    nothing = f"none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'} is of it"
+    for name, value in given.items():
+        if not all_series(found.entries, metric, selection=Selection(**{name: value})):
+            raise FlagError(name, getattr(options, name), nothing)
+    words = " ".join(f"--{name}={getattr(options, name)}" for name in given)
+    raise UsageError(f"{words}: {nothing}")
 
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.terminal import LineWriter
 
@@ -112,9 +112,16 @@ class Judging:
           reductions: all-reduces alone will do.
 
         Raises:
-          UsageError: no such files.
+          FlagError: no such files.
         """
-        return None if self.baseline_aa is None else load(self.baseline_aa, reductions)
+        if self.baseline_aa is None:
+            return None
+        from cnnbench.comparison.loading import PathError
+
+        try:
+            return load(self.baseline_aa, reductions)
+        except PathError as error:
+            raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def check_facts(self, measured: Iterable[Measurement]) -> None:
         """Refuses names of facts that nobody knows: a typing error would allow nothing.
@@ -163,14 +170,15 @@ def load(path: str, reductions: bool = True) -> Loaded:
       reductions: all-reduces alone will do.
 
     Raises:
-      UsageError: no such path, or nothing in it that was meant to be a record.
+      PathError: no such path, or nothing in it that was meant to be a record.
     """
     from cnnbench.comparison import load_records
+    from cnnbench.comparison.loading import PathError
 
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records
     if not wanted and not loaded.defects:
-        raise UsageError(f"{path}: no run records; cnnbench run --result_json=FILE writes them")
+        raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded
 
 

@@ -109,21 +109,26 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
 
 
 def _load(paths: Sequence[str]) -> Sources:
+    from cnnbench.comparison.loading import PathError
     from cnnbench.report import load
 
     sources = load(paths)
     if not sources.runs and not sources.allreduces and not sources.defects:
-        raise UsageError(f"{', '.join(paths)}: neither run records nor all-reduce measurements")
+        raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return sources
 
 
 def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Material:
     from cnnbench.comparison import Policy
+    from cnnbench.comparison.loading import PathError
     from cnnbench.report import gather
 
     if options.baseline is None:
         return gather(sources)
-    baseline = _load([options.baseline])
+    try:
+        baseline = _load([options.baseline])
+    except PathError as error:
+        raise FlagError("baseline", error.path, error.reason) from None
     policy = Policy()
     if options.threshold is not None:
         policy = policy.replace(threshold=options.threshold / 100)

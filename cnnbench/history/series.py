@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +10,16 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 
 from cnnbench.comparison.configuration import labels
+from cnnbench.errors import FlagError
 from cnnbench.history.entry import Entry
 from cnnbench.history.index import start
 from cnnbench.history.metrics import Metric
 from cnnbench.report.counted import counted
 from cnnbench.sorting import natural_key
 from cnnbench.statistics import median
+
+POINTS = ("commit", "day", "run")
+"""What points can be made by; besides, each label and fact."""
 
 _COMMIT_DIGITS = 12
 
@@ -110,9 +115,13 @@ def all_series(
       selection: which runs; all if None.
       order: places of commits, such as in the history of a repository; points of others, and
         all if None, are in order of their first run.
+
+    Raises:
+      FlagError: no measurement has a label or fact of that name.
     """
     wanted = selection or Selection()
     found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
+    _check_by(by, found)
     configurations = labels(entry.configuration for entry in found)
     machines = _machine_names(found)
     name = _namer(by)
@@ -153,6 +162,21 @@ def _ordered(points: Sequence[Point], order: Mapping[str, int]) -> list[Point]:
         last = order.get(point.name, last)
         placed.append((last, point))
     return [point for _, point in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _check_by(by: str, entries: Sequence[Entry]) -> None:
+    if by in POINTS or not entries:
+        return
+    labels = {name for entry in entries for name in entry.labels}
+    known = labels.union(name for entry in entries for name in entry.facts)
+    if by in known:
+        return
+    close = difflib.get_close_matches(by, {*POINTS, *known}, n=1)
+    there = f"there are {', '.join(POINTS)}"
+    if labels:
+        there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
+    hint = f"did you mean {close[0]}?" if close else f"{there} and facts (cnnbench env)"
+    raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
 
 
 def _namer(by: str) -> Callable[[Entry], str]:

@@ -108,6 +108,8 @@ def test_policy_flags(save, base, tmp_path, capsys):
         (("{base}", "{base}", "--format=html"), "--format=html: must be one of table, markdown"),
         (("{base}", "{base}", "--output={base}"), "is a folder; name a file"),
         (("{base}", "{base}", "--allow_different=cpu_modle"), "did you mean cpu_model?"),
+        (("{base}", "{base}", "--baseline_aa=gone"), "--baseline_aa=gone: no such file or folder"),
+        (("{base}", "{base}", "--baseline_aa={empty}"), "empty: no run records; cnnbench run"),
         (("{base}", "{base}", "--tresholds=1"), "did you mean --threshold?"),
     ],
 )

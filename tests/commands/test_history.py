@@ -87,14 +87,45 @@ def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
         (["{folder}", "--plot=/gone/x.svg"], "--plot=/gone/x.svg"),
         (["{folder}", "--git=/gone"], "--git=/gone"),
         (["{folder}", "--last=-1"], "--last=-1"),
+        (["{folder}", "--by=typo"], "--by=typo: no measurement here has a label or fact"),
+        (["{folder}", "--by=typo"], "there are commit, day, run, the labels commit and facts"),
+        (
+            ["{folder}", "--by=comit"],
+            "--by=comit: no measurement here has a label or fact of that "
+            "name; did you mean commit?",
+        ),
+        (["{folder}", "--by="], "--by=: no measurement"),
+        (["{folder}", "--by=model"], "--by=model: no measurement"),
+        (["{folder}", "--machine=["], "--machine=[: none of 12 runs is of it"),
+        (
+            ["{folder}", "--model=lenet", "--since=2027-01-01"],
+            "--since=2027-01-01: none of 12 runs",
+        ),
+        (
+            ["{folder}/../two", "--configuration=lenet", "--model=trivial"],
+            "--model=trivial --configuration=lenet: none of 2 runs is of it",
+        ),
+        (
+            ["{folder}", "--output=p.svg", "--plot=./p.svg"],
+            "--plot=./p.svg: is the file of --output",
+        ),
     ],
 )
-def test_wrong_use(folder, capsys, arguments, message):
+def test_wrong_use(folder, lenet_runs, capsys, arguments, message):
+    (folder.parent / "two").mkdir()
+    for name in ("lenet", "trivial"):
+        record = lenet_runs()(1.0, flags={"model": name}, run_id=name)
+        (folder.parent / "two" / f"{name}.json").write_text(record.to_json())
     assert history(*(one.format(folder=folder) for one in arguments)) == 2
     out, err = capsys.readouterr()
     assert message in err
     assert err.count("\n") == 1
     assert out == ""
+
+
+def test_a_wrong_repository_is_refused_before_a_record_is_read(folder, capsys):
+    assert history(folder, "--git=/gone") == 2
+    assert not (folder / ".history.sqlite").exists()
 
 
 def test_an_empty_directory_is_wrong_use(tmp_path, capsys):

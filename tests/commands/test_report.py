@@ -64,11 +64,14 @@ def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, c
         (["{records}", "--format=csv", "--table=comparison"], "needs --baseline"),
         (["{records}", "--threshold=5"], "--threshold=5.0: needs --baseline"),
         (["{records}", "--output=/gone/x.html"], "--output=/gone/x.html"),
-        (["{records}", "--baseline=gone"], "gone: no such file"),
+        (["{records}", "--baseline=gone"], "--baseline=gone: no such file"),
+        (["{records}", "--baseline=."], "--baseline=.: neither run records nor all-reduce"),
         (["{records}", "--colour=red"], "colour"),
     ],
 )
-def test_wrong_use(records, capsys, arguments, message):
+def test_wrong_use(records, tmp_path, monkeypatch, capsys, arguments, message):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     assert report(*(one.format(records=records) for one in arguments)) == 2
     out, err = capsys.readouterr()
     assert message in err
