@@ -11,6 +11,9 @@ from cnnbench.comparison.metrics import THROUGHPUT, Metric
 from cnnbench.comparison.policy import Policy
 from cnnbench.statistics import median
 
+# 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
+_SLACK = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -65,20 +68,24 @@ class Evidence:
     @property
     def beyond_floor(self) -> bool:
         """Whether the estimated change lies beyond the floor."""
-        return self._size(self.change) > self.floor
+        return _exceeds(self._size(self.change), self.floor)
 
     @property
     def within_margin(self) -> bool:
         """Whether the whole interval lies within what may be called the same."""
         if self.low is None or self.high is None:
             return False
-        return max(self._size(self.low), self._size(self.high)) <= self.margin
+        return not _exceeds(max(self._size(self.low), self._size(self.high)), self.margin)
 
     def _size(self, change: float) -> float:
         """The change without its direction: that of -1/11 is 10 %, for 11/10 undoes it."""
         if self.symmetric:
             return abs(change)
         return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
+
+
+def _exceeds(size: float, limit: float) -> bool:
+    return size > limit * (1 + _SLACK)
 
 
 def usable(value: float, metric: Metric) -> bool:

@@ -390,3 +390,51 @@ def test_wide_floors_are_told_in_the_direction_of_the_change():
     )
     found = judge([100.0] * 5, [90.0] * 5, Policy(threshold=0.25))
     assert found.reason == "the interval -10.0 to -10.0 % lies within -20.0 to +25.0 %"
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "metric", "verdict"),
+    [
+        (0.75, 0.745, "accuracy", Verdict.SAME),  # 0.0050000000000000044 in binary
+        (0.75, 0.755, "accuracy", Verdict.SAME),
+        (0.75, 0.7449, "accuracy", Verdict.SLOWER),
+        (100.0, 103.0, "throughput", Verdict.SAME),
+        (103.0, 100.0, "throughput", Verdict.SAME),
+        (100.0, 103.01, "throughput", Verdict.FASTER),
+        (103.01, 100.0, "throughput", Verdict.SLOWER),
+    ],
+)
+def test_a_change_as_large_as_the_floor_is_not_beyond_it(base, new, metric, verdict):
+    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "metric", "reason"),
+    [
+        (100.0, 96.0, "throughput", "-4.0 % is beyond the floor of 3.0 %"),
+        # 1 / 1.03 - 1 = -0.029126
+        (100.0, 97.08, "throughput", "-2.92 % is beyond the floor of -2.91 %"),
+        (100.0, 97.0, "throughput", "-3.0 % is beyond the floor of -2.9 %"),
+        (100.0, 103.01, "throughput", "+3.01 % is beyond the floor of 3.00 %"),
+        (0.75, 0.7448, "accuracy", "-0.52 points is beyond the floor of 0.50 points"),
+        (0.75, 0.74498, "accuracy", "-0.502 points is beyond the floor of -0.500 points"),
+    ],
+)
+def test_a_reason_does_not_contradict_itself(base, new, metric, reason):
+    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
+    assert found.reason.startswith(f"{reason}, and p = ")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reason"),
+    [
+        (96.0, 101.0, "the interval -4.0 to +1.0 % reaches beyond ±3.0 %"),
+        (97.07, 101.0, "the interval -2.93 to +1.00 % reaches beyond -2.91 to +3.00 %"),
+        (99.0, 103.04, "the interval -1.00 to +3.04 % reaches beyond -2.91 to +3.00 %"),
+    ],
+)
+def test_an_interval_is_seen_to_reach_beyond(low, high, reason):
+    found = judge([100.0] * 6, [low, high] * 3)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason.startswith(reason)
