@@ -87,7 +87,7 @@ class Judging:
             threshold=values["threshold"],
             alpha=values["alpha"],
             metrics=metrics,
-            allow_different=_names(values["allow_different"]),
+            allow_different=split_names(values["allow_different"]),
             baseline_aa=values["baseline_aa"],
             format=values["format"],
             output=values["output"],
@@ -124,14 +124,12 @@ class Judging:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def check_facts(self, measured: Iterable[Measurement]) -> None:
-        """Refuses names of facts that nobody knows: a typing error would allow nothing.
+        """Refuses names of facts that nobody knows; see the function.
 
         Raises:
           FlagError: names one.
         """
-        for name, close in unknown_facts(self.allow_different, measured).items():
-            hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
-            raise FlagError("allow_different", name, f"no such fact; {hint}")
+        check_facts(self.allow_different, measured)
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table.
@@ -182,6 +180,21 @@ def load(path: str, reductions: bool = True) -> Loaded:
     return loaded
 
 
+def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
+    """Refuses names of facts that nobody knows: a typing error would allow nothing.
+
+    Args:
+      names: of --allow_different.
+      measured: what may know facts that are in no table.
+
+    Raises:
+      FlagError: names one.
+    """
+    for name, close in unknown_facts(names, measured).items():
+        hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
+        raise FlagError("allow_different", name, f"no such fact; {hint}")
+
+
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
     """Names that stand for no fact of these, no flag and no group, with the nearest one."""
     from cnnbench.comparison.comparability import known_facts
@@ -195,7 +208,7 @@ def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict
 
 
 def _metrics(text: str) -> tuple[str, ...]:
-    names = _names(text)
+    names = split_names(text)
     for name in names:
         if name not in _METRICS:
             raise FlagError("metrics", name, f"must be of {', '.join(_METRICS)}")
@@ -204,5 +217,6 @@ def _metrics(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
+    """The names of a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -6,9 +6,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped
+from cnnbench.commands.judging import check_facts, split_names
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
@@ -121,6 +123,7 @@ def _load(paths: Sequence[str]) -> Sources:
 def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Material:
     from cnnbench.comparison import Policy
     from cnnbench.comparison.loading import PathError
+    from cnnbench.comparison.reductions import measurements
     from cnnbench.report import gather
 
     if options.baseline is None:
@@ -132,7 +135,10 @@ def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Mat
     policy = Policy()
     if options.threshold is not None:
         policy = policy.replace(threshold=options.threshold / 100)
-    allowed = [name.strip() for name in options.allow_different.split(",") if name.strip()]
+    allowed = split_names(options.allow_different)
+    if allowed:
+        both = ((*one.runs, *one.allreduces) for one in (baseline, sources))
+        check_facts(allowed, chain(*measurements(*both)))
     return gather(
         sources,
         baseline,

@@ -43,6 +43,15 @@ def test_a_regression_is_shown_and_is_no_failure(save, records, tmp_path, capsys
     assert "- slower" not in capsys.readouterr().out
 
 
+def test_what_may_differ_is_not_held_against_the_baseline(save, records, tmp_path, capsys):
+    base = save(tmp_path / "base", 1.2, flags={"xla": True})
+    assert report(records, f"--baseline={base}", "--format=markdown") == 0
+    assert "x not comparable" in capsys.readouterr().out
+    allowed = "--allow_different=xla,cpu_*"
+    assert report(records, f"--baseline={base}", "--format=markdown", allowed) == 0
+    assert "- slower" in capsys.readouterr().out
+
+
 def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, capsys):
     (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
     assert report(records, "--format=markdown") == 3
@@ -66,6 +75,10 @@ def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, c
         (["{records}", "--output=/gone/x.html"], "--output=/gone/x.html"),
         (["{records}", "--baseline=gone"], "--baseline=gone: no such file"),
         (["{records}", "--baseline=."], "--baseline=.: neither run records nor all-reduce"),
+        (
+            ["{records}", "--baseline={records}", "--allow_different=tensorflow,cpu_modle"],
+            "--allow_different=cpu_modle: no such fact; did you mean cpu_model?",
+        ),
         (["{records}", "--colour=red"], "colour"),
     ],
 )
