@@ -13,7 +13,7 @@ from cnnbench.ab.side import Side
 from cnnbench.child.commands import resolve
 from cnnbench.child.outcome import Attempt, judge
 from cnnbench.child.process import GRACE_SECONDS, execute
-from cnnbench.errors import UsageError
+from cnnbench.errors import DataError, UsageError
 from cnnbench.record import RunRecord
 
 
@@ -97,7 +97,7 @@ def _flags(side: Side, like: RunRecord | None) -> tuple[Mapping[str, Any], tuple
     """What the flags came to before; else as far as this cnnbench understands them."""
     if like is not None:
         return like.config, like.explicit_flags
-    with contextlib.suppress(UsageError):
+    with contextlib.suppress(UsageError, DataError):
         resolved = resolve("run", side.flags)
         return resolved.config, resolved.explicit_flags
     return {}, ()

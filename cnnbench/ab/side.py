@@ -15,8 +15,8 @@ import cnnbench
 _LAUNCH = (
     "import sys; root = sys.argv.pop(1); "
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
-    "from cnnbench.cli import entry_point; entry_point()"
 )
+_RUN = "from cnnbench.cli import entry_point; entry_point()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Side:
         """Program and arguments of a process that writes its record to a file."""
         python = self.python or sys.executable
         flags = (*self.flags, f"--result_json={record}")
-        return (python, "-c", _LAUNCH, self._root(), "run", *flags)
+        return (python, "-c", launcher(_RUN), self._root(), "run", *flags)
 
     def description(self) -> str:
         """What is this side's own, in a line; values of variables are not told."""
@@ -67,6 +67,15 @@ class Side:
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
+
+
+def launcher(code: str) -> str:
+    """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
+
+    Args:
+      code: what follows; sees the other arguments as sys.argv has them.
+    """
+    return _LAUNCH + code
 
 
 def own_checkout() -> str:

@@ -53,7 +53,7 @@ def flag_kinds(command: str) -> Mapping[str, str]:
 
 
 def resolve(command: str, flags: Sequence[str]) -> Resolved:
-    """Parses and checks flags as the command itself will; loads no TensorFlow.
+    """Parses and checks flags as the command of a sweep will; loads no TensorFlow.
 
     Args:
       command: "run" or "allreduce".
@@ -63,11 +63,19 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
       UsageError: what cannot be run, models that are not there included.
       DataError: data that cannot be used.
     """
-    return _resolve_allreduce(flags) if command == "allreduce" else _resolve_run(flags)
-
-
-def _resolve_run(flags: Sequence[str]) -> Resolved:
+    if command == "allreduce":
+        return _resolve_allreduce(flags)
     _refuse_files(parse_args(flags).params)
+    return understand(flags)
+
+
+def understand(flags: Sequence[str]) -> Resolved:
+    """What the flags of a run come to that keeps its record; see `resolve`.
+
+    Raises:
+      UsageError: what cannot be run, models that are not there included.
+      DataError: data that cannot be used.
+    """
     # As the run will be given them: what is said of flags depends on there being a record.
     parsed = parse_args((*flags, _RECORD))
     params = parsed.params

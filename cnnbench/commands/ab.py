@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands.judging import Judging, JudgingFlags, unknown_facts
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.params import parse_args, parse_command
+from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ How it is measured:
   --pairs=N              pairs at most; at least 6 for a verdict [16]
   --[no]sequential       stop at a look that is clear; --nosequential always runs all pairs [true]
   --burn_in=N            processes of each side before the first pair that do not count [1]
-  --cool_down=SECONDS    between processes [0]
+  --cool_down=SECONDS    between processes, a day at most [0]
   --timeout=SECONDS      for each process [1800]
   --seed=N               of the order within pairs [random]
   --results=DIR          where records go: DIR/a and DIR/b [ab-DATE-TIME]
@@ -76,7 +76,7 @@ class AbFlags:
     pairs: int = flag(16, "Pairs at most.", minimum=1, maximum=1000)
     sequential: bool = flag(True, "Stop at a look that is clear.")
     burn_in: int = flag(1, "Processes of each side that do not count.", minimum=0, maximum=100)
-    cool_down: float = flag(0.0, "Seconds between processes.", minimum=0)
+    cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     seed: int | None = flag(None, "Of the order within pairs.", minimum=0)
     results: str | None = flag(None, "Where records go.")
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
-        for notice in dict.fromkeys((*_notices(a), *_notices(b))):
+        for notice in _notices(*((a,) if a == b else (a, b))):
             reporter.line(notice)
         experiment = _experiment(options, judging, a, b)
         if not options.aa:
@@ -213,13 +213,13 @@ def _interpreter(flag: str, text: str) -> str:
     return os.path.abspath(found)
 
 
-def _notices(side: Side) -> tuple[str, ...]:
+def _notices(*sides: Side) -> tuple[str, ...]:
     """What is to be said about flags; refuses wrong ones as far as this cnnbench knows them."""
-    for word in side.flags:
-        name, _, value = word.lstrip("-").partition("=")
-        if name in _RESERVED and word.startswith("-"):
-            raise FlagError(name, value, "cannot go with ab; it keeps a record of each process")
-    return parse_args(side.flags).notices if side.is_this_cnnbench else ()
+    from cnnbench.ab.flags import check, refuse
+
+    for side in sides:
+        refuse(side, _RESERVED, "cannot go with ab; it keeps a record of each process")
+    return tuple(dict.fromkeys(notice for side in sides for notice in check(side)))
 
 
 def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experiment:
@@ -292,7 +292,7 @@ def _tell_again(
     flags = ["--paired"]
     flags += [] if finding.alpha == usual.alpha else [f"--alpha={finding.alpha!r}"]
     if policy.threshold != usual.threshold:
-        flags.append(f"--threshold={100 * policy.threshold!r}")
+        flags.append(f"--threshold={judging.threshold!r}")
     records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.allowed())
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]

@@ -37,12 +37,13 @@ def test_the_verdict_is_the_exit_code(ab, capsys, speed, status):
     assert "after 8 pairs" in err
 
 
-@pytest.mark.parametrize("more", [(), ("--threshold=12",), ("--nosequential", "--alpha=0.02")])
+@pytest.mark.parametrize("more", [(), ("--threshold=7",), ("--nosequential", "--alpha=0.02")])
 @pytest.mark.parametrize("speed", [90, 100])
 def test_compare_comes_to_the_same_verdict_from_the_files(ab, capsys, speed, more):
     status = ab(f"--b_env=SPEED={speed}", "--pairs=9", "--format=json", *more)
     out, err = capsys.readouterr()
     command = re.search(r"the same from the files: (.*)", err).group(1)
+    assert "--threshold=7" not in more or "--threshold=7.0 " in f"{command} "
     assert cli.main([*shlex.split(command)[1:], "--format=json"]) == status
     first, second = json.loads(out), json.loads(capsys.readouterr().out)
     for document in (first, second):
@@ -121,6 +122,11 @@ def test_aa_has_one_side(ab, capsys):
         (["--a_env=NAME"], "--a_env=NAME: must be NAME=VALUE"),
         (["--", "--result_json=x.json"], "--result_json=x.json: cannot go with ab"),
         (["--b=--train_dir=x"], "--train_dir=x: cannot go with ab"),
+        (["--b=--flagfile=ff"], "--result_csv=x: cannot go with ab"),
+        (["--a_python=python3", "--b=--flagfile=ff"], "--result_csv=x: cannot go with ab"),
+        (["--b=--model=nosuch"], "--model=nosuch: unknown; models for imagenet"),
+        (["--", "--model_plugin=nosuch.py"], "--model_plugin=nosuch.py: cannot be read"),
+        (["--cool_down=1e300"], "--cool_down=1e+300: must be from 0 to 86400"),
         (["--pairs=0"], "--pairs=0: must be from 1 to 1000"),
         (["--format=html"], "--format=html: must be one of"),
         (["--allow_different=cpu_modell"], "no such fact; did you mean cpu_model?"),
@@ -133,6 +139,9 @@ def test_wrong_use_is_one_line_and_nothing_is_run(
     tmp_path, monkeypatch, capsys, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
+    if "--b=--flagfile=ff" in arguments:
+        (tmp_path.parent / "ff").write_text("--result_csv=x\n")
+        arguments = [word.replace("=ff", "=../ff") for word in arguments]
     assert cli.main(["ab", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -166,7 +175,10 @@ def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, capsys, monke
     assert "A checkout old" not in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--", "--batch_size=x"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["--help"], 0), (["--", "--batch_size=x"], 2), (["--", "--model=nosuch"], 2)],
+)
 def test_starts_without_tensorflow_or_pandas(alone, arguments, status):
     done = alone("ab", *arguments)
     assert done.status == status
