@@ -18,11 +18,12 @@ from typing import Literal
 import pytest
 
 from cnnbench.ab.child import run_once
+from cnnbench.ab.flags import check, names, refuse
 from cnnbench.ab.side import Side
+from cnnbench.commands.judging import Judging
 from cnnbench.comparison import METRICS, Comparison, Policy, compare_records, load_records, render
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.files import write_whole
-from cnnbench.params import parse_args
 from cnnbench.record import RunRecord
 from cnnbench.statistics import median
 
@@ -120,11 +121,13 @@ class Bench:
 
         Raises:
           cnnbench.errors.UsageError: flags that cannot be used; nothing is run.
+          ValueError: less than one process.
         """
         __tracebackhide__ = True
+        if processes < 1:
+            raise ValueError(f"processes={processes}: must be at least 1")
         side = Side(flags=flags, python=python, variables=dict(env or {}))
-        if side.is_this_cnnbench:
-            parse_args(flags)
+        _check(side, processes)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
@@ -162,6 +165,10 @@ class Bench:
 
         Returns:
           The comparison; with ``--cnnbench-update`` that of the result with itself.
+
+        Raises:
+          cnnbench.errors.FlagError: an unknown fact may differ.
+          ValueError: ``undecided`` is none of these.
         """
         __tracebackhide__ = True
         if undecided not in ("warn", "skip", "fail", "ignore"):
@@ -172,11 +179,13 @@ class Bench:
             assert not isinstance(baseline, Result)
             result.save(baseline)
         base, label = _baseline(baseline)
+        judging = Judging.of({"allow_different": ",".join(allow_different)})
+        judging.check_facts((*base, *result.records))
         comparison = compare_records(
             base,
             result.records,
             policy,
-            allow_different=allow_different,
+            allow_different=judging.allow_different,
             base_label=label,
             new_label="this test",
         )
@@ -195,6 +204,20 @@ class Bench:
 def folder_name(nodeid: str) -> str:
     """A name for the folder of a test."""
     return re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-120:]
+
+
+def _check(side: Side, processes: int) -> None:
+    """Refuses flags before anything is started.
+
+    Raises:
+      UsageError: says which.
+    """
+    refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
+    if processes > 1:
+        refuse(side, ("result_csv",), "each process would replace what the one before has written")
+        if not names(side) & {"eval", "forward_only"}:
+            refuse(side, ("train_dir",), "each process would resume what the one before has left")
+    check(side)
 
 
 def _baseline(
@@ -228,7 +251,10 @@ def _saved(path: Path) -> tuple[RunRecord, ...] | None:
     """
     if not path.is_file():
         return None
-    document = json.loads(path.read_bytes())
+    try:
+        document = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         return None
     if document.get("schema") != _SCHEMA or not isinstance(document.get("records"), list):

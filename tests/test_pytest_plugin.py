@@ -129,9 +129,43 @@ def test_flags_are_checked_before_anything_is_started(session):
         def test_wrong_flag(cnnbench):
             with pytest.raises(UsageError, match="did you mean --model"):
                 cnnbench("--modell=lenet")
+            with pytest.raises(UsageError, match="--model=nosuch: unknown"):
+                cnnbench("--model=nosuch")
+            with pytest.raises(UsageError, match="--model_plugin=nosuch.py: cannot be read"):
+                cnnbench("--model_plugin=nosuch.py")
+            assert not cnnbench.folder.exists() or not list(cnnbench.folder.iterdir())
         """
     )
     result.assert_outcomes(passed=1)
+
+
+def test_a_process_does_not_meet_what_another_has_left(session, pytester):
+    (pytester.path / "ff").write_text("--train_dir=x\n")
+    result = session(
+        """
+        import pytest
+        from cnnbench.errors import FlagError
+
+        @pytest.mark.parametrize("flag", ["--result_csv=x", "--train_dir=x", "--flagfile=ff"])
+        def test_of_several(cnnbench, flag):
+            with pytest.raises(FlagError, match="=x: each process would"):
+                cnnbench(flag, python=PYTHON, processes=2)
+            cnnbench(flag, python=PYTHON)
+
+        def test_evaluations_share_it(cnnbench):
+            cnnbench("--train_dir=x", "--eval", python=PYTHON, processes=2)
+
+        def test_records(cnnbench):
+            with pytest.raises(FlagError, match="--result_json=x: cannot go with the fixture"):
+                cnnbench("--result_json=x", python=PYTHON)
+
+        @pytest.mark.parametrize("processes", [0, -1])
+        def test_none(cnnbench, processes):
+            with pytest.raises(ValueError, match=f"processes={processes}: must be at least 1"):
+                cnnbench(python=PYTHON, processes=processes)
+        """
+    )
+    result.assert_outcomes(passed=7)
 
 
 _COMPARING = """
@@ -181,13 +215,34 @@ def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "*cannot be used*"), ('{"schema": 2, "kind": "baseline"}', "*schema 2 is not known*")],
+    [
+        ("{", "*cannot be used*"),
+        ("[" * 100_000, "*baseline.json cannot be used: nested too deeply*"),
+        ('{"schema": 2, "kind": "baseline"}', "*schema 2 is not known*"),
+    ],
 )
 def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):
     (pytester.path / "baseline.json").write_text(text)
     result = session(comparing())
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
+
+
+def test_facts_that_may_differ_are_known_ones(session):
+    result = session(
+        """
+        import pytest
+        from cnnbench.errors import FlagError
+
+        def test_two(cnnbench):
+            result = cnnbench(python=PYTHON)
+            with pytest.raises(FlagError, match="no such fact; did you mean cpu_model"):
+                cnnbench.compare(result, result, allow_different=["cpu_modell"])
+            for fine in (["cpu_model", "gpu_*"], ("machine",)):
+                cnnbench.compare(result, result, allow_different=fine, undecided="ignore")
+        """
+    )
+    result.assert_outcomes(passed=1)
 
 
 def test_two_results_and_folders_of_records_are_compared(session):
