@@ -59,10 +59,16 @@ def _subtitle(material: Material) -> str:
 def _figures(material: Material) -> Iterable[tuple[str, str]]:
     runs = material.runs
     bad = sum(run.status != "ok" for run in runs)
+    measured = []
     if runs:
-        found = f"{count(len(material.configured), 'configuration', 'configurations')}, "
-        found += count(len(runs), "process", "processes")
-        yield "measured", found + (f", {bad} without a result" if bad else "")
+        measured.append(count(len(material.configured), "configuration", "configurations"))
+        measured.append(count(len(runs), "process", "processes"))
+    if bad:
+        measured.append(f"{bad} without a result")
+    if material.allreduces:
+        measured.append(count(len(material.allreduces), "all-reduce run", "all-reduce runs"))
+    if measured:
+        yield "measured", ", ".join(measured)
     environments = [run.environment for run in runs] + [
         one.environment for one in material.allreduces
     ]
@@ -73,7 +79,8 @@ def _figures(material: Material) -> Iterable[tuple[str, str]]:
             break
     marked, looked = disturbed(material)
     if looked:
-        remarks = f"{marked} of {looked} processes were disturbed"
+        remarks = f"{marked} of {count(looked, 'process', 'processes')} "
+        remarks += f"{'was' if marked == 1 else 'were'} disturbed"
         yield "conditions", remarks if marked else "nothing disturbed the measurements"
     versions = _values(environments, "tensorflow_version")
     if versions:

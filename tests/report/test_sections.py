@@ -148,7 +148,7 @@ def test_conditions(report):
     first = rows(report, "conditions", 1)[0]
     assert first["CPUs used by others, median"] == "0.10"
     assert (first["at most"], first["stolen by the hypervisor, at most"]) == ("1.50", "25.0 %")
-    assert ("conditions", "1 of 6 processes were disturbed") in report.figures
+    assert ("conditions", "1 of 6 processes was disturbed") in report.figures
 
 
 def test_environment_is_hoisted_where_alike(report):

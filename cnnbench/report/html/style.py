@@ -32,6 +32,7 @@ CHARTS = """
 .chart .axis { stroke: var(--soft); stroke-width: 1; }
 .chart .limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 5 4; }
 .chart .event { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3; }
+.chart .gain { stroke: var(--good); stroke-dasharray: 1.5 3; }
 .chart .band { fill: var(--band); }
 .chart .shade { fill: var(--shade); }
 .chart .centre { stroke: var(--ink); stroke-width: 2.2; }
@@ -100,7 +101,7 @@ thead .number { white-space: normal; }
 tbody th { font-weight: 500; min-width: 13rem; }
 tbody tr:hover > * { background: var(--panel); }
 td { max-width: 34rem; overflow-wrap: break-word; }
-.prose { min-width: 17rem; }
+.prose { min-width: 11rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: 0.8rem; overflow-wrap: anywhere; }
@@ -128,6 +129,7 @@ summary { cursor: pointer; font-weight: 600; margin: 1.2rem 0 0.4rem; }
   .chart .chart-title { font-size: 15px; }
   .chart .tick, .chart .note { font-size: 13px; }
   tbody th { min-width: 9rem; }
+  .prose { min-width: 17rem; }
 }
 @media print {
   @page { margin: 14mm; }
