@@ -143,7 +143,13 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         ),
         series=(measured, Series(name="level", points=tuple(level), reference=True)),
         events=tuple(
-            Event(x=step.index - 0.5, label=words.step_text(step, metric)) for step in found.steps
+            Event(
+                x=step.index - 0.5,
+                label=words.step_text(step, metric),
+                mark=words.mark(step),
+                gain=not step.worse,
+            )
+            for step in found.steps
         ),
         note="; ".join(words.step_text(step, metric) for step in found.steps) or said,
     )
@@ -172,15 +178,11 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
     rows = []
     for found in trends:
         for step in found.steps:
-            kind = "worse" if step.worse else "better"
             rows.append(
                 (
                     cell(found.series.configuration),
                     cell(found.series.machine),
-                    Cell(
-                        f"{'-' if step.worse else '+'} {kind}",
-                        tone="bad" if step.worse else "good",
-                    ),
+                    Cell(words.mark(step), tone="bad" if step.worse else "good"),
                     number(step.change, words.change_text(step.change, metric)),
                     cell(step.last_good.short),
                     cell(step.first_bad.short),

@@ -51,6 +51,11 @@ def time_text(point: Point) -> str:
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
+def mark(step: Step) -> str:
+    """A step by a sign and a word."""
+    return "- worse" if step.worse else "+ better"
+
+
 def step_text(step: Step, metric: Metric) -> str:
     """A step in a sentence."""
     kind = "worse" if step.worse else "better"

@@ -128,6 +128,17 @@ def test_events_and_shades_and_notes_are_told():
     assert all(float(one.get("y")) <= height for one in root.iter("text"))
 
 
+def test_events_for_the_better_look_otherwise_and_say_so():
+    events = (
+        Event(x=1.1, label="first", mark="- worse"),
+        Event(x=1.9, label="second", mark="+ better", gain=True),
+    )
+    root = tree(lines(events=events))
+    drawn = [one.get("class") for one in root.iter("line") if "event" in one.get("class", "")]
+    assert drawn == ["event", "event gain"]
+    assert {"- worse", "+ better"} < set(texts(root))
+
+
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])
 def test_scales_of_few_and_equal_values(values):
     scale = scale_for(values, 0.0, 100.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cnnbench.report.charts import frame, marks
 from cnnbench.report.charts.scale import Scale, scale_for
-from cnnbench.report.charts.spec import Axis, Lines, Series
+from cnnbench.report.charts.spec import Axis, Event, Lines, Series
 from cnnbench.report.charts.svg import Svg, element, join, shorten, text
 
 _PLOT = 230.0
@@ -29,18 +29,7 @@ def draw(chart: Lines) -> Svg:
     parts += frame.y_axis(chart.y, upward, frame.LEFT, frame.WIDTH - frame.RIGHT)
     parts += frame.x_axis(chart.x, across, _TOP, bottom)
     for event in chart.events:
-        x = across(event.x)
-        parts.append(
-            element(
-                "line",
-                element("title", event.label),
-                x1=x,
-                x2=x,
-                y1=_TOP,
-                y2=bottom,
-                class_="event",
-            )
-        )
+        parts += _event(event, across, bottom)
     index = 0
     keys: list[Svg] = []
     foot = bottom + frame.AXIS_HEIGHT + 12
@@ -60,6 +49,19 @@ def _scale(axis: Axis, values: list[float], start: float, end: float) -> Scale:
         middle = (min(values) + max(values)) / 2
         values = [*values, *(middle * (1 + sign * axis.least_span / 2) for sign in (-1, 1))]
     return scale_for(values, start, end, log=axis.log, base=axis.base, zero=axis.zero)
+
+
+def _event(event: Event, across: Scale, bottom: float) -> list[Svg]:
+    x = across(event.x)
+    look = "event gain" if event.gain else "event"
+    title = element("title", event.label)
+    parts = [element("line", title, x1=x, x2=x, y1=_TOP, y2=bottom, class_=look)]
+    if event.mark:
+        # On the side that has more room.
+        left = x > (across.start + across.end) / 2
+        place, side = (x - 7, "note end") if left else (x + 7, "note")
+        parts.append(text(event.mark, place, _TOP + 12, side))
+    return parts
 
 
 def _shaded(shaded: tuple[float, float, str], across: Scale, bottom: float) -> list[Svg]:

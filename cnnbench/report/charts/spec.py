@@ -155,10 +155,14 @@ class Event:
     Attributes:
       x: the place.
       label: what.
+      mark: a word or two, written beside the line.
+      gain: whether it was for the better.
     """
 
     x: float
     label: str
+    mark: str = ""
+    gain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
