@@ -105,8 +105,10 @@ def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> in
     from cnnbench.conditions.condition import RunFlags
     from cnnbench.conditions.watch import Watch
     from cnnbench.environment.nvidia import driver_loaded
+    from cnnbench.plan import make_plan
 
     params = parse_args(run_flags).params
+    make_plan(params)  # refuses what a run would refuse
     host = environment.Host()
     on_gpu = params.device == "gpu" or (params.device == "auto" and driver_loaded(host))
     facts = environment.collect(host)
