@@ -71,7 +71,8 @@ def compare_records(
     """
     names = tuple(METRICS[name].name for name in metrics)
     patterns = expand(tuple(allow_different))
-    found = groups(*measurements(base, new, aa or (), patterns=patterns))
+    processes = (tuple(base), tuple(new))
+    found = groups(*measurements(*processes, aa or (), patterns=patterns))
     left_out = _left_out(found[:2], names)
     base_groups, new_groups, aa_groups = ([one for one in s if _judged(one, names)] for s in found)
     noise = Noise(base_groups, aa_groups, policy, patterns)
@@ -90,7 +91,13 @@ def compare_records(
         policy=policy,
         metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, names),
         paired=paired,
-        notes=(*left_out, *noise.notes, *_alone_notes(drafts, entries), *_loss_notes(entries)),
+        notes=(
+            *left_out,
+            *_cut_notes(processes),
+            *noise.notes,
+            *_alone_notes(drafts, entries),
+            *_loss_notes(entries),
+        ),
         base_label=base_label,
         new_label=new_label,
         skipped=tuple(skipped),
@@ -295,6 +302,21 @@ def _settled(
     )
     result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
     return _Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _cut_notes(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
+    """Interrupted all-reduce measurements; their rows may be complete, and tell nothing."""
+    notes = []
+    for name, records in zip(("BASE", "NEW"), sides, strict=True):
+        reduced = [record for record in records if not isinstance(record, RunRecord)]
+        cut = sum(record.status == "interrupted" for record in reduced)
+        if cut:
+            of = count(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            verb = "was" if cut == 1 else "were"
+            notes.append(
+                f"{cut} of {of} in {name} {verb} interrupted: rows not reached are missing"
+            )
+    return notes
 
 
 def _alone_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[str]:

@@ -209,6 +209,9 @@ def test_what_an_interrupted_process_finished_counts(reductions):
     before = reductions(6.0, status="interrupted", flags={"sizes": ["8000000"]})
     found = compare_records(base, [*[reductions(v, point(v, spec="copy")) for v in BASE], before])
     assert set(by_name(found).values()) == {Verdict.SAME}
+    note = "1 of 6 all-reduce measurements in NEW was interrupted: rows not reached are missing"
+    assert found.notes == (note,)
+    assert found.exit_code is ExitCode.OK
 
 
 def test_what_a_failed_process_did_not_get_to_has_failed(reductions):
