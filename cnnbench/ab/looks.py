@@ -47,15 +47,18 @@ def looks(pairs: int, alpha: float, sequential: bool = True) -> tuple[Look, ...]
 
     Returns:
       Looks whose levels add up to alpha. A look at which not even pairs that all agree
-      could reach its level is left out, and its share goes to the next one.
+      could reach its level, or that would leave the last one such a level, is left out, and
+      its share goes to the next one.
     """
     if not sequential:
         return (Look(pairs, alpha),)
     found: list[Look] = []
     spent = 0.0
+    last = smallest_p(pairs, pairs, paired=True)
     for number in range(FIRST, pairs, STEP):
         level = alpha * (number / pairs) ** _POWER - spent
-        if level >= smallest_p(number, number, paired=True):
+        within_reach = level >= smallest_p(number, number, paired=True)
+        if within_reach and alpha - spent - level >= last:
             found.append(Look(number, level))
             spent += level
     return (*found, Look(pairs, alpha - spent))
