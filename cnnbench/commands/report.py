@@ -137,8 +137,7 @@ def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Mat
         policy = policy.replace(threshold=options.threshold / 100)
     allowed = split_names(options.allow_different)
     if allowed:
-        both = ((*one.runs, *one.allreduces) for one in (baseline, sources))
-        check_facts(allowed, chain(*measurements(*both)))
+        check_facts(allowed, chain(*measurements(baseline.everything, sources.everything)))
     return gather(
         sources,
         baseline,
