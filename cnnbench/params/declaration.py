@@ -31,6 +31,7 @@ _KINDS: dict[Any, str] = {
 }
 _ITEM_KIND = {"integers": "integer", "numbers": "number"}
 _ARTICLE = {"integer": "an integer", "number": "a number", "string": "a string"}
+_FINITE = "must be a finite number"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,17 +179,20 @@ class FlagSpec(_Limits):
                 return _parse_boolean(text)
             if kind == "integer":
                 return int(text, 16) if text[:2].lower() == "0x" else int(text)
-            if kind == "number":
-                return float(text)
+            number = float(text) if kind == "number" else None
         except ValueError:
             raise FlagError(self.name, whole, f"must be {self._kind_text()}") from None
-        return text
+        if number is None:
+            return text
+        if not math.isfinite(number):
+            raise FlagError(self.name, whole, _FINITE)
+        return number
 
     def _check_item(self, value: Any, kind: str, whole: Any) -> None:
         if not _has_kind(value, kind):
             raise FlagError(self.name, self.text(whole), f"must be {self._kind_text()}")
         if kind == "number" and not math.isfinite(value):
-            raise FlagError(self.name, self.text(whole), "must be a finite number")
+            raise FlagError(self.name, self.text(whole), _FINITE)
         if kind in ("integer", "number") and not self._in_range(value):
             raise FlagError(self.name, self.text(whole), f"must be {self.range_text}")
 

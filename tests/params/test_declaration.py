@@ -85,6 +85,9 @@ def test_parse(name, text, value):
         ("steps", "1,x", "must be a comma-separated list of integers"),
         ("steps", "1,,2", "must be a comma-separated list of integers"),
         ("epochs", "1,y", "must be a comma-separated list of numbers"),
+        ("share", "1e999", "must be a finite number"),
+        ("share", "NaN", "must be a finite number"),
+        ("epochs", "1,-1e999", "must be a finite number"),
     ],
 )
 def test_parse_refuses(name, text, reason):
