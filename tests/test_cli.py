@@ -149,6 +149,15 @@ def test_quick_answers_import_nothing_heavy(argv, status, alone):
     assert len(done.err.splitlines()) == (1 if status else 0)
 
 
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["models"], ["sweep", "--help"]])
+def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(argv) == 4
+    error = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == error
+
+
 def test_a_reader_that_leaves_is_no_error():
     read, write = os.pipe()
     os.close(read)

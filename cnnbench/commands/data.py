@@ -15,6 +15,7 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.data.detect import detect, find_subsets
 from cnnbench.data.image_folder import scan
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
+from cnnbench.terminal import LineWriter
 
 _CHECKED = ("imagenet", "cifar10")
 
@@ -114,10 +115,9 @@ def _make_imagenet(options: argparse.Namespace) -> int:
         from cnnbench.data.make_imagenet import make_imagenet
 
         made = make_imagenet(found, options.out, shards)
-    print(
-        f"{options.out}: {made.images['train']} training and {made.images['validation']} "
-        f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
-    )
+    line = f"{options.out}: {made.images['train']} training and {made.images['validation']} "
+    line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
+    LineWriter(sys.stdout).lines([line])
     return ExitCode.OK
 
 
@@ -132,12 +132,11 @@ def _check(options: argparse.Namespace) -> int:
         from cnnbench.data.check import check
 
         reports = check(options.dir, dataset, options.num_classes or dataset.num_classes)
-    print(f"{options.dir}: {dataset.name}")
-    for report in reports:
-        print("\n".join(report.lines()))
     defects = [defect for report in reports for defect in report.defects]
-    for defect in defects:
-        print(f"defect: {defect}")
+    lines = [f"{options.dir}: {dataset.name}"]
+    lines += [line for report in reports for line in report.lines()]
+    lines += [f"defect: {defect}" for defect in defects]
+    LineWriter(sys.stdout).lines(lines)
     if defects:
         noun = "defect" if len(defects) == 1 else "defects"
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")

@@ -10,6 +10,7 @@ from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.params import FLAGS, parse_flags
 from cnnbench.sorting import natural_key
+from cnnbench.terminal import write_product
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
@@ -59,10 +60,8 @@ def main(argv: Sequence[str]) -> int:
         except UsageError:
             notice(f"models for {name} are left out: there is no data set of that name")
             continue
-        print(f"{name}:")
-        for line in _table(_rows(dataset)):
-            print("  " + line)
-        print()
+        table = (f"  {line}\n" for line in _table(_rows(dataset)))
+        write_product(f"{name}:\n{''.join(table)}\n")
     return ExitCode.OK
 
 

@@ -23,6 +23,7 @@ from cnnbench.cost_model.work import WORK
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.models.registry import load_plugin
 from cnnbench.params.predict import PREDICT_FLAGS, PredictParams
+from cnnbench.terminal import write_product
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 
@@ -83,7 +84,6 @@ def main(given: Mapping[str, Any], explicit: Collection[str]) -> int:
     predictions = predict(source.model, workload, specs, device_counts)
     ranges = {n: winners(source.model, specs, n) for n in device_counts if n > 1}
     validation = _validation(source)
-    _print(source, workload, predictions, ranges, validation)
     try:
         if flags.get("result_json"):
             output.write_json(
@@ -98,6 +98,7 @@ def main(given: Mapping[str, Any], explicit: Collection[str]) -> int:
             )
     except OSError as error:
         raise BenchmarkError(f"the results could not be written: {error}") from error
+    _print(source, workload, predictions, ranges, validation)
     return ExitCode.OK
 
 
@@ -273,4 +274,4 @@ def _print(
     if workload.step_seconds is not None:
         blocks.append(report.step_lines(predictions))
     blocks.append(report.winner_lines(ranges))
-    print("\n\n".join("\n".join(block) for block in blocks))
+    write_product("\n\n".join("\n".join(block) for block in blocks))
