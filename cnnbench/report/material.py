@@ -58,7 +58,7 @@ def gather(
         # A baseline of runs has nothing to say about reductions.
         reduced = sources.allreduces if baseline.allreduces else ()
         comparison = compare_records(
-            (*baseline.runs, *baseline.allreduces),
+            baseline.everything,
             (*sources.runs, *reduced),
             policy or Policy(),
             allow_different=allow_different,

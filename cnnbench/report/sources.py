@@ -27,6 +27,11 @@ class Sources:
     skipped: tuple[Skipped, ...] = ()
 
     @property
+    def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
+        """Records of both kinds, one per process."""
+        return (*self.runs, *self.allreduces)
+
+    @property
     def defects(self) -> tuple[Skipped, ...]:
         """The skipped files that are at fault."""
         return tuple(one for one in self.skipped if one.defect)
