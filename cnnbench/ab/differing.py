@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cnnbench.ab.flags import words
 from cnnbench.ab.side import Side
 from cnnbench.params import FLAGS
 
@@ -15,7 +16,7 @@ _OF_PYTHON = ("tensorflow",)
 
 def differing(a: Side, b: Side) -> tuple[str, ...]:
     """Names and groups of facts, as --allow_different takes them, in which the sides differ."""
-    flags = [dict(_named(side.flags)) for side in (a, b)]
+    flags = [dict(_named(words(side))) for side in (a, b)]
     names = dict.fromkeys(name for side in flags for name in side)
     found = [name for name in names if flags[0].get(name) != flags[1].get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
@@ -25,10 +26,10 @@ def differing(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _named(words: Sequence[str]) -> Iterable[tuple[str, str]]:
+def _named(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Flags by name, whatever version of cnnbench they are of; a later one counts."""
     waiting = ""
-    for word in (*words, "-"):
+    for word in (*flags, "-"):
         if not word.startswith("-"):
             yield waiting, word
             waiting = ""

@@ -24,13 +24,25 @@ _ASK = "from cnnbench.ab.flags import answer; answer(sys.argv[2:])"
 _PATIENCE = 120.0
 
 
+def words(side: Side) -> list[str]:
+    """The flags of a side as they are written, with flag files read."""
+    with _working_in(side.checkout):
+        try:
+            # As if options could follow arguments, so that none is overlooked.
+            return list(
+                absl_flags.FlagValues().read_flags_from_files(list(side.flags), force_gnu=True)
+            )
+        except (absl_flags.Error, OSError, ValueError):
+            return list(side.flags)  # the parser will tell
+
+
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
     """Refuses flags by name, whatever cnnbench they are for, those in flag files too.
 
     Raises:
       FlagError: one of them is given.
     """
-    for word in _words(side):
+    for word in words(side):
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name in names:
             raise FlagError(name, value, reason)
@@ -39,7 +51,7 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
 def names(side: Side) -> frozenset[str]:
     """Names of the flags that are given, as they are written, those in flag files too."""
     return frozenset(
-        word.lstrip("-").partition("=")[0] for word in _words(side) if word.startswith("-")
+        word.lstrip("-").partition("=")[0] for word in words(side) if word.startswith("-")
     )
 
 
@@ -86,18 +98,6 @@ def answer(flags: Sequence[str]) -> None:
     except (UsageError, DataError) as wrong:
         error = str(wrong)
     print("\n" + json.dumps({"error": error, "notices": notices}))
-
-
-def _words(side: Side) -> list[str]:
-    """The flags, with flag files read."""
-    with _working_in(side.checkout):
-        try:
-            # As if options could follow arguments, so that none is overlooked.
-            return list(
-                absl_flags.FlagValues().read_flags_from_files(list(side.flags), force_gnu=True)
-            )
-        except (absl_flags.Error, OSError, ValueError):
-            return list(side.flags)  # the parser will tell
 
 
 @contextlib.contextmanager

@@ -94,6 +94,14 @@ def test_flags_that_differ(a, b, names):
     assert differing(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
 
 
+def test_flags_in_files_differ_too(tmp_path):
+    (tmp_path / "a").write_text("--precision=bf16\n--model=lenet\n")
+    (tmp_path / "b").write_text("--model=lenet\n")
+    a, b = (Side(flags=(f"--flagfile={name}",), checkout=tmp_path) for name in "ab")
+    assert differing(a, b) == ("precision",)
+    assert differing(a, a) == ()
+
+
 def test_variables_and_interpreters_that_differ():
     a = Side(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
     b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, python="/opt/python")
