@@ -8,7 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from cnnbench.errors import FlagError
+from cnnbench.errors import BenchmarkError, FlagError
 
 
 def resolve_output(flag: str, path: str) -> Path:
@@ -69,6 +69,25 @@ def write_whole(target: Path, data: bytes) -> None:
             temporary.unlink()
         raise
     sync_folder(target.parent)
+
+
+def write_text(flag: str, path: str, text: str) -> None:
+    """Writes what a command was asked for whole; of names that are no text the bytes are told.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: as given.
+      text: the content.
+
+    Raises:
+      FlagError: the path cannot become a regular file.
+      BenchmarkError: such as a full disk; nothing was changed.
+    """
+    target = resolve_output(flag, path)
+    try:
+        write_whole(target, text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise BenchmarkError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def write_all(descriptor: int, data: bytes) -> None:

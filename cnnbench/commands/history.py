@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands import warn_of_skipped
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.files import write_text
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.terminal import write_product
@@ -214,17 +215,8 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
             write_product(text)
     else:
-        _save("output", options.output, text)
+        write_text("output", options.output, text)
     if options.plot is not None:
         from cnnbench.history import picture
 
-        _save(picture.FLAG, options.plot, picture.render(options.plot, trends, metric))
-
-
-def _save(flag: str, path: str, text: str) -> None:
-    from cnnbench.files import resolve_output, write_whole
-
-    try:
-        write_whole(resolve_output(flag, path), text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise BenchmarkError(f"{path}: cannot be written: {error.strerror}") from error
+        write_text(picture.FLAG, options.plot, picture.render(options.plot, trends, metric))

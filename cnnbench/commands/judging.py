@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import FlagError
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.terminal import LineWriter
 
@@ -140,18 +140,11 @@ class Judging:
         from cnnbench.comparison import render
         from cnnbench.comparison.render.table import render as table
         from cnnbench.comparison.render.table import wants_colour
-        from cnnbench.files import resolve_output, write_whole
+        from cnnbench.files import write_text
 
         format = self.format
         if self.output is not None:
-            text = render(comparison, format)
-            target = resolve_output("output", self.output)
-            try:
-                write_whole(target, text.encode("utf-8", "backslashreplace"))
-            except OSError as error:
-                raise BenchmarkError(
-                    f"{self.output}: cannot be written: {error.strerror}"
-                ) from error
+            write_text("output", self.output, render(comparison, format))
             format = "table"
         if format == "table":
             text = table(comparison, wants_colour(sys.stdout))

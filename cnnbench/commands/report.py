@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped
 from cnnbench.commands.judging import check_facts, split_names
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.params import parse_command
 from cnnbench.params.declaration import flag, specs_of
 from cnnbench.terminal import LineWriter, write_product
@@ -76,25 +76,21 @@ def main(argv: Sequence[str]) -> int:
             "cnnbench report takes run records: files, folders or quoted patterns; "
             "cnnbench run --result_json=FILE writes one"
         )
-    from cnnbench.files import resolve_output
+    from cnnbench.files import resolve_output, write_text
 
     output = options.output
     if output is None and options.format == "html":
         output = "report.html"
-    target = None if output is None else resolve_output("output", output)
+    if output is not None:
+        resolve_output("output", output)
     sources = _load(arguments)
     material = _gather(options, sources, arguments)
     text = _text(options, material)
-    if target is None:
+    if output is None:
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
             write_product(text)
     else:
-        from cnnbench.files import write_whole
-
-        try:
-            write_whole(target, text.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            raise BenchmarkError(f"{output}: cannot be written: {error.strerror}") from error
+        write_text("output", output, text)
         LineWriter(sys.stdout).lines([f"wrote {output}"])
     return ExitCode.INCONCLUSIVE if _faults(material) else ExitCode.OK
 
