@@ -29,6 +29,11 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in text).strip()
 
 
+def one_line(text: str) -> str:
+    """For a terminal or the log of a build: `plain`, of names that are no text the bytes told."""
+    return plain(text.encode("utf-8", "backslashreplace").decode())
+
+
 def markup(text: str) -> str:
     """For HTML and SVG: content of elements, or of attributes in double quotes."""
     return html.escape(plain(text), quote=True)
@@ -39,9 +44,9 @@ def markdown(text: str) -> str:
 
     What GitHub would make links or names of goes out as code besides.
     """
-    line = plain(text)
-    inert = _SIGN.sub(lambda sign: f"&#{ord(sign.group())};", line)
-    if not _REFERENCE.search(line):
+    shown = plain(text)
+    inert = _SIGN.sub(lambda sign: f"&#{ord(sign.group())};", shown)
+    if not _REFERENCE.search(shown):
         return inert
     return f"<code>{_LINK.sub('&#46;', inert)}</code>"
 
@@ -63,5 +68,5 @@ def _entity(character: str) -> str:
 
 def spreadsheet(text: str) -> str:
     """For a cell of a CSV file: text, never a formula (OWASP, "CSV injection")."""
-    line = plain(text)
-    return f"'{line}" if line.startswith(_FORMULA) else line
+    shown = plain(text)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown

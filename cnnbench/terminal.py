@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.inert import plain
+from cnnbench.inert import one_line
 
 
 class LineWriter:
@@ -76,8 +76,7 @@ def tell(message: str) -> None:
     The message may hold names of files and text of records: it stays one line, and none that
     a terminal or the log of a build would obey.
     """
-    readable = message.encode("utf-8", "backslashreplace").decode()
-    LineWriter(sys.stderr).lines([f"cnnbench: {plain(readable)}"])
+    LineWriter(sys.stderr).lines([f"cnnbench: {one_line(message)}"])
 
 
 def unwritable(error: Exception) -> str:

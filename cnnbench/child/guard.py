@@ -19,12 +19,12 @@ import sys
 import threading
 from collections.abc import Sequence
 
-# Should memory run out, the kernel is to take the program and not the sweep.
+# Should memory run out, the kernel is to take the program and not the parent.
 _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Never returns: the group it leads is killed, by the sweep or by itself."""
+    """Never returns: the group it leads is killed, by the parent or by itself."""
     link = socket.socket(fileno=int(arguments[0]))
     # Meant for the program; the guard has to be there to tell how it took it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

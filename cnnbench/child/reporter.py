@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from cnnbench.inert import plain
+from cnnbench.inert import one_line
 from cnnbench.terminal import LineWriter, is_terminal
 
 _ERASE_LINE = "\r\x1b[K"
@@ -87,11 +87,11 @@ class Reporter:
         self._write(f"[{index}/{total}] {label}: {what} ({duration(seconds)}){eta}")
 
     def _write(self, text: str) -> None:
-        self._writer.lines([_inert(text)])
+        self._writer.lines([one_line(text)])
 
     def _draw(self, text: str) -> None:
         try:
-            self._stream.write(_ERASE_LINE + _inert(text)[:200])
+            self._stream.write(_ERASE_LINE + one_line(text)[:200])
             self._stream.flush()
             self._drawn = True
         except (OSError, ValueError):
@@ -104,11 +104,6 @@ class Reporter:
                 self._stream.write(_ERASE_LINE)
             except (OSError, ValueError):
                 self._live = False
-
-
-def _inert(text: str) -> str:
-    # Of a path that is not text the bytes are told.
-    return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def duration(seconds: float) -> str:
