@@ -42,17 +42,14 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
     Raises:
       FlagError: one of them is given.
     """
-    for word in words(side):
-        name, _, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in names:
+    for name, value in _named(side):
+        if name in names:
             raise FlagError(name, value, reason)
 
 
 def names(side: Side) -> frozenset[str]:
     """Names of the flags that are given, as they are written, those in flag files too."""
-    return frozenset(
-        word.lstrip("-").partition("=")[0] for word in words(side) if word.startswith("-")
-    )
+    return frozenset(name for name, _ in _named(side))
 
 
 def check(side: Side) -> tuple[str, ...]:
@@ -98,6 +95,14 @@ def answer(flags: Sequence[str]) -> None:
     except (UsageError, DataError) as wrong:
         error = str(wrong)
     print("\n" + json.dumps({"error": error, "notices": notices}))
+
+
+def _named(side: Side) -> Iterator[tuple[str, str]]:
+    """Names of flags, and what stands behind an equals sign."""
+    for word in words(side):
+        if word.startswith("-"):
+            name, _, value = word.lstrip("-").partition("=")
+            yield name, value
 
 
 @contextlib.contextmanager

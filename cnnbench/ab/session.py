@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cnnbench.ab.child import Sample, run_once
@@ -65,8 +66,9 @@ class Experiment:
         """By name."""
         return dict(zip(SIDES, (self.a, self.b), strict=True))
 
+    @cached_property
     def allowed(self) -> tuple[str, ...]:
-        """All facts that may differ."""
+        """All facts that may differ; found out once, as flag files are read for it."""
         return (*differing(self.a, self.b), *self.allow_different)
 
     def compare(
@@ -78,7 +80,7 @@ class Experiment:
             new,
             self.policy.replace(alpha=alpha),
             metrics=self.metrics,
-            allow_different=self.allowed(),
+            allow_different=self.allowed,
             aa=self.aa,
             paired=True,
             base_label=f"A: {self.a.description()}",
@@ -294,5 +296,5 @@ class Session:
             burn_in=experiment.burn_in,
             cool_down=experiment.cool_down,
             timeout=experiment.timeout,
-            allowed=experiment.allowed(),
+            allowed=experiment.allowed,
         )

@@ -294,7 +294,7 @@ def _tell_again(
     if policy.threshold != usual.threshold:
         flags.append(f"--threshold={judging.threshold!r}")
     records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.allowed())
+    allowed = dict.fromkeys(experiment.allowed)
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
     flags += [f"--allow_different={','.join(names)}"] if names else []
     flags += [f"--baseline_aa={judging.baseline_aa}"] if judging.baseline_aa else []
