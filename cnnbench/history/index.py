@@ -1,10 +1,10 @@
 """The index of a results directory: what its records say, so that each is read once.
 
 The records are the truth. The index is an SQLite file beside them that may be deleted at any
-time; one that is broken, or of another version, is made anew, as is one of which a row is not as
-it was written. A file is read again if its
-size or time of change differ and its content does too, and if it changed so shortly before it
-was read that a second change could have left the same time.
+time; one that is broken, or of another version, is made anew, as is one of which a row is not
+as it was written. A file is read again if its size or time of change differ and its content
+does too, and if it changed so shortly before it was read that a second change could have left
+the same time.
 """
 
 from __future__ import annotations
