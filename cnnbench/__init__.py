@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cnnbench.benchmark_cnn import BenchmarkCNN
-    from cnnbench.params import Params
-    from cnnbench.record import RunRecord
+    from cnnbench.driver.benchmark_cnn import BenchmarkCNN
+    from cnnbench.flags import Params
+    from cnnbench.records.run import RunRecord
 
 __version__ = "0.1.0"
 
@@ -47,9 +47,9 @@ if not (Path(__file__).parent / "models").is_dir():
     sys.meta_path.insert(0, _Checkout)
 
 _HOME = {
-    "BenchmarkCNN": "cnnbench.benchmark_cnn",
-    "Params": "cnnbench.params",
-    "RunRecord": "cnnbench.record",
+    "BenchmarkCNN": "cnnbench.driver.benchmark_cnn",
+    "Params": "cnnbench.flags",
+    "RunRecord": "cnnbench.records.run",
 }
 
 

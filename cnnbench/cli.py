@@ -11,7 +11,7 @@ from typing import NoReturn, cast
 
 from cnnbench.commands import COMMANDS, NOT_YET
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
-from cnnbench.terminal import discard, tell, unwritable, write_product
+from cnnbench.text.terminal import discard, tell, unwritable, write_product
 
 DEFAULT_COMMAND = "run"
 
@@ -104,7 +104,7 @@ def _is_help(argument: str) -> bool:
 
 
 def _help() -> str:
-    from cnnbench.params.helptext import flags_help
+    from cnnbench.flags.help import flags_help
 
     width = max(map(len, COMMANDS))
     lines = [

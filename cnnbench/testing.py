@@ -21,11 +21,12 @@ from cnnbench.ab.child import run_once
 from cnnbench.ab.flags import check, names, refuse
 from cnnbench.ab.side import Side
 from cnnbench.commands.judging import Judging
-from cnnbench.comparison import METRICS, Comparison, Policy, compare_records, load_records, render
+from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_records
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.files import write_whole
-from cnnbench.record import RunRecord
-from cnnbench.statistics import median
+from cnnbench.records.files import write_whole
+from cnnbench.records.run import RunRecord
+from cnnbench.report.renderers import render
+from cnnbench.stats.descriptive import median
 
 _KIND = "baseline"
 _SCHEMA = 1

@@ -18,8 +18,8 @@ from typing import Any
 from gate_validation import gates, measuring, simulation, tables
 from gate_validation.pool import Pool, PoolError
 
-from cnnbench import environment
 from cnnbench.errors import ExitCode
+from cnnbench.machine import facts as environment
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

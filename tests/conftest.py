@@ -17,13 +17,14 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import pytest
 import tensorflow as tf
 
-from cnnbench import environment
-from cnnbench.allreduce.record import AllReduceRecord, Devices, Point
-from cnnbench.allreduce.ways import Packing
+from cnnbench.allreduce.cases import Packing
 from cnnbench.data import synthetic
-from cnnbench.params import Params
-from cnnbench.params.allreduce import AllReduceParams
-from cnnbench.record import (
+from cnnbench.flags import Params
+from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.machine import facts as environment
+from cnnbench.records.allreduce import AllReduceRecord, Devices, Point
+from cnnbench.records.codec import encode
+from cnnbench.records.run import (
     Batch,
     ErrorInfo,
     Measured,
@@ -32,7 +33,6 @@ from cnnbench.record import (
     RunRecord,
     StartupSeconds,
 )
-from cnnbench.record_codec import encode
 
 LOGICAL_DEVICES = 8
 

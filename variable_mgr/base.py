@@ -18,7 +18,7 @@ GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
 
 
 class OptimizerLike(Protocol):
-    """What managers ask of an optimizer; `cnnbench.optimizers.Optimizer` satisfies it."""
+    """What managers ask of an optimizer; `cnnbench.step.optimizers.Optimizer` satisfies it."""
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.placement import GreedyByBytes
+from cnnbench.runtime.devices import GreedyByBytes
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import DeviceGrads

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.ab.side import Side
-from cnnbench.child.commands import resolve
-from cnnbench.child.outcome import Attempt, judge
-from cnnbench.child.process import GRACE_SECONDS, execute
 from cnnbench.errors import DataError, UsageError
-from cnnbench.record import RunRecord
+from cnnbench.processes.child import GRACE_SECONDS, execute
+from cnnbench.processes.commands import resolve
+from cnnbench.processes.outcome import Attempt, judge
+from cnnbench.records.run import RunRecord
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def check(side: Side) -> tuple[str, ...]:
 
 def answer(flags: Sequence[str]) -> None:
     """Prints what the flags of a run come to: the other end of `check`."""
-    from cnnbench.child.commands import understand
+    from cnnbench.processes.commands import understand
 
     notices: tuple[str, ...] = ()
     error = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.files import write_whole
+from cnnbench.records.files import write_whole
 
 SIDES = ("a", "b")
 JOURNAL = "journal.jsonl"

@@ -10,16 +10,16 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.ab.child import Sample, run_once
-from cnnbench.ab.differing import differing
-from cnnbench.ab.looks import Look
 from cnnbench.ab.results import SIDES, Results
+from cnnbench.ab.sequential import Look
 from cnnbench.ab.side import Side
-from cnnbench.child.process import GRACE_SECONDS
-from cnnbench.child.reporter import Reporter
-from cnnbench.comparison import METRICS, Comparison, Policy, Verdict, compare_records
-from cnnbench.comparison.metrics import throughput
-from cnnbench.record import RunRecord
-from cnnbench.signals import uninterrupted
+from cnnbench.ab.side_diff import differing
+from cnnbench.compare import METRICS, Comparison, Policy, Verdict, compare_records
+from cnnbench.metrics.registry import throughput
+from cnnbench.processes.child import GRACE_SECONDS
+from cnnbench.processes.reporter import Reporter
+from cnnbench.records.run import RunRecord
+from cnnbench.runtime.signals import uninterrupted
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
+from cnnbench.allreduce.cases import Packing, Way, parse_packings, parse_peers, parse_specs
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.sizes import Workload, parse_sizes
-from cnnbench.allreduce.ways import Packing, Way, parse_packings, parse_peers, parse_specs
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.params import Params, validate
-from cnnbench.params.allreduce import AllReduceParams
-from cnnbench.params.local_devices import check_on_local_devices
-from cnnbench.params.output import check_labels
+from cnnbench.flags import Params, validate
+from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.flags.groups.output import check_labels
+from cnnbench.flags.shared import check_on_local_devices
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
 DEFAULT_SIZES = "1K:64M:x4"

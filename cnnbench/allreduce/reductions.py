@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
 from cnnbench.allreduce.buffers import DeviceTensors
+from cnnbench.allreduce.cases import Way
 from cnnbench.allreduce.program import Reduction
-from cnnbench.allreduce.ways import Way
 from cnnbench.errors import FlagError, first_line
-from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
+from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import (
     AllReduceSpec,
     ReduceContext,

@@ -7,20 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cnnbench import environment, runtime
 from cnnbench.allreduce import table
+from cnnbench.allreduce.ineffective import unused_notices
 from cnnbench.allreduce.plan import make_plan
-from cnnbench.allreduce.record import AllReduceRecord, Copying, Devices, Point
-from cnnbench.allreduce.results import Results
-from cnnbench.allreduce.unused import unused_notices
 from cnnbench.errors import BenchmarkError, UsageError
-from cnnbench.native_log import without_chatter
-from cnnbench.params.allreduce import AllReduceParams
-from cnnbench.progress import Messages, Progress
-from cnnbench.record import ErrorInfo
-from cnnbench.record_codec import encode
-from cnnbench.signals import uninterrupted
-from cnnbench.terminal import LineWriter
+from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.machine import facts
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
+from cnnbench.records.allreduce_files import Results
+from cnnbench.records.codec import encode
+from cnnbench.records.run import ErrorInfo
+from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.native_log import without_chatter
+from cnnbench.runtime.signals import uninterrupted
+from cnnbench.text.progress import Messages, Progress
+from cnnbench.text.terminal import LineWriter
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class AllReduceBench:
             runtime.load_tensorflow()
             devices = runtime.configure(self.plan.runtime)
             # The devices are made when the first operation runs.
-            self._environment = environment.collect()
+            self._environment = facts.collect()
         for notice in devices.notices:
             self._messages.notice(notice)
         self._placement = Devices(device=devices.kind, devices=devices.towers)

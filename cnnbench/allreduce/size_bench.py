@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.allreduce.buffers import Buffers
+from cnnbench.allreduce.cases import Way
 from cnnbench.allreduce.data import SETS, DataSet, make_data
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.program import Program, copy_all
-from cnnbench.allreduce.record import Copying, Point
 from cnnbench.allreduce.reductions import Place, factory
 from cnnbench.allreduce.sizes import DTYPES, Workload
-from cnnbench.allreduce.ways import Way
 from cnnbench.errors import first_line
-from cnnbench.progress import Progress
+from cnnbench.records.allreduce import Copying, Point
+from cnnbench.text.progress import Progress
 
 _COPIED = "float32"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.allreduce.record import AllReduceRecord, Copying, Point
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
 
 # No machine moves data twenty times as fast as it copies; such a time was not a reduction's.
 IMPLAUSIBLE_SHARE = 20.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cnnbench.terminal import tell
+from cnnbench.text.terminal import tell
 
 if TYPE_CHECKING:
-    from cnnbench.comparison import Skipped
+    from cnnbench.compare import Skipped
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",

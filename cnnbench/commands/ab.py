@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands.judging import Judging, JudgingFlags, unknown_facts
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.params import parse_command
-from cnnbench.params.declaration import flag, specs_of
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
     from cnnbench.ab.side import Side
-    from cnnbench.child.reporter import Reporter
+    from cnnbench.processes.reporter import Reporter
 
 HELP = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     if options.aa:
         _refuse_other_side(given, variables)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.child.reporter import Reporter
+    from cnnbench.processes.reporter import Reporter
 
     reporter = Reporter(sys.stderr)
     # A job manager's SIGTERM ends it like Ctrl-C: what was measured is judged.
@@ -223,7 +223,7 @@ def _notices(*sides: Side) -> tuple[str, ...]:
 
 
 def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experiment:
-    from cnnbench.ab.looks import looks
+    from cnnbench.ab.sequential import looks
     from cnnbench.ab.session import Experiment
 
     loaded = judging.load_aa(reductions=False)
@@ -245,10 +245,10 @@ def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experim
 
 
 def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: Reporter) -> int:
-    from cnnbench import environment
     from cnnbench.ab.results import Results
     from cnnbench.ab.session import Session
-    from cnnbench.comparison import processes_needed
+    from cnnbench.compare import processes_needed
+    from cnnbench.machine import facts
 
     last = experiment.policy.replace(alpha=experiment.looks[-1].alpha)
     needed = processes_needed(last, paired=True)
@@ -258,7 +258,7 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
     reporter.line(f"A {experiment.a.description()}")
     reporter.line(f"B {experiment.b.description()}")
     reporter.line(f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}")
-    finding = Session(experiment, results, reporter, facts=environment.collect()).run()
+    finding = Session(experiment, results, reporter, facts=facts.collect()).run()
     judging.write(finding.comparison)
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
@@ -275,7 +275,7 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
 
 def _tell_spread(experiment: Experiment, finding: Finding, folder: str, reporter: Reporter) -> None:
     """What an A/A measurement is made for, by metric."""
-    from cnnbench.ab.spread import lines
+    from cnnbench.ab.aa_noise import lines
 
     for line in lines(finding.comparison, experiment.policy):
         reporter.line(line)
@@ -286,7 +286,7 @@ def _tell_again(
     experiment: Experiment, finding: Finding, folder: Path, judging: Judging, reporter: Reporter
 ) -> None:
     """The command that comes to the same verdict from the files."""
-    from cnnbench.comparison import METRICS, Policy
+    from cnnbench.compare import METRICS, Policy
 
     usual, policy = Policy(), experiment.policy
     flags = ["--paired"]

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.params import parse_flags
-from cnnbench.params.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
-from cnnbench.params.declaration import specs_of
-from cnnbench.params.predict import PREDICT_FLAGS
-from cnnbench.progress import Messages, Progress
-from cnnbench.terminal import LineWriter
+from cnnbench.flags import parse_flags
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
+from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.text.progress import Messages, Progress
+from cnnbench.text.terminal import LineWriter
 
 # What --predict takes of the flags for measuring.
 _PREDICTED_FROM = (
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> str:
     """HELP, put together only when somebody asks."""
     if name != "HELP":
         raise AttributeError(name)
-    from cnnbench.params.helptext import flags_help
+    from cnnbench.flags.help import flags_help
 
     titled = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
     titled.append(("Instead of measuring", PREDICT_FLAGS))
@@ -68,7 +68,7 @@ def _predict(given: Mapping[str, Any]) -> int:
                 spec.text(given[spec.name]),
                 "is for measuring; --predict measures nothing",
             )
-    from cnnbench.cost_model import command
+    from cnnbench.predict import command
 
     if given.get("model_plugin"):
         from cnnbench.models.registry import load_plugin

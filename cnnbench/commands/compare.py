@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import warn_of_skipped
 from cnnbench.commands.judging import Judging, JudgingFlags, load
 from cnnbench.errors import UsageError
-from cnnbench.params import parse_command
-from cnnbench.params.declaration import flag, specs_of
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
-    from cnnbench.comparison import Comparison
+    from cnnbench.compare import Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare(sides: Sequence[str], judging: Judging, paired: bool) -> Comparison:
-    from cnnbench.comparison import compare_records
-    from cnnbench.comparison.reductions import measurements
+    from cnnbench.compare import compare_records
+    from cnnbench.compare.reductions import measurements
 
     base, new = (load(path) for path in sides)
     aa = judging.load_aa()

@@ -15,7 +15,7 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.data.detect import detect, find_subsets
 from cnnbench.data.image_folder import scan
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
-from cnnbench.terminal import LineWriter
+from cnnbench.text.terminal import LineWriter
 
 _CHECKED = ("imagenet", "cifar10")
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.conditions.ids import parse_quiet
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.params import parse_args, parse_command
-from cnnbench.params.declaration import flag, specs_of
-from cnnbench.terminal import LineWriter, write_product
+from cnnbench.flags import parse_args, parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.machine.check_ids import parse_quiet
+from cnnbench.text.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
-    from cnnbench.conditions.condition import Condition
+    from cnnbench.machine.condition import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         _load_tensorflow()
     if flags.check:
         return _check(flags, quiet, run_flags)
-    from cnnbench import environment
+    from cnnbench.machine import facts as environment
 
     sections = environment.collect_by_section()
     if flags.json:
@@ -91,8 +91,8 @@ def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) ->
 
 
 def _load_tensorflow() -> None:
-    from cnnbench import runtime
-    from cnnbench.native_log import without_chatter
+    from cnnbench.runtime import tensorflow as runtime
+    from cnnbench.runtime.native_log import without_chatter
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_chatter():
@@ -101,11 +101,11 @@ def _load_tensorflow() -> None:
 
 
 def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
-    from cnnbench import environment
-    from cnnbench.conditions.condition import RunFlags
-    from cnnbench.conditions.watch import Watch
-    from cnnbench.environment.nvidia import driver_loaded
-    from cnnbench.plan import make_plan
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.machine import facts as environment
+    from cnnbench.machine.condition import RunFlags
+    from cnnbench.machine.nvidia import driver_loaded
+    from cnnbench.machine.watch import Watch
 
     params = parse_args(run_flags).params
     make_plan(params)  # refuses what a run would refuse

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.files import write_text
-from cnnbench.params import parse_command
-from cnnbench.params.declaration import flag, specs_of
-from cnnbench.terminal import write_product
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.records.files import write_text
+from cnnbench.text.terminal import write_product
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -141,7 +141,7 @@ def _since(text: str | None) -> float | None:
 
 def _check_outputs(options: HistoryFlags) -> None:
     if options.output is not None:
-        from cnnbench.files import resolve_output
+        from cnnbench.records.files import resolve_output
 
         resolve_output("output", options.output)
     if options.plot is not None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import FlagError
-from cnnbench.params.declaration import flag, specs_of
-from cnnbench.terminal import LineWriter
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
-    from cnnbench.comparison import Comparison, Loaded, Policy
-    from cnnbench.comparison.measurement import Measurement
+    from cnnbench.compare import Comparison, Loaded, Policy
+    from cnnbench.compare.measurement import Measurement
 
 _FORMATS = ("table", "markdown", "json", "junit", "github")
 _METRICS = ("throughput", "memory", "startup", "accuracy")
@@ -80,7 +80,7 @@ class Judging:
         _SPECS["format"].check(values["format"])
         metrics = _metrics(values["metrics"])
         if values["output"] is not None:
-            from cnnbench.files import resolve_output
+            from cnnbench.records.files import resolve_output
 
             resolve_output("output", values["output"])
         return cls(
@@ -96,7 +96,7 @@ class Judging:
     @property
     def policy(self) -> Policy:
         """The constants; imported late, so that wrong flags are refused at once."""
-        from cnnbench.comparison import Policy
+        from cnnbench.compare import Policy
 
         policy = Policy()
         if self.threshold is not None:
@@ -116,7 +116,7 @@ class Judging:
         """
         if self.baseline_aa is None:
             return None
-        from cnnbench.comparison.loading import PathError
+        from cnnbench.records.load import PathError
 
         try:
             return load(self.baseline_aa, reductions)
@@ -137,10 +137,10 @@ class Judging:
         Raises:
           BenchmarkError: the file can no longer be written.
         """
-        from cnnbench.comparison import render
-        from cnnbench.comparison.render.table import render as table
-        from cnnbench.comparison.render.table import wants_colour
-        from cnnbench.files import write_text
+        from cnnbench.records.files import write_text
+        from cnnbench.report.renderers import render
+        from cnnbench.report.renderers.terminal import render as table
+        from cnnbench.report.renderers.terminal import wants_colour
 
         format = self.format
         if self.output is not None:
@@ -163,8 +163,8 @@ def load(path: str, reductions: bool = True) -> Loaded:
     Raises:
       PathError: no such path, or nothing in it that was meant to be a record.
     """
-    from cnnbench.comparison import load_records
-    from cnnbench.comparison.loading import PathError
+    from cnnbench.compare import load_records
+    from cnnbench.records.load import PathError
 
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records
@@ -190,9 +190,9 @@ def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
     """Names that stand for no fact of these, no flag and no group, with the nearest one."""
-    from cnnbench.comparison.comparability import known_facts
-    from cnnbench.comparison.facts import FACTS, GROUPS, allowed
-    from cnnbench.params import FLAGS
+    from cnnbench.compare.comparability import known_facts
+    from cnnbench.flags import FLAGS
+    from cnnbench.metrics.comparable_facts import FACTS, GROUPS, allowed
 
     flags = (spec.name for spec in FLAGS)
     known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.params import FLAGS, parse_flags
-from cnnbench.sorting import natural_key
-from cnnbench.terminal import write_product
+from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.text.sort import natural_key
+from cnnbench.text.terminal import write_product
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import warn_of_skipped
 from cnnbench.commands.judging import check_facts, split_names
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.params import parse_command
-from cnnbench.params.declaration import flag, specs_of
-from cnnbench.terminal import LineWriter, write_product
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.text.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
     from cnnbench.report import Material, Sources
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
             "cnnbench report takes run records: files, folders or quoted patterns; "
             "cnnbench run --result_json=FILE writes one"
         )
-    from cnnbench.files import resolve_output, write_text
+    from cnnbench.records.files import resolve_output, write_text
 
     output = options.output
     if output is None and options.format == "html":
@@ -107,7 +107,7 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
 
 
 def _load(paths: Sequence[str]) -> Sources:
-    from cnnbench.comparison.loading import PathError
+    from cnnbench.records.load import PathError
     from cnnbench.report import load
 
     sources = load(paths)
@@ -117,9 +117,9 @@ def _load(paths: Sequence[str]) -> Sources:
 
 
 def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Material:
-    from cnnbench.comparison import Policy
-    from cnnbench.comparison.loading import PathError
-    from cnnbench.comparison.reductions import measurements
+    from cnnbench.compare import Policy
+    from cnnbench.compare.reductions import measurements
+    from cnnbench.records.load import PathError
     from cnnbench.report import gather
 
     if options.baseline is None:

@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cnnbench.console import Console
+from cnnbench.driver.console import Console
 from cnnbench.errors import ExitCode
-from cnnbench.params import parse_args
-from cnnbench.progress import Messages, Progress
+from cnnbench.flags import parse_args
+from cnnbench.text.progress import Messages, Progress
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     # A job manager's SIGTERM ends a run like Ctrl-C: the record is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Imported late: parsing and refusing flags must not wait for it.
-    from cnnbench.benchmark_cnn import BenchmarkCNN
+    from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 
     benchmark = BenchmarkCNN(
         parsed.params,

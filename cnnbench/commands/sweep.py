@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.params import FLAGS, parse_command, parse_flags
-from cnnbench.params.allreduce import ALLREDUCE_FLAGS
-from cnnbench.params.declaration import flag, specs_of
-from cnnbench.params.obsolete import OBSOLETE
-from cnnbench.terminal import LineWriter, write_product
+from cnnbench.flags import FLAGS, parse_command, parse_flags
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.text.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
-    from cnnbench.child.reporter import Reporter
+    from cnnbench.processes.reporter import Reporter
     from cnnbench.sweep.planning import Plan
 
 HELP = """\
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.child.reporter import Reporter
+    from cnnbench.processes.reporter import Reporter
     from cnnbench.sweep import suites
     from cnnbench.sweep.document import load
     from cnnbench.sweep.planning import Overrides, make_plan, select
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(suites.names())}, or a YAML file")
-    from cnnbench import environment
+    from cnnbench.machine import facts as environment
 
     facts = environment.collect()
     overrides = Overrides(for_all, options.repeats, options.timeout, options.max_batch_search)

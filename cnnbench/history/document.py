@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.comparison.loading import Skipped
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Level, Step, Trend
-from cnnbench.inert import spreadsheet
+from cnnbench.records.load import Skipped
+from cnnbench.text.escape import spreadsheet
 
 SCHEMA = 1
 KIND = "history"

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.comparison.configuration import Configuration
-from cnnbench.comparison.facts import Role, fact
-from cnnbench.comparison.measurement import RUN, Measurement, fact_text
-from cnnbench.comparison.reductions import measurements
+from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.measurement import RUN, Measurement, fact_text
+from cnnbench.compare.reductions import measurements
 from cnnbench.history.metrics import METRICS
-from cnnbench.record import RunRecord
-from cnnbench.result_label import labels_of
+from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.records.run import RunRecord
+from cnnbench.text.labels import labels_of
 
 if TYPE_CHECKING:
-    from cnnbench.allreduce.record import AllReduceRecord
+    from cnnbench.records.allreduce import AllReduceRecord
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
 """Facts that make a machine another one. Names of hosts do not: a pool of like machines is one

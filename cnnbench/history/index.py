@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench import __version__
-from cnnbench.comparison.loading import Skipped, fault, json_files, load_records
 from cnnbench.history.entry import Entry, from_json, to_json
 from cnnbench.history.metrics import METRICS
-from cnnbench.sorting import natural_key
-from cnnbench.started import started
+from cnnbench.records.load import Skipped, fault, json_files, load_records
+from cnnbench.records.timestamps import started
+from cnnbench.text.sort import natural_key
 
 NAME = ".history.sqlite"
 """Of the index, in the directory it is about."""
@@ -122,8 +122,8 @@ def _fresh(path: str) -> sqlite3.Connection:
 
 def _fingerprint() -> str:
     """Another one where entries would be made otherwise."""
-    from cnnbench.params import FLAGS
-    from cnnbench.params.allreduce import ALLREDUCE_FLAGS
+    from cnnbench.flags import FLAGS
+    from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 
     defaults = [(spec.name, str(spec.default)) for spec in (*FLAGS, *ALLREDUCE_FLAGS)]
     text = json.dumps([_VERSION, __version__, sorted(METRICS), defaults])

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.comparison.measurement import RUN
-from cnnbench.comparison.metrics import bandwidth, build
-from cnnbench.comparison.reductions import ALLREDUCE, BUILD, COPY, PEER, Reduction
+from cnnbench.compare.measurement import RUN
+from cnnbench.compare.reductions import ALLREDUCE, BUILD, COPY, PEER, Reduction
+from cnnbench.metrics.registry import bandwidth, build
 from cnnbench.sweep.metrics import METRICS as VALUES
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cnnbench import __version__
-from cnnbench.comparison.reasons import count
+from cnnbench.compare.explain import count
 from cnnbench.errors import FlagError
-from cnnbench.files import resolve_output
 from cnnbench.history import words
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Trend
+from cnnbench.records.files import resolve_output
 from cnnbench.report import html
 from cnnbench.report.charts import HIGHER, LOWER, Axis, Event, Lines, Series, draw
 from cnnbench.report.charts.svg import Svg, element, join

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 
-from cnnbench.comparison.configuration import labels
+from cnnbench.compare.configuration import labels
 from cnnbench.errors import FlagError
 from cnnbench.history.entry import Entry
 from cnnbench.history.index import start
 from cnnbench.history.metrics import Metric
 from cnnbench.report.counted import counted
-from cnnbench.sorting import natural_key
-from cnnbench.statistics import median
+from cnnbench.stats.descriptive import median
+from cnnbench.text.sort import natural_key
 
 POINTS = ("commit", "day", "run")
 """What points can be made by; besides, each label and fact."""
@@ -196,7 +196,7 @@ def _day(entry: Entry) -> str:
 def _resolved(entries: list[Entry]) -> list[Entry]:
     """Runs that failed early join the only configuration that they can be of.
 
-    As `cnnbench.comparison.matching.groups` does with records.
+    As `cnnbench.compare.matching.groups` does with records.
     """
     if all(entry.resolved for entry in entries):
         return entries

@@ -1,7 +1,7 @@
 """Where a series takes a step: at which point, how large, and what else changed there.
 
 The points' medians are cut by penalised least absolute deviations, the method by which a
-run's own steps are judged (`cnnbench.changepoints`), with segments of at least two points.
+run's own steps are judged (`cnnbench.stats.changepoints`), with segments of at least two points.
 A point is one value however many processes it has, because runs of one session have more in
 common than runs of two. Of relative metrics the logarithms are cut, so that changes are
 shares. Levels that differ by less than the threshold are joined again, the nearest first.
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cnnbench.changepoints import change_points, noise
-from cnnbench.comparison.facts import Role, fact
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point, Series
-from cnnbench.statistics import median
+from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.stats.changepoints import change_points, noise
+from cnnbench.stats.descriptive import median
 
 MIN_POINTS = 2
 """Of a level. A single outlier never makes one."""

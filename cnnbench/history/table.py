@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.comparison.reasons import count
+from cnnbench.compare.explain import count
 from cnnbench.history import words
 from cnnbench.history.metrics import Metric
 from cnnbench.history.steps import Trend
-from cnnbench.inert import plain
+from cnnbench.text.escape import plain
 
 _LEFT = 2
 """Columns aligned to the left: time and point."""

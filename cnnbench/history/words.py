@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.comparison.reasons import count
+from cnnbench.compare.explain import count
 from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import MIN_SERIES, Step, Trend

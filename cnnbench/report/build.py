@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from cnnbench import __version__
-from cnnbench.comparison.reasons import count
-from cnnbench.comparison.render import words as said
+from cnnbench.compare.explain import count
 from cnnbench.report.counted import counted
 from cnnbench.report.document import Report, figure
 from cnnbench.report.material import Material, time_text
+from cnnbench.report.renderers import wording as said
 from cnnbench.report.sections import SECTIONS
 from cnnbench.report.sections.conditions import disturbed
 from cnnbench.report.sections.environment import text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cnnbench.inert import markdown
 from cnnbench.report.document import Block, Charts, Report, Section, Table
+from cnnbench.text.escape import markdown
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 

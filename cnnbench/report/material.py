@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.allreduce.record import AllReduceRecord
-from cnnbench.comparison import Comparison, Policy, Skipped, compare_records
-from cnnbench.record import RunRecord
+from cnnbench.compare import Comparison, Policy, Skipped, compare_records
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.run import RunRecord
+from cnnbench.records.timestamps import started
 from cnnbench.report.samples import Configured, configurations
 from cnnbench.report.sources import Sources
-from cnnbench.started import started
 
 
 @dataclass(frozen=True, kw_only=True)

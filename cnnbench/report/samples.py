@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import comb, isfinite
 
-from cnnbench.comparison.comparability import Group
-from cnnbench.comparison.configuration import Configuration, labels
-from cnnbench.comparison.matching import groups
-from cnnbench.comparison.metrics import accuracy, memory, startup, throughput
-from cnnbench.record import RunRecord
-from cnnbench.sorting import natural_key
-from cnnbench.statistics import median
+from cnnbench.compare.comparability import Group
+from cnnbench.compare.configuration import Configuration, labels
+from cnnbench.compare.matching import groups
+from cnnbench.metrics.registry import accuracy, memory, startup, throughput
+from cnnbench.records.run import RunRecord
+from cnnbench.stats.descriptive import median
+from cnnbench.text.sort import natural_key
 
 CONFIDENCE = 0.95
 """Of the intervals, at least."""

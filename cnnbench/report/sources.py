@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cnnbench.allreduce.record import AllReduceRecord
-from cnnbench.comparison.loading import Skipped, load_records
-from cnnbench.record import RunRecord
-from cnnbench.started import started
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.load import Skipped, load_records
+from cnnbench.records.run import RunRecord
+from cnnbench.records.timestamps import started
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cnnbench import result_csv
-from cnnbench.allreduce.results import row as allreduce_row
-from cnnbench.comparison.metrics import throughput
-from cnnbench.inert import spreadsheet
+from cnnbench.metrics.registry import throughput
+from cnnbench.records import run_csv
+from cnnbench.records.allreduce_files import row as allreduce_row
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured, Sample
 from cnnbench.report.sections.scaling import curves
 from cnnbench.report.sections.throughput import median_step
-from cnnbench.steady_state import of_record
+from cnnbench.stats.steady_state import of_record
+from cnnbench.text.escape import spreadsheet
 
 _FLAGS = (
     "model",
@@ -56,7 +56,7 @@ def runs(material: Material) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **result_csv.row(record),
+                **run_csv.row(record),
                 "throughput_images_per_sec": throughput(record),
                 "median_step_seconds": median_step(record),
                 "steady_state": steady.series.shape.value,

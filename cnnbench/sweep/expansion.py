@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.child.commands import flag_kinds
+from cnnbench.processes.commands import flag_kinds
 from cnnbench.sweep.document import Node
 from cnnbench.sweep.schema import Entry, FlagNodes
 

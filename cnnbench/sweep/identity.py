@@ -33,7 +33,7 @@ _FACTS = (
 )
 _VARIABLE_PREFIX = "env_"
 
-OTHER_COMMANDS = ("ab", "child", "comparison", "cost_model", "history", "report", "sweep")
+OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes", "report", "sweep")
 """Packages and modules of cnnbench that no measuring process imports."""
 
 
@@ -41,7 +41,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Of the facts about a machine and its software those that make another run.
 
     Args:
-      facts: see `cnnbench.environment.collect`.
+      facts: see `cnnbench.machine.facts.collect`.
     """
     return {
         **{name: facts[name] for name in _FACTS if name in facts},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from cnnbench.comparison.metrics import startup, throughput
-from cnnbench.record import RunRecord
+from cnnbench.metrics.registry import startup, throughput
+from cnnbench.records.run import RunRecord
 
 Metric = Callable[[RunRecord], float | None]
 
@@ -58,6 +58,6 @@ METRICS: Mapping[str, Metric] = {
 
 throughput is images/sec at the median step, or of the evaluations of an evaluating run, and
 startup_seconds the way to the end of the first step, both as ``cnnbench compare`` takes them.
-The names of `cnnbench.record.Summary` mean what they mean there. step_seconds is the median
+The names of `cnnbench.records.run.Summary` mean what they mean there. step_seconds is the median
 step, final_loss that of the last timed step, top_1 and top_5 are of the last evaluation.
 """

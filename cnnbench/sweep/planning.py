@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cnnbench.child.commands import Resolved, flag_kinds, resolve
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.processes.commands import Resolved, flag_kinds, resolve
 from cnnbench.sweep import identity
 from cnnbench.sweep.expansion import Configuration, expand
 from cnnbench.sweep.schema import Bound, Search, Suite, unknown_key

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.child import records
-from cnnbench.child.outcome import Attempt, Outcome, judge
-from cnnbench.child.process import GRACE_SECONDS, execute
-from cnnbench.child.reporter import Durations, Reporter
+from cnnbench.processes import child_records
+from cnnbench.processes.child import GRACE_SECONDS, execute
+from cnnbench.processes.outcome import Attempt, Outcome, judge
+from cnnbench.processes.reporter import Durations, Reporter
 from cnnbench.sweep.batch_search import Found, largest_batch
 from cnnbench.sweep.order import Item, ordered
 from cnnbench.sweep.planning import Case, Plan
@@ -198,7 +198,7 @@ class Sweep:
         if item.repeat == 0:
             return case.key in self._batches
         for path in reversed(self._store.find(self._run_of(item))):
-            record = records.read(path)
+            record = child_records.read(path)
             if record is not None and record.status == "ok":
                 self._results.append(Result(case, item.repeat, "ok", path))
                 return True
@@ -224,7 +224,7 @@ class Sweep:
         self._commit(outcome, item, target, started)
         if outcome.status != "ok":
             return _problem(outcome)
-        return records.headline(records.parse(outcome.document))
+        return child_records.headline(child_records.parse(outcome.document))
 
     def _search(self, item: Item, started: datetime) -> str:
         """Finds the case's batch size, or fails the case."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.files import sync_folder, write_whole
+from cnnbench.records.files import sync_folder, write_whole
 
 JOURNAL = "sweep.jsonl"
 _PRIVATE = ".sweep"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.allreduce.record import AllReduceRecord
-from cnnbench.child.records import bus_bandwidth, figure, read
 from cnnbench.errors import ExitCode
-from cnnbench.record import RunRecord
-from cnnbench.sorting import natural_key
-from cnnbench.statistics import median
+from cnnbench.processes.child_records import bus_bandwidth, figure, read
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.run import RunRecord
+from cnnbench.stats.descriptive import median
 from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.planning import Case
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
+from cnnbench.text.sort import natural_key
 
 _RIGHT = ("batch", "images/sec", "bus GB/s", "spread")
 

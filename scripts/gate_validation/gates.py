@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.ab.looks import Look, looks
-from cnnbench.comparison import Verdict
+from cnnbench.ab.sequential import Look, looks
+from cnnbench.compare import Verdict
 from gate_validation.pool import BASES, SLOWED, Process
 from gate_validation.rules import POLICY, judge_pairs
 

@@ -13,8 +13,8 @@ from peers.machine import others_cpu_seconds
 
 from cnnbench.ab.child import run_once
 from cnnbench.ab.side import Side
-from cnnbench.comparison import METRICS
-from cnnbench.statistics import median
+from cnnbench.compare import METRICS
+from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 from gate_validation.pool import SLOWED, Pool, PoolError, Process, order
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnnbench.ab.looks import Look, looks
-from cnnbench.comparison import Policy, Verdict, judge
+from cnnbench.ab.sequential import Look, looks
+from cnnbench.compare import Policy, Verdict, judge
 from gate_validation.noise import Generator, Series
 
 POLICY = Policy()

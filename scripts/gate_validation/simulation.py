@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnnbench.comparison import Verdict, judge
+from cnnbench.compare import Verdict, judge
 from gate_validation.noise import NOISES, QUIET
 from gate_validation.rules import LIMIT, POLICY, RULES, Rule
 

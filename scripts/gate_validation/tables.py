@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.comparison import Verdict, aa_spread
-from cnnbench.comparison.statistics import paired_shift, standard_deviation
-from cnnbench.statistics import median
+from cnnbench.compare import Verdict, aa_spread
+from cnnbench.stats.descriptive import median
+from cnnbench.stats.rank_tests import paired_shift, standard_deviation
 from gate_validation.gates import Gates, Round
 from gate_validation.pool import BASES, SLOWED
 from gate_validation.rules import LIMIT, POLICY

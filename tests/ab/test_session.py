@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from cnnbench.ab.looks import looks
 from cnnbench.ab.results import Results
+from cnnbench.ab.sequential import looks
 from cnnbench.ab.session import Experiment, Session
-from cnnbench.child.reporter import Reporter
-from cnnbench.comparison import Verdict, compare_records, load_records
+from cnnbench.compare import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.record import RunRecord
+from cnnbench.processes.reporter import Reporter
+from cnnbench.records.run import RunRecord
 
 PATIENCE = 30.0
 

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.allreduce import table
-from cnnbench.allreduce.record import AllReduceRecord
 from cnnbench.allreduce.session import AllReduceBench
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.params.allreduce import AllReduceParams, params_of
-from cnnbench.progress import Messages
-from cnnbench.terminal import LineWriter
+from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.text.progress import Messages
+from cnnbench.text.terminal import LineWriter
 from cnnbench.variable_mgr.all_reduce import registry
 
 QUICK = {

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 from cnnbench.allreduce.plan import make_plan
-from cnnbench.params import parse_flags
-from cnnbench.params.allreduce import ALLREDUCE_FLAGS, params_of
-from cnnbench.params.predict import PREDICT_FLAGS
+from cnnbench.flags import parse_flags
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
+from cnnbench.flags.groups.predict import PREDICT_FLAGS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "all_reduce_benchmark.md").read_text("utf-8")
 COMMANDS = re.findall(r"^cnnbench allreduce (.*)$", TEXT.replace("\\\n", " "), re.MULTILINE)

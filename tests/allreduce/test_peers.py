@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cnnbench.allreduce import peers
 from cnnbench.allreduce.peers import NAMES, Peer
-from cnnbench.placement import device_string
+from cnnbench.runtime.devices import device_string
 
 SHAPES = ((), (3,), (2, 5), (1, 1))
 

@@ -3,8 +3,8 @@
 import dataclasses
 
 from cnnbench.allreduce import table
-from cnnbench.allreduce.record import AllReduceRecord, Copying, Point
-from cnnbench.allreduce.ways import Packing
+from cnnbench.allreduce.cases import Packing
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
 COMMON = {

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from cnnbench import cli
-from cnnbench.record import RunRecord
+from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.timeout(180)
 

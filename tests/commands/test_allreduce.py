@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cnnbench import cli
-from cnnbench.params.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 
 SECONDS = 240
 BASE = (sys.executable, "-m", "cnnbench", "allreduce", "--device=cpu")

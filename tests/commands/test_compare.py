@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_is_one_line(save, base, tmp_path, capsys, monkeypa
     def full(target, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cnnbench.files.write_whole", full)
+    monkeypatch.setattr("cnnbench.records.files.write_whole", full)
     assert compare(base, save(tmp_path / "new"), f"--output={tmp_path}/report") == 4
     assert capsys.readouterr().err == (
         f"cnnbench: error: {tmp_path}/report: cannot be written: No space left on device\n"

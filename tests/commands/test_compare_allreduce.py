@@ -69,7 +69,7 @@ def test_neither_loads_tensorflow(reductions, lenet_runs, tmp_path, alone):
     "metric", [name for name, one in METRICS.items() if "run" not in one.kinds]
 )
 def test_history_of_what_reductions_have(reductions, tmp_path, capsys, metric):
-    from cnnbench.allreduce.record import Copying
+    from cnnbench.records.allreduce import Copying
 
     copies = (Copying(bytes=8_000_000, devices=4, seconds=(0.002,)),)
     folder = save(tmp_path, [reductions(6.0, copies=copies) for _ in range(3)])

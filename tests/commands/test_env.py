@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from cnnbench import environment
 from cnnbench.cli import main
 from cnnbench.commands import env
-from cnnbench.conditions import watch
-from cnnbench.conditions.sample import Sample
+from cnnbench.machine import facts as environment
+from cnnbench.machine import watch
+from cnnbench.machine.sampling import Sample
 
 SECTIONS = {
     "Machine": {"logical_cpus": 2, "usable_cpus": 2, "memory_bytes": 3 << 30, "cpu_smt": False},

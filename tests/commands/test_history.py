@@ -135,7 +135,7 @@ def test_an_empty_directory_is_wrong_use(tmp_path, capsys):
 
 def test_the_flag_offers_every_metric():
     from cnnbench.commands.history import HELP, HistoryFlags
-    from cnnbench.params.declaration import specs_of
+    from cnnbench.flags.declare import specs_of
 
     (spec,) = [one for one in specs_of(HistoryFlags) if one.name == "metric"]
     assert set(spec.choices) == set(METRICS)

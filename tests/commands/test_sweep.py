@@ -13,9 +13,9 @@ import pytest
 
 from cnnbench.cli import main
 from cnnbench.commands.sweep import HELP, SweepFlags
-from cnnbench.comparison import load_records
-from cnnbench.params import parse_args
-from cnnbench.params.declaration import specs_of
+from cnnbench.compare import load_records
+from cnnbench.flags import parse_args
+from cnnbench.flags.declare import specs_of
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "greedy_plugin.py"
 

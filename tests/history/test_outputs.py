@@ -10,7 +10,7 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from cnnbench import __version__
-from cnnbench.comparison import Skipped
+from cnnbench.compare import Skipped
 from cnnbench.history import METRICS, picture, table, trend
 from cnnbench.history.document import csv_text, json_text
 from cnnbench.report import render

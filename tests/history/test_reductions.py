@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from cnnbench.allreduce.record import Copying
 from cnnbench.history import METRICS, Entry, Selection, all_series, contents, trend
 from cnnbench.history.index import NAME
+from cnnbench.records.allreduce import Copying
 
 BANDWIDTH = METRICS["bus_bandwidth"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.allreduce.record import AllReduceRecord, Copying, Devices, Point
-from cnnbench.allreduce.ways import Packing
-from cnnbench.record import (
+from cnnbench.allreduce.cases import Packing
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
+from cnnbench.records.run import (
     ConditionNote,
     Conditions,
     Evaluation,

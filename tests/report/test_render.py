@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench import __version__
-from cnnbench.comparison import Skipped
+from cnnbench.compare import Skipped
 from cnnbench.report import Sources, build, gather, render
 from cnnbench.report.tables import TABLES, frame
 from cnnbench.report.tables import csv as csv_text

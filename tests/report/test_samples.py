@@ -5,9 +5,9 @@ import random
 import pytest
 from scipy import stats
 
-from cnnbench.comparison import compare_records
+from cnnbench.compare import compare_records
 from cnnbench.report.samples import Sample, configurations, median_interval
-from cnnbench.statistics import median
+from cnnbench.stats.descriptive import median
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cnnbench.allreduce.record import AllReduceRecord
-from cnnbench.comparison import compare_records
+from cnnbench.compare import compare_records
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.report import Sources, build, gather
 from cnnbench.report.document import Charts, Table, Text, figure
 from cnnbench.report.samples import configurations

@@ -6,8 +6,8 @@ import json
 
 from peers.children import bare_loop
 
-from cnnbench.benchmark_cnn import BenchmarkCNN
-from cnnbench.train_step import TrainStep
+from cnnbench.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.step.train_step import TrainStep
 
 STEPS, WARMUP = 6, 2
 

@@ -143,8 +143,8 @@ def test_no_expression_is_written_into_a_script():
 def test_flags_in_the_documents_exist():
     from cnnbench.commands.ab import AbFlags
     from cnnbench.commands.judging import JudgingFlags
-    from cnnbench.params import FLAGS
-    from cnnbench.params.declaration import specs_of
+    from cnnbench.flags import FLAGS
+    from cnnbench.flags.declare import specs_of
 
     known = {spec.name for group in (AbFlags, JudgingFlags) for spec in specs_of(group)}
     known |= {spec.name for spec in FLAGS}

@@ -19,7 +19,7 @@ def typecheck():
 
 
 def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_path):
-    for folder in ("cnnbench/params", "configs", "models", "variable_mgr"):
+    for folder in ("cnnbench/flags", "configs", "models", "variable_mgr"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "__init__.py").touch()
     (tmp_path / "cnnbench" / "old.py").touch()

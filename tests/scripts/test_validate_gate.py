@@ -15,8 +15,8 @@ from gate_validation.noise import NOISES
 from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 
-from cnnbench.ab.looks import Look, looks
-from cnnbench.comparison import Verdict
+from cnnbench.ab.sequential import Look, looks
+from cnnbench.compare import Verdict
 
 SEQUENTIAL, EIGHT = RULES[0], RULES[1]
 PLAN = {"flags": ["--model=x"], "seed": 1}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.record import Batch, RunRecord
+from cnnbench.records.run import Batch, RunRecord
 from cnnbench.sweep.document import load
 from cnnbench.sweep.planning import Plan, make_plan
 from cnnbench.sweep.schema import Suite, check

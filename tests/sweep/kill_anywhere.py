@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-from cnnbench.child.reporter import Reporter
-from cnnbench.comparison import load_records
+from cnnbench.compare import load_records
+from cnnbench.processes.reporter import Reporter
 from cnnbench.sweep import document, planning, schema
 from cnnbench.sweep.runner import Sweep
 from cnnbench.sweep.store import Store

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.child.reporter import Reporter
-from cnnbench.comparison import load_records
+from cnnbench.compare import load_records
+from cnnbench.processes.reporter import Reporter
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
 from cnnbench.sweep.runner import Sweep

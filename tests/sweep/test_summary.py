@@ -8,10 +8,10 @@ import uuid
 
 import pytest
 
-from cnnbench.allreduce.record import AllReduceRecord, Point
-from cnnbench.allreduce.ways import Packing
-from cnnbench.child.records import figure, headline, parse
-from cnnbench.record import Batch, Evaluation
+from cnnbench.allreduce.cases import Packing
+from cnnbench.processes.child_records import figure, headline, parse
+from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.run import Batch, Evaluation
 from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.summary import exit_code, summarise, table
@@ -110,7 +110,7 @@ def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
 
 
 def test_every_metric_reads_a_full_record(make_record):
-    from cnnbench.record import Measured, ModelInfo, StartupSeconds
+    from cnnbench.records.run import Measured, ModelInfo, StartupSeconds
 
     record = make_record(
         model=ModelInfo(

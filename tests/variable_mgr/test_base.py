@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.optimizers import Adam, GradientDescent, Momentum
+from cnnbench.step.optimizers import Adam, GradientDescent, Momentum
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import tower_context

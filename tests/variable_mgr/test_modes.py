@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.optimizers import Adam, GradientDescent, Momentum, RMSProp
+from cnnbench.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
 from cnnbench.variable_mgr import names
 
 TOWERS = (1, 2, 3, 4, 8)

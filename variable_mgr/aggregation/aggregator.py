@@ -11,8 +11,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.aggregation.sparse import reduce_sparse
-from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer

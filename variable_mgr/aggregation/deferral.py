@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.aggregation.shapes import static_dtypes, static_shapes
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import static_dtypes, static_shapes
 
 _T = TypeVar("_T")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.aggregation.flat import FlatLayout
+from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
+from cnnbench.variable_mgr.aggregation.shapes import common_dtype, static_dtypes, static_shapes
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import common_dtype, static_dtypes, static_shapes
 from cnnbench.variable_mgr.gradients import cast
 
 

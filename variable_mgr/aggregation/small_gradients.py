@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.aggregation.flat import FlatLayout
+from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
+from cnnbench.variable_mgr.aggregation.shapes import static_dtypes, static_shapes
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
-from cnnbench.variable_mgr.aggregation.static import static_dtypes, static_shapes
 
 
 @dataclass(frozen=True)

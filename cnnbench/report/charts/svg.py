@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.inert import markup
+from cnnbench.text.escape import markup
 
 
 class Svg(str):

@@ -6,11 +6,11 @@ import base64
 import hashlib
 from collections.abc import Iterable
 
-from cnnbench.inert import markup
 from cnnbench.report.charts import Lines, draw
 from cnnbench.report.document import Block, Cell, Charts, Column, Report, Section, Table, Text
 from cnnbench.report.html.script import SCRIPT
 from cnnbench.report.html.style import PAGE
+from cnnbench.text.escape import markup
 
 _SHORT = 24
 """Signs of a marked text that stays on one line."""

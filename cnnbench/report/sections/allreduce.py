@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.allreduce.record import AllReduceRecord, Point
+from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.report.charts import HIGHER, Axis, Chart, Lines, Series
 from cnnbench.report.charts.scale import bytes_text
 from cnnbench.report.document import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cnnbench.comparison import Comparison, Entry, Result, Verdict
-from cnnbench.comparison.metrics import Metric
-from cnnbench.comparison.render import words as said
+from cnnbench.compare import Comparison, Entry, Result, Verdict
+from cnnbench.metrics.registry import Metric
 from cnnbench.report.charts import HIGHER, LOWER, Axis, Dots, Row
 from cnnbench.report.document import (
     Block,
@@ -18,6 +17,7 @@ from cnnbench.report.document import (
     words,
 )
 from cnnbench.report.material import Material
+from cnnbench.report.renderers import wording as said
 
 _TONES = {
     Verdict.FASTER: "good",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from cnnbench.comparison.metrics import throughput
+from cnnbench.metrics.registry import throughput
 from cnnbench.report.document import Cell, Column, Section, Table, Text, number, words
 from cnnbench.report.material import Material, time_text
 

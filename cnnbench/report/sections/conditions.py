@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cnnbench.conditions.ids import CONDITIONS
-from cnnbench.record import ConditionNote, RunRecord
+from cnnbench.machine.check_ids import CONDITIONS
+from cnnbench.records.run import ConditionNote, RunRecord
 from cnnbench.report.document import (
     Block,
     Cell,

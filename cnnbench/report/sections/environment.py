@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cnnbench.comparison.facts import Role, fact
+from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.report.document import Block, Cell, Column, Section, Table, Text, table, words
 from cnnbench.report.material import Material, time_text
-from cnnbench.sorting import natural_key
+from cnnbench.text.sort import natural_key
 
 _UNKNOWN = "unknown"
 

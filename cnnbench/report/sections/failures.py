@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cnnbench.allreduce.record import AllReduceRecord
-from cnnbench.comparison.loading import Skipped
-from cnnbench.record import ErrorInfo, RunRecord
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.load import Skipped
+from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.report.document import Block, Cell, Column, Section, Table, Text, words
 from cnnbench.report.material import Material, time_text
 

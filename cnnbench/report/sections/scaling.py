@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.comparison.configuration import labels
-from cnnbench.params.declaration import specs_of
-from cnnbench.params.variable_update import VariableUpdateParams
+from cnnbench.compare.configuration import labels
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.report.charts import HIGHER, Axis, Lines, Series
 from cnnbench.report.document import (
     Block,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cnnbench.record import RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.report.charts import LOWER, Axis, Box, Boxes, Lines, Series
 from cnnbench.report.document import (
     Block,
@@ -20,7 +20,7 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.material import Material, time_text
 from cnnbench.report.samples import Configured
-from cnnbench.statistics import median
+from cnnbench.stats.descriptive import median
 
 _SHOWN = 8
 """Processes in a chart; more hide each other."""

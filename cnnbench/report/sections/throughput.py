@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.record import RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.report.charts import HIGHER, Axis
 from cnnbench.report.document import (
     Block,
@@ -20,7 +20,7 @@ from cnnbench.report.document import (
 from cnnbench.report.material import Material
 from cnnbench.report.samples import CONFIDENCE, Configured, Sample
 from cnnbench.report.sections.family_charts import family_charts
-from cnnbench.statistics import median
+from cnnbench.stats.descriptive import median
 
 _COLUMNS = (
     Column("configuration"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from cnnbench.record import RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.report.charts import LOWER, Axis
 from cnnbench.report.document import (
     Block,
@@ -21,7 +21,7 @@ from cnnbench.report.document import (
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured
 from cnnbench.report.sections.family_charts import family_charts
-from cnnbench.steady_state import RecordSteadyState, Shape, of_record
+from cnnbench.stats.steady_state import RecordSteadyState, Shape, of_record
 
 _COLUMNS = (
     Column("configuration"),

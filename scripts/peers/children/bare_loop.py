@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnnbench.benchmark_cnn import BenchmarkCNN
 from cnnbench.commands import run
+from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 
 WARMUP = 50
 

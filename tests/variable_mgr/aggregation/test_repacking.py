@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.aggregation.pipeline import run_through
 from cnnbench.variable_mgr.aggregation.repacking import Repacking
-from cnnbench.variable_mgr.aggregation.stages import run_through
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.placement import device_string
+from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce.groups import (
     check_partition,
     cpus_of,

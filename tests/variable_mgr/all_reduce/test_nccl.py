@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.placement import device_string
+from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create, single
 from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer

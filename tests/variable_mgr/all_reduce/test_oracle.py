@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.aggregation.stages import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.placement import device_string
+from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, names, parse_all_reduce_spec, registry
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer

@@ -1,0 +1,64 @@
+"""After how many pairs a verdict may be given, and at which level.
+
+A group-sequential test: at every look the whole policy is applied with a level of its own,
+and the levels add up to alpha. By the union bound the chance that any look tells a change
+where there is none is then at most alpha, whatever the dependence between looks, and the
+intervals of all looks together cover the truth with 1 - alpha (repeated confidence
+intervals, Jennison and Turnbull, JRSS B 51, 1989). What is spent by when is a power of the
+share of pairs (Kim and DeMets, Biometrika 74, 1987): little early, most at the end, which
+costs hardly any power against one test after all pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnnbench.stats.rank_tests import smallest_p
+
+FIRST = 8
+"""Pairs before the first look: with eight the level of 0.01 can be reached (p = 0.0078)."""
+
+STEP = 4
+"""Pairs between looks."""
+
+_POWER = 2
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the data.
+
+    Attributes:
+      pairs: how many have been measured by then.
+      alpha: two-sided level that the look may use.
+    """
+
+    pairs: int
+    alpha: float
+
+
+def looks(pairs: int, alpha: float, sequential: bool = True) -> tuple[Look, ...]:
+    """The looks of an experiment, the last one after all pairs.
+
+    Args:
+      pairs: at most.
+      alpha: level of all looks together.
+      sequential: more than one look.
+
+    Returns:
+      Looks whose levels add up to alpha. A look at which not even pairs that all agree
+      could reach its level, or that would leave the last one such a level, is left out, and
+      its share goes to the next one.
+    """
+    if not sequential:
+        return (Look(pairs, alpha),)
+    found: list[Look] = []
+    spent = 0.0
+    last = smallest_p(pairs, pairs, paired=True)
+    for number in range(FIRST, pairs, STEP):
+        level = alpha * (number / pairs) ** _POWER - spent
+        within_reach = level >= smallest_p(number, number, paired=True)
+        if within_reach and alpha - spent - level >= last:
+            found.append(Look(number, level))
+            spent += level
+    return (*found, Look(pairs, alpha - spent))

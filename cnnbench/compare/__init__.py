@@ -1,0 +1,46 @@
+"""Comparing runs: the policy that `cnnbench compare`, `ab` and the reports share.
+
+Imports no TensorFlow. What others need of it:
+
+* `judge(base, new, policy, paired=False, noise=None) -> Judgement` on plain numbers, one per
+  process; `judge_all(cases, policy)` for a suite; `aa_spread(values, policy)` for the noise;
+* `load_records(paths) -> Loaded(records, skipped)` from files, folders and patterns;
+* `compare_records(base, new, policy) -> Comparison` with a verdict per configuration and
+  metric, and an exit code;
+* `render(comparison, format) -> str`: table, markdown, json, junit or github.
+"""
+
+from __future__ import annotations
+
+from cnnbench.compare.compare import compare_records
+from cnnbench.compare.estimate import Case, aa_spread
+from cnnbench.compare.explain import processes_needed
+from cnnbench.compare.judge import Judgement, judge, judge_all
+from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.registry import METRICS, Metric
+from cnnbench.metrics.verdict import Verdict
+from cnnbench.records.load import Loaded, Skipped, load_records
+from cnnbench.report.renderers import FORMATS, render
+
+__all__ = [
+    "FORMATS",
+    "METRICS",
+    "Case",
+    "Comparison",
+    "Entry",
+    "Judgement",
+    "Loaded",
+    "Metric",
+    "Policy",
+    "Result",
+    "Skipped",
+    "Verdict",
+    "aa_spread",
+    "compare_records",
+    "judge",
+    "judge_all",
+    "load_records",
+    "processes_needed",
+    "render",
+]

@@ -1,0 +1,129 @@
+"""How two sets of runs differ in what is not measured, and whether that forbids a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.kinds import KINDS
+from cnnbench.compare.measurement import Measurement, fact_text
+from cnnbench.compare.rules import PLACES
+from cnnbench.metrics.comparable_facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
+
+M = TypeVar("M", bound=Measurement)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that is not one and the same in all runs of both sides.
+
+    Attributes:
+      fact: its name.
+      base, new: its values in the runs of each side, as text; "unknown" or "none" where a
+        run lacks it.
+      blocks: whether it forbids a verdict.
+      reason: why a difference of this fact does, or does not.
+    """
+
+    fact: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+    blocks: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return unlike_text(self.fact, self.base, self.new)
+
+
+@dataclass(frozen=True, eq=False)
+class Group(Generic[M]):
+    """The measurements of one configuration on one side, one per process."""
+
+    configuration: Configuration
+    records: tuple[M, ...]
+
+    def facts(self) -> dict[str, frozenset[str]]:
+        """The values of every fact over the runs; one that a run lacks is added by name."""
+        seen: dict[str, list[str]] = {}
+        for record in self.records:
+            for name, value in _facts(record):
+                seen.setdefault(name, []).append(value)
+        found = {
+            name: frozenset(values)
+            | (frozenset() if len(values) == len(self.records) else {fact(name).absent.value})
+            for name, values in seen.items()
+        }
+        flags = {
+            name: frozenset([fact_text(value)])
+            for name, value in self.configuration.flags.items()
+            if name not in PLACES
+        }
+        return {**flags, **found}
+
+
+def differences(
+    base: Group[M], new: Group[M], patterns: tuple[str, ...] = ()
+) -> tuple[Difference, ...]:
+    """The facts that differ, those that forbid a verdict first.
+
+    Args:
+      base, new: runs of one configuration, or of two that one wants to compare.
+      patterns: of the facts that may differ, see `cnnbench.metrics.comparable_facts.expand`.
+    """
+    sides = (base.facts(), new.facts())
+    flags = {*base.configuration.flags, *new.configuration.flags}
+    unlike_flags = set(base.configuration.differing(new.configuration))
+    found = []
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        if name in unlike_flags:
+            rule = FLAG
+        elif name in PLACES:
+            rule = FLAG_PLACE
+        elif name in flags:
+            continue
+        else:
+            rule = fact(name)
+        absent = frozenset([rule.absent.value])
+        values = [side.get(name, absent) for side in sides]
+        one = _difference(name, rule, values, allowed(name, patterns))
+        if one is not None:
+            found.append(one)
+    given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
+    # What somebody asked for before what followed from it.
+    return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
+
+
+def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
+    """A fact with its values on both sides."""
+    if base == new:
+        return f"{name} is {' or '.join(base)} within each side"
+    return f"{name} is {' or '.join(base)} in BASE and {' or '.join(new)} in NEW"
+
+
+def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
+    """Names of all facts of these measurements, flags included."""
+    return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
+
+
+def _difference(
+    name: str, rule: Fact, values: Sequence[frozenset[str]], may_differ: bool
+) -> Difference | None:
+    both = values[0] | values[1]
+    if rule.role is Role.IGNORED or len(both) < 2:
+        return None
+    certain = len(both - {Absent.UNKNOWN.value}) > 1
+    if not certain and rule.role is not Role.BLOCKS:
+        return None
+    base, new = (tuple(sorted(side)) for side in values)
+    blocks = rule.role is Role.BLOCKS and certain and not may_differ
+    return Difference(name, base, new, blocks, rule.reason)
+
+
+def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
+    """Facts that are no flags, and the places that flags name."""
+    yield from KINDS[record.kind].facts(record)
+    for name in PLACES:
+        if record.config.get(name):
+            yield name, str(record.config[name])

@@ -1,0 +1,338 @@
+"""Two sets of run records in, a verdict per configuration and metric out."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.compare.comparability import Difference, Group, differences
+from cnnbench.compare.configuration import Configuration, labels
+from cnnbench.compare.estimate import Case
+from cnnbench.compare.explain import count
+from cnnbench.compare.judge import Judgement, judge_all
+from cnnbench.compare.kinds import KINDS
+from cnnbench.compare.matching import groups, match
+from cnnbench.compare.measurement import RUN, Measurement
+from cnnbench.compare.noise import Noise
+from cnnbench.compare.pairing import in_pairs
+from cnnbench.compare.reductions import measurements
+from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.comparable_facts import expand
+from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.registry import METRICS, Metric
+from cnnbench.metrics.verdict import Verdict
+from cnnbench.records.load import Skipped
+from cnnbench.records.run import RunRecord
+from cnnbench.stats.descriptive import median
+from cnnbench.text.sort import natural_key
+
+if TYPE_CHECKING:
+    from cnnbench.records.allreduce import AllReduceRecord
+
+_DEFAULT = Policy()
+
+_FACTS_TOLD = 3
+"""Facts that a reason names; all of them are in `Entry.differences`."""
+
+
+def compare_records(
+    base: Iterable[RunRecord | AllReduceRecord],
+    new: Iterable[RunRecord | AllReduceRecord],
+    policy: Policy = _DEFAULT,
+    *,
+    metrics: Sequence[str] = tuple(METRICS),
+    allow_different: Sequence[str] = (),
+    aa: Iterable[RunRecord | AllReduceRecord] | None = None,
+    paired: bool = False,
+    base_label: str = "BASE",
+    new_label: str = "NEW",
+    skipped: Sequence[Skipped] = (),
+) -> Comparison:
+    """Compares runs and all-reduces, configuration by configuration.
+
+    Args:
+      base, new: records of both sides, one per process. Every row of an all-reduce
+        measurement is a configuration of its own.
+      policy: the constants.
+      metrics: names in `METRICS`, which mean a metric of each kind of measurement
+        (`cnnbench.compare.kinds`); the first that a kind has is what its comparison is
+        about.
+      allow_different: facts, groups of facts and patterns that may differ, see
+        `cnnbench.metrics.comparable_facts`.
+      aa: runs of an A/A measurement, from which the spread of each configuration is taken.
+      paired: runs are compared pair by pair: the pairs of `cnnbench ab` where the records
+        say them, else the i-th runs of both sides in order of their start.
+      base_label, new_label: where the records came from, for the reader.
+      skipped: files that gave no record.
+
+    Raises:
+      KeyError: an unknown metric.
+    """
+    names = tuple(METRICS[name].name for name in metrics)
+    patterns = expand(tuple(allow_different))
+    processes = (tuple(base), tuple(new))
+    found = groups(*measurements(*processes, aa or (), patterns=patterns))
+    left_out = _left_out(found[:2], names)
+    base_groups, new_groups, aa_groups = ([one for one in s if _judged(one, names)] for s in found)
+    noise = Noise(base_groups, aa_groups, policy, patterns)
+    drafts = [
+        _draft(one, other, patterns, noise, paired, names)
+        for one, other in match(base_groups, new_groups, patterns)
+    ]
+    judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
+    titles = labels(draft.configuration for draft in drafts)
+    entries = [
+        draft.entry(titles[draft.configuration.key], [next(judgements) for _ in draft.cases])
+        for draft in drafts
+    ]
+    return Comparison(
+        entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
+        policy=policy,
+        metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, names),
+        paired=paired,
+        notes=(
+            *left_out,
+            *_cut_notes(processes),
+            *noise.notes,
+            *_alone_notes(drafts, entries),
+            *_loss_notes(entries),
+        ),
+        base_label=base_label,
+        new_label=new_label,
+        skipped=tuple(skipped),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """An entry before it is judged: with cases, or with results where there is no question.
+
+    Attributes:
+      results: final ones; those of the cases follow.
+      alone: runs that were left out because they have no partner.
+    """
+
+    base: Group[Measurement] | None
+    new: Group[Measurement] | None
+    differences: tuple[Difference, ...] = ()
+    cases: tuple[Case, ...] = ()
+    results: tuple[Result, ...] = ()
+    alone: int = 0
+
+    @property
+    def configuration(self) -> Configuration:
+        group = self.base if self.base is not None else self.new
+        assert group is not None
+        return group.configuration
+
+    def entry(self, name: str, judgements: Sequence[Judgement]) -> Entry:
+        judged = [
+            Result(
+                metric=case.metric,
+                base=tuple(case.base),
+                new=tuple(case.new),
+                judgement=judgement,
+            )
+            for case, judgement in zip(self.cases, judgements, strict=True)
+        ]
+        return Entry(
+            name=name,
+            configuration=self.configuration,
+            base=() if self.base is None else self.base.records,
+            new=() if self.new is None else self.new.records,
+            results=(*judged, *self.results),
+            differences=self.differences,
+        )
+
+
+def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
+    """What is judged of some kinds, in the order asked for."""
+    found = {
+        metric.name: metric
+        for name in names
+        for kind in KINDS.values()
+        if kind.name in kinds and (metric := kind.metrics.get(name)) is not None
+    }
+    return tuple(found.values())
+
+
+def _judged(group: Group[Measurement], names: Sequence[str]) -> bool:
+    return bool(_metrics({group.configuration.kind}, names))
+
+
+def _left_out(sides: Iterable[Sequence[Group[Measurement]]], names: Sequence[str]) -> list[str]:
+    """What has none of the metrics asked for, in a sentence each."""
+    kinds: dict[str, set[str]] = {}
+    for one in (group.configuration for side in sides for group in side):
+        kinds.setdefault(one.kind, set()).add(one.key)
+    told = []
+    for name, keys in kinds.items():
+        kind = KINDS[name]
+        if kind.decides and not _metrics({name}, names):
+            found = count(len(keys), "configuration", "configurations")
+            told.append(f"{found} of {kind.noun} left out: they have no {' or '.join(names)}")
+    return told
+
+
+def _draft(
+    base: Group[Measurement] | None,
+    new: Group[Measurement] | None,
+    patterns: tuple[str, ...],
+    noise: Noise[Measurement],
+    paired: bool,
+    names: Sequence[str],
+) -> _Draft:
+    """The entry of a configuration; one side may lack it, not both."""
+    kind = next(group.configuration.kind for group in (base, new) if group is not None)
+    metrics = _metrics({kind}, names)
+    if base is None or new is None:
+        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+        reason = f"{absent} has no run of this configuration, only {present} has"
+        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
+    unlike = differences(base, new, patterns)
+    outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None:
+        return _settled(base, new, metrics[0], *outcome, unlike)
+    measured = (base, new)
+    if paired:
+        base, new = in_pairs(base, new)
+    if not base.records:
+        reason = "no run in BASE has its partner in NEW"
+        return _settled(*measured, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
+    cases, partial = [], []
+    for metric in metrics:
+        values = tuple(_values(one, metric) for one in (base, new))
+        lacking = _lacking(values, (base, new), metric)
+        if not any(values):
+            continue
+        if lacking is None:
+            spread = noise.of(base, metric)
+            cases.append(
+                Case(base=values[0], new=values[1], metric=metric, paired=paired, noise=spread)
+            )
+        else:
+            judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
+            partial.append(
+                Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
+            )
+    return _Draft(
+        base=base,
+        new=new,
+        differences=unlike,
+        cases=tuple(cases),
+        results=tuple(partial),
+        alone=sum(len(group.records) for group in measured) - len(base.records) - len(new.records),
+    )
+
+
+def _values(group: Group[Measurement] | None, metric: Metric) -> tuple[float, ...]:
+    """One value per run, of those that measured the metric."""
+    found = (metric.value(record) for record in (() if group is None else group.records))
+    return tuple(value for value in found if value is not None)
+
+
+def _lacking(
+    values: Sequence[Sequence[float]], sides: Sequence[Group[Measurement]], metric: Metric
+) -> str | None:
+    """Which side has runs that did not measure the metric, or None."""
+    for name, found, group in zip(("BASE", "NEW"), values, sides, strict=True):
+        missing = len(group.records) - len(found)
+        if missing:
+            runs = count(len(group.records), "run", "runs")
+            return f"{missing} of {runs} in {name} did not measure {metric.name}"
+    return None
+
+
+def _outcome(
+    base: Group[Measurement],
+    new: Group[Measurement],
+    unlike: Sequence[Difference],
+    metric: Metric,
+) -> tuple[Verdict, str] | None:
+    """The verdict that needs no statistics, with its reason; None where there is a question."""
+    sides = (("BASE", base), ("NEW", new))
+    for side, group in sides:
+        reason = _failure(side, group, metric)
+        if reason is not None:
+            return Verdict.FAILED, reason
+    blocking = [one for one in unlike if one.blocks]
+    if blocking:
+        told = "; ".join(map(str, blocking[:_FACTS_TOLD]))
+        more = len(blocking) - _FACTS_TOLD
+        return Verdict.NOT_COMPARABLE, f"{told}; and {more} more" if more > 0 else told
+    for side, group in sides:
+        stopped = sum(record.status == "interrupted" for record in group.records)
+        if stopped:
+            runs = count(len(group.records), "run", "runs")
+            return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
+    shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
+    if shared:
+        runs = count(len(shared), "run is", "runs are")
+        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+    return None
+
+
+def _failure(side: str, group: Group[Measurement], metric: Metric) -> str | None:
+    """What failed on a side, or None."""
+    runs = count(len(group.records), "run", "runs")
+    failed = [record for record in group.records if record.error is not None]
+    if failed:
+        error = failed[0].error
+        assert error is not None
+        first = " ".join(error.message.split())[:200]
+        return f"{len(failed)} of {runs} in {side} failed: {error.type}: {first}"
+    complete = [record for record in group.records if record.status == "ok"]
+    lacking = sum(metric.value(record) is None for record in complete)
+    return f"{lacking} of {runs} in {side} did not measure {metric.name}" if lacking else None
+
+
+def _settled(
+    base: Group[Measurement] | None,
+    new: Group[Measurement] | None,
+    metric: Metric,
+    verdict: Verdict,
+    reason: str,
+    unlike: tuple[Difference, ...] = (),
+) -> _Draft:
+    values = [_values(group, metric) for group in (base, new)]
+    medians = [median(sorted(side)) if side else None for side in values]
+    judgement = Judgement(
+        verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
+    )
+    result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
+    return _Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _cut_notes(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
+    """Interrupted all-reduce measurements; their rows may be complete, and tell nothing."""
+    notes = []
+    for name, records in zip(("BASE", "NEW"), sides, strict=True):
+        reduced = [record for record in records if not isinstance(record, RunRecord)]
+        cut = sum(record.status == "interrupted" for record in reduced)
+        if cut:
+            of = count(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            verb = "was" if cut == 1 else "were"
+            notes.append(
+                f"{cut} of {of} in {name} {verb} interrupted: rows not reached are missing"
+            )
+    return notes
+
+
+def _alone_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[str]:
+    return [
+        f"{entry.name}: {count(draft.alone, 'run', 'runs')} left out, without a partner"
+        for draft, entry in zip(drafts, entries, strict=True)
+        if draft.alone
+    ]
+
+
+def _loss_notes(entries: Sequence[Entry]) -> list[str]:
+    notes = []
+    for entry in entries:
+        for side, records in (("BASE", entry.base), ("NEW", entry.new)):
+            bad = KINDS[entry.configuration.kind].astray(records)
+            if bad:
+                runs = count(len(records), "run", "runs")
+                notes.append(f"{entry.name}: losses of {bad} of {runs} in {side} are not finite")
+    return notes

@@ -1,0 +1,179 @@
+"""What a comparison found out: a result per configuration and metric."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from cnnbench.compare.comparability import Difference
+from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.judge import Judgement
+from cnnbench.compare.kinds import KINDS
+from cnnbench.compare.measurement import Measurement
+from cnnbench.errors import ExitCode
+from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.registry import THROUGHPUT, Metric
+from cnnbench.metrics.verdict import Verdict
+from cnnbench.records.load import Skipped
+
+SEVERITY = (
+    Verdict.SLOWER,
+    Verdict.FAILED,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+    Verdict.INCONCLUSIVE,
+    Verdict.FASTER,
+    Verdict.SAME,
+)
+"""The worst first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One metric of one configuration: the values of both sides and their judgement."""
+
+    metric: Metric
+    base: tuple[float, ...]
+    new: tuple[float, ...]
+    judgement: Judgement
+
+    @property
+    def verdict(self) -> Verdict:
+        """The outcome."""
+        return self.judgement.verdict
+
+    @property
+    def word(self) -> str:
+        """The outcome in the words of the metric."""
+        return self.metric.word(self.verdict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One configuration.
+
+    Attributes:
+      name: in a few words, unlike those of all other entries.
+      configuration: its flags; those of BASE where the two sides differ.
+      base, new: its runs, or what stands for them, one per process, in order of their start;
+        empty where a side lacks it.
+      results: by metric; the first is the one the comparison is about.
+      differences: facts that are not alike, those that forbid a verdict first.
+    """
+
+    name: str
+    configuration: Configuration
+    base: tuple[Measurement, ...]
+    new: tuple[Measurement, ...]
+    results: tuple[Result, ...]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def main(self) -> Result:
+        """The result of the first metric."""
+        return self.results[0]
+
+    @property
+    def decides(self) -> bool:
+        """Whether it counts; others are context, such as what other people's code did."""
+        return KINDS[self.configuration.kind].decides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All that `compare_records` has found out.
+
+    Attributes:
+      entries: the configurations, in order of their names, numbers in them by value.
+      policy: the constants.
+      metrics: what was judged, of all kinds of measurements.
+      paired: whether runs were compared pair by pair.
+      notes: what a reader should know besides, one sentence each.
+      base_label, new_label: where the records came from.
+      skipped: files that gave no record.
+    """
+
+    entries: tuple[Entry, ...]
+    policy: Policy
+    metrics: tuple[Metric, ...]
+    paired: bool = False
+    notes: tuple[str, ...] = ()
+    base_label: str = "BASE"
+    new_label: str = "NEW"
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process should end with.
+
+        A regression comes first: it stays one whatever else went wrong. Then failures,
+        then everything that leaves the question open, faulty files included.
+        """
+        entries = [entry for entry in self.entries if entry.decides]
+        results = [(entry.main is result, result) for entry in entries for result in entry.results]
+        if any(r.verdict is Verdict.SLOWER and (main or r.metric.gates) for main, r in results):
+            return ExitCode.REGRESSION
+        verdicts = {entry.main.verdict for entry in entries}
+        if Verdict.FAILED in verdicts:
+            return ExitCode.FAILED
+        open_questions = any(verdict.undecided for verdict in verdicts)
+        if open_questions or any(one.defect for one in self.skipped) or not entries:
+            return ExitCode.INCONCLUSIVE
+        return ExitCode.OK
+
+    @property
+    def leading(self) -> tuple[Metric, ...]:
+        """What it is about: of every kind of measurement the first metric."""
+        about = {entry.main.metric.name for entry in self.entries if entry.decides}
+        return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
+
+    def about(self, metric: Metric) -> list[tuple[Entry, Result]]:
+        """Entries that a leading metric decides about, with their results, the worst first."""
+        return [
+            (entry, entry.main)
+            for entry in self.by_severity()
+            if entry.decides and entry.main.metric is metric
+        ]
+
+    def by_severity(self) -> list[Entry]:
+        """Entries with the worst first; among like verdicts the largest change for the worse."""
+        return sorted(self.entries, key=_severity)
+
+    def counts(self, metric: Metric) -> Counter[Verdict]:
+        """How many configurations have which verdict, the worst first."""
+        found = Counter(
+            result.verdict
+            for entry in self.entries
+            for result in entry.results
+            if result.metric.name == metric.name
+        )
+        return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
+
+    def geometric_mean(self, metric: Metric = THROUGHPUT) -> tuple[float, int] | None:
+        """Mean change of a relative metric, and over how many configurations.
+
+        Only those enter that ran on both sides, may be compared and did not fail. None
+        if there are none.
+        """
+        changes = [
+            result.judgement.change
+            for entry in self.entries
+            for result in entry.results
+            if result.metric is metric
+            and result.verdict not in (Verdict.FAILED, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+            and result.judgement.change is not None
+            and -1 < result.judgement.change < math.inf
+        ]
+        if not changes:
+            return None
+        return math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)), len(changes)
+
+
+def _severity(entry: Entry) -> tuple[int, float]:
+    """Place among the entries; without a change last among those of a verdict."""
+    result = entry.main
+    change = result.judgement.change
+    if change is None:
+        return SEVERITY.index(result.verdict), math.inf
+    return SEVERITY.index(result.verdict), change if result.metric.higher_is_better else -change

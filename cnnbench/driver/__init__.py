@@ -1,0 +1,1 @@
+"""The driver: one run from parameters to record."""

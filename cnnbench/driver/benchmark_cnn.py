@@ -1,0 +1,392 @@
+"""The driver: from parameters to a run record.
+
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, has its
+TensorFlow parts put together (assembly.py), runs the scenario the parameters ask for
+(training.py or evaluation.py), and returns the record of what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cnnbench.driver.console import Console, HeaderInfo, Phase
+from cnnbench.driver.learning_rate import make_schedule
+from cnnbench.driver.notices import peak_warning, steady_state_notice, warm_up_warning
+from cnnbench.driver.plan import Plan, make_plan
+from cnnbench.driver.precision import COMPUTE_DTYPES
+from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
+from cnnbench.flags import Params, validate
+from cnnbench.flags.groups.variable_update import running_all_reduce
+from cnnbench.machine import facts as environment
+from cnnbench.machine.check_ids import parse_quiet
+from cnnbench.machine.condition import Condition, RunFlags
+from cnnbench.machine.watch import Watch
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
+from cnnbench.records.run_files import ResultFiles
+from cnnbench.runtime import memory, peak_flops
+from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.native_log import without_chatter
+from cnnbench.runtime.signals import uninterrupted
+from cnnbench.text.progress import Messages, Progress, loss_scaling_lines, summary_lines
+
+if TYPE_CHECKING:
+    from cnnbench.driver.build import BuiltRun
+
+
+class BenchmarkCNN:
+    """One run.
+
+    Args:
+      params: what to run.
+      command: argv for the record.
+      explicit_flags: names of the parameters that were given, for the record.
+      console: where the report goes; silent by default.
+      messages: where notices go; silent by default.
+      progress: live progress; none by default.
+
+    Raises:
+      FlagError: a parameter that cannot be used.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        command: Sequence[str] = (),
+        explicit_flags: Sequence[str] = (),
+        console: Console | None = None,
+        messages: Messages | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        validate(params)
+        self.params = params
+        self.plan: Plan = make_plan(params)
+        self.record: RunRecord | None = None
+        self._console = console or Console.silent()
+        self._messages = messages or Messages.silent()
+        self._progress = progress or Progress.silent()
+        self._files = ResultFiles(params)
+        self._watch: Watch | None = None
+        self._measurements = Measurements(
+            command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
+        )
+
+    def run(self) -> RunRecord:
+        """Runs to the end and writes the result files that were asked for.
+
+        Returns:
+          The record; also in `self.record`, there even when this raises.
+
+        Raises:
+          UsageError: found only now, such as too few GPUs; no record is written.
+          BenchmarkError: the run failed; the record holds what was measured.
+          KeyboardInterrupt: likewise.
+        """
+        self._files.prepare()
+        try:
+            total = self._run()
+        except UsageError:
+            raise
+        except KeyboardInterrupt:
+            self._end("interrupted")
+            raise
+        except Exception as error:
+            failure = _as_benchmark_error(error)
+            self._end("failed", failure or error)
+            if failure is None or failure is error:
+                raise
+            raise failure from error
+        record = self._end("ok")
+        for line in summary_lines(record.summary()):
+            self._messages.notice(line)
+        self._judge_figures(record)
+        # The last line of a run that has succeeded, results written and all.
+        if total is not None:
+            self._console.footer(total)
+        return record
+
+    def build(self) -> BuiltRun:
+        """Loads TensorFlow, creates variables and input, and traces the step.
+
+        Raises:
+          FlagError: devices or data that are not there.
+          BenchmarkError: TensorFlow cannot be loaded.
+        """
+        self._watch = Watch(gpus=self.params.device != "cpu")
+        start = time.perf_counter()
+        for warning in runtime.export_environment(self.params):
+            self._messages.warning(warning)
+        with without_chatter():
+            tf = runtime.load_tensorflow()
+            self._measurements.import_seconds = time.perf_counter() - start
+            devices = runtime.configure(self.params)
+        from cnnbench.driver.build import assemble
+
+        for notice in devices.notices:
+            self._messages.notice(notice)
+        if devices.kind == "cpu" and self.params.precision == "fp16":
+            self._messages.warning(
+                "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
+                "bf16 is about ten times faster there"
+            )
+        tf.random.set_seed(self.params.tf_random_seed)
+        # Before the run: afterwards the load would be our own.
+        self._measurements.environment = environment.collect()
+        self._describe(devices)
+        self._console.header(self._header(devices, tf.__version__))
+        memory.reset(devices.kind)
+        start = time.perf_counter()
+        built = assemble(self.params, self.plan, devices, self._console)
+        self._measurements.build_seconds = time.perf_counter() - start
+        return built
+
+    def _run(self) -> float | None:
+        """Returns the images/sec of the last lines; None for runs that end without them."""
+        built = self.build()
+        assert self._watch is not None
+        facts = self._measurements.environment
+        self._warn(self._watch.before(facts, self._run_flags(built.devices)))
+        try:
+            total = self._evaluate(built) if self.params.eval else self._train(built)
+        finally:
+            built.close()
+        if self._files.wanted:
+            self._measure_peak_flops(built)
+        return total
+
+    def _train(self, built: BuiltRun) -> float | None:
+        from cnnbench.driver.training import Training, TrainingConfig
+
+        params, plan = self.params, self.plan
+        assert built.step is not None
+        assert built.inputs is not None
+        global_step, steps = self._initialize(built)
+        config = TrainingConfig(
+            display_every=params.display_every,
+            ewma=params.display_perf_ewma,
+            with_accuracy=params.print_training_accuracy or params.forward_only,
+            loss_name=params.loss_type_to_report,
+            allow_nonfinite=params.allow_nonfinite,
+            save_directory=params.train_dir if plan.trains else None,
+            save_steps=params.save_model_steps,
+            save_seconds=params.save_model_secs,
+            stop_at_top_1=params.stop_at_top_1_accuracy,
+            lag=1 if built.devices.kind == "gpu" else 0,
+        )
+        training = Training(
+            plan,
+            config,
+            built.step,
+            built.inputs,
+            make_schedule(params, plan.model.learning_rate, plan.global_batch, plan.train_examples),
+            self._console,
+            self._progress,
+            self._measurements,
+            built.checkpoints,
+            built.evaluator,
+            global_step,
+            self._watch,
+        )
+        return training.run(steps)
+
+    def _initialize(self, built: BuiltRun) -> tuple[int, int]:
+        """Restores a checkpoint if there is one; returns its global step and the steps to run."""
+        from cnnbench.driver import checkpoints
+
+        params, plan = self.params, self.plan
+        self._console.phase(Phase.INITIALIZING)
+        built.manager.after_initialization()
+        path = None if params.train_dir is None else checkpoints.latest(params.train_dir)
+        if path is None or built.checkpoints is None:
+            return 0, plan.num_batches
+        restored = built.checkpoints.restore(path)
+        self._messages.notice(f"resuming from {path} at global step {restored.global_step}")
+        for notice in restored.notices:
+            self._messages.notice(notice)
+        if not plan.trains:
+            return restored.global_step, plan.num_batches
+        # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
+        steps = plan.num_batches - restored.global_step
+        if steps < 1:
+            raise FlagError(
+                "num_batches",
+                plan.num_batches,
+                f"the checkpoint in --train_dir={params.train_dir} is at step "
+                f"{restored.global_step} already; ask for more batches or for another directory",
+            )
+        return restored.global_step, steps
+
+    def _evaluate(self, built: BuiltRun) -> float | None:
+        from cnnbench.driver import checkpoints
+
+        assert built.evaluator is not None
+        assert built.checkpoints is not None
+        assert self._watch is not None
+        train_dir = self.params.train_dir
+        assert train_dir is not None  # validated
+        pause = self.params.eval_interval_secs
+        done: str | None = None
+        while True:
+            path = checkpoints.latest(train_dir)
+            if path is None:
+                self._console.checkpoint_not_found(train_dir)
+                if not pause:
+                    raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
+            elif path != done:
+                restored = built.checkpoints.restore(path)
+                self._console.checkpoint_loaded(path)
+                start = time.perf_counter()
+                with self._watch:
+                    result = built.evaluator.run(
+                        self.plan.num_eval_batches, restored.global_step, self._console
+                    )
+                self._measurements.add_evaluation(result)
+                self._measurements.loop_seconds = time.perf_counter() - start
+                self._measurements.loop_images = result.examples
+                if not pause:
+                    return result.images_per_sec
+                # Evaluations that go on for ever end each with its own total.
+                self._console.footer(result.images_per_sec)
+                done = path
+            time.sleep(pause)
+
+    def _describe(self, devices: runtime.Devices) -> None:
+        plan, measurements = self.plan, self._measurements
+        measurements.model = ModelInfo(
+            name=plan.model.name,
+            parameters=plan.spec.parameters,
+            trainable_parameters=plan.spec.trainable_parameters,
+            forward_flops_per_image=plan.spec.forward_flops_per_image,
+            training_flops_per_image=plan.spec.training_flops_per_image,
+        )
+        measurements.placement = Placement(
+            device=devices.kind,
+            devices=devices.towers,
+            num_towers=len(devices.towers),
+            num_workers=1,
+            variable_update=self.params.variable_update,
+            all_reduce=self._all_reduce(),
+        )
+        measurements.update_config(
+            device=devices.kind,
+            data_format=runtime.data_format(self.params, devices.kind),
+            num_intra_threads=devices.intra_threads,
+            num_inter_threads=devices.inter_threads,
+            datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
+        )
+        measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+
+    def _run_flags(self, devices: runtime.Devices) -> RunFlags:
+        return RunFlags(
+            on_gpu=devices.kind == "gpu",
+            num_devices=len(devices.towers),
+            intra_threads=devices.intra_threads,
+            intra_threads_given=bool(self.params.num_intra_threads),
+            batch_size=self.plan.batch_per_device,
+            gpu_indices=self.params.gpu_indices,
+        )
+
+    def _warn(self, conditions: Sequence[Condition]) -> None:
+        quiet = parse_quiet(self.params.quiet_conditions)
+        for condition in conditions:
+            if condition.id not in quiet:
+                self._messages.warning(str(condition))
+
+    def _look_back(self) -> tuple[Condition, ...]:
+        """What happened on the machine during the timed loop, for the record too."""
+        if self._watch is None:
+            return ()
+        conditions, measurements = self._watch.during(), self._measurements
+        measurements.conditions = self._watch.record()
+        energy = self._watch.energy
+        # The pauses for evaluations are in it, and in no other figure of the loop.
+        if energy is not None and not self.plan.eval_steps:
+            measurements.cpu_energy_joules = energy.cpu_joules
+            measurements.gpu_energy_joules = energy.gpu_joules
+            measurements.energy_source = energy.source
+        return conditions
+
+    def _judge_figures(self, record: RunRecord) -> None:
+        for warning in (warm_up_warning(record), peak_warning(record)):
+            if warning is not None:
+                self._messages.warning(warning)
+        steady = steady_state_notice(record)
+        if steady is not None:
+            text, is_warning = steady
+            (self._messages.warning if is_warning else self._messages.notice)(text)
+
+    def _all_reduce(self) -> tuple[str, ...]:
+        """What reduces gradients; the header prints what was asked for."""
+        spec = running_all_reduce(self.params)
+        return () if spec is None else tuple(map(str, spec.ranges))
+
+    def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
+        params, plan = self.params, self.plan
+        return HeaderInfo(
+            tensorflow_version=tensorflow_version,
+            model=plan.model.name,
+            dataset=plan.dataset.name,
+            synthetic=params.data_dir is None,
+            mode=plan.mode,
+            global_batch=plan.global_batch,
+            per_device_batch=plan.batch_per_device,
+            num_batches=plan.num_batches,
+            num_epochs=plan.num_epochs,
+            devices=devices.labels,
+            data_format=runtime.data_format(params, devices.kind),
+            optimizer=params.optimizer,
+            variable_update=params.variable_update,
+            all_reduce_spec=params.all_reduce_spec,
+        )
+
+    def _measure_peak_flops(self, built: BuiltRun) -> None:
+        """What the devices could do at most; takes seconds on a CPU."""
+        peak = peak_flops.peak(
+            built.devices.kind,
+            built.devices.towers,
+            COMPUTE_DTYPES[self.params.precision],
+            self.params.peak_flops,
+        )
+        if peak is not None:
+            self._measurements.peak_flops_per_sec = peak.flops_per_sec
+            self._measurements.peak_flops_source = peak.source
+
+    def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
+        measurements = self._measurements
+        if measurements.placement is not None:
+            measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
+        conditions = self._look_back()
+        self.record = measurements.record(status, error)
+        if status == "ok":
+            self._warn(conditions)
+        for line in loss_scaling_lines(self.record):
+            self._messages.notice(line)
+        try:
+            with uninterrupted():
+                self._files.write(self.record)
+        except BenchmarkError as failure:
+            if status == "ok":
+                raise
+            # What ended the run matters more, and is on its way up.
+            self._messages.warning(str(failure))
+        return self.record
+
+
+def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
+    """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
+    if isinstance(error, BenchmarkError):
+        return error
+    if isinstance(error, OSError):
+        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
+    import tensorflow as tf
+
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return OutOfMemoryError(
+            f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
+        )
+    if isinstance(error, tf.errors.OpError):
+        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {first_line(error)}")
+    return None

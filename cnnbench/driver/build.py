@@ -1,0 +1,159 @@
+"""Puts a run's TensorFlow parts together: variables, input, step, evaluator, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnnbench.data import InputSource, InputSpec, make_input
+from cnnbench.driver.checkpoints import Checkpoints
+from cnnbench.driver.console import Console, Phase
+from cnnbench.driver.evaluation import Evaluator
+from cnnbench.driver.plan import Plan
+from cnnbench.driver.precision import COMPUTE_DTYPES, initial_loss_scale
+from cnnbench.flags import Params
+from cnnbench.runtime import tensorflow as runtime
+from cnnbench.step.config import StepConfig
+from cnnbench.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
+from cnnbench.step.optimizers import Optimizer, make_optimizer
+from cnnbench.step.train_step import TrainStep
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.spec import VariableMgrSpec
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """Everything of a run that lives in TensorFlow.
+
+    Attributes:
+      devices: where the towers are.
+      manager: holds the variables.
+      step: the traced training (or forward-only) step; None when only evaluating.
+      inputs: training input; None when only evaluating.
+      evaluator: None unless something is to be evaluated.
+      evaluation_inputs: likewise.
+      checkpoints: None without --train_dir.
+    """
+
+    devices: runtime.Devices
+    manager: VariableMgr
+    step: TrainStep | None
+    inputs: InputSource | None
+    evaluator: Evaluator | None
+    evaluation_inputs: InputSource | None
+    checkpoints: Checkpoints | None
+
+    def close(self) -> None:
+        """Ends input threads; a second call does nothing."""
+        for source in (self.inputs, self.evaluation_inputs):
+            if source is not None:
+                source.close()
+
+
+def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Console) -> BuiltRun:
+    """Creates variables and input and traces the functions of a run.
+
+    Args:
+      params, plan: what to run.
+      devices: where.
+      console: is told about each phase.
+
+    Raises:
+      FlagError: data that is not there.
+      DataError: data that cannot be read.
+    """
+    console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
+    manager = registry.create(_manager_spec(params, plan, devices), plan.spec.variables)
+    manager.create_variables()
+    optimizer = _optimizer(params, manager) if plan.trains else None
+    step: TrainStep | None = None
+    inputs: InputSource | None = None
+    if not params.eval:
+        inputs = _inputs(params, plan, devices, "train")
+        config = _step_config(params, devices)
+        scale = _loss_scale(params, plan, devices)
+        step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config, scale)
+        step.build()
+    evaluator: Evaluator | None = None
+    evaluation_inputs: InputSource | None = None
+    if plan.num_eval_batches:
+        if plan.trains:
+            console.phase(Phase.GENERATING_EVALUATION)
+        evaluation_inputs = _inputs(params, plan, devices, "validation")
+        evaluator = Evaluator(
+            plan.model,
+            plan.spec,
+            manager,
+            evaluation_inputs,
+            runtime.data_format(params, devices.kind),
+            COMPUTE_DTYPES[params.precision],
+            params.display_every,
+        )
+    checkpoints = None
+    if params.train_dir is not None:
+        slots = {} if optimizer is None else manager.savable_slots(optimizer)
+        scale_state = {} if step is None else step.loss_scale.variables()
+        checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep, scale_state)
+    return BuiltRun(devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints)
+
+
+def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:
+    optimizer = make_optimizer(params)
+    # One group of variables per tower, or one that all towers share.
+    groups = len(manager.get_devices()) if manager.each_tower_has_variables() else 1
+    for tower in range(groups):
+        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    return optimizer
+
+
+def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> VariableMgrSpec:
+    return VariableMgrSpec(
+        variable_update=params.variable_update,
+        devices=devices.towers,
+        parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
+        cpu_device=devices.cpu,
+        reduction=params.gradient_reduction,
+        aggregation=plan.aggregation,
+        seed=params.tf_random_seed,
+    )
+
+
+def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
+    return StepConfig(
+        data_format=runtime.data_format(params, devices.kind),
+        compute_dtype=COMPUTE_DTYPES[params.precision],
+        weight_decay=params.weight_decay,
+        gradient_clip=params.gradient_clip,
+        gradient_reduction=params.gradient_reduction,
+        bn_stats=params.bn_stats,
+        report_total_loss=params.loss_type_to_report == "total_loss",
+        accuracy=params.print_training_accuracy or params.forward_only,
+        forward_only=params.forward_only,
+        xla_compile=params.xla_compile,
+        seed=params.tf_random_seed,
+    )
+
+
+def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossScale:
+    initial = initial_loss_scale(params)
+    if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
+        return AutoLossScale(initial, params.fp16_inc_loss_scale_every_n, devices.cpu)
+    return StaticLossScale(initial)
+
+
+def _inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -> InputSource:
+    training = subset == "train"
+    spec = InputSpec.from_flags(
+        params,
+        dataset=plan.dataset,
+        data_dir=params.data_dir,
+        subset=subset,
+        batch_per_device=plan.batch_per_device if training else plan.eval_batch_per_device,
+        num_devices=len(devices.towers),
+        image_size=plan.model.image_size,
+        channels=plan.model.channels,
+        seed=params.tf_random_seed,
+        dtype=COMPUTE_DTYPES[params.precision],
+        datasets_num_private_threads=runtime.input_threads(params, devices.kind),
+    )
+    return make_input(spec, devices.towers)

@@ -1,0 +1,244 @@
+"""What a run prints on standard output, byte for byte as tf_cnn_benchmarks did.
+
+Scripts parse these lines, so nothing else may go to standard output; everything
+new goes to standard error through `cnnbench.text.progress`. The functions make lines,
+`Console` writes them. tests/golden/ holds the captured originals.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from cnnbench.stats.descriptive import Speed
+from cnnbench.text.terminal import LineWriter
+
+_RULE = "-" * 64
+_SHOWS_ALL_REDUCE = ("replicated", "distributed_all_reduce", "collective_all_reduce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderInfo:
+    """What the header says about a run.
+
+    Attributes:
+      tensorflow_version: full version; major and minor are printed.
+      model, dataset: names.
+      synthetic: whether images are generated instead of read.
+      mode: "training", "evaluation", "training + evaluation" or "forward only".
+      global_batch: images per step of the whole job.
+      per_device_batch: images per step of one device.
+      num_batches: steps of the timed loop.
+      num_epochs: epochs they make.
+      devices: one per tower.
+      data_format: "NHWC" or "NCHW".
+      optimizer, variable_update: names.
+      single_session: whether one process drives all workers' devices.
+      batch_group_size: batches per preprocessing group; 1 is not printed.
+      numa_bind: whether threads are bound to NUMA nodes.
+      rewriter_config: graph rewriter settings; None or empty is not printed.
+      all_reduce_spec: printed in the modes that reduce between towers.
+      sync: whether workers wait for each other; None outside of clusters.
+      staged_vars: whether variables are staged; printed if so.
+    """
+
+    tensorflow_version: str
+    model: str
+    dataset: str
+    synthetic: bool
+    mode: str
+    global_batch: int
+    per_device_batch: int
+    num_batches: int
+    num_epochs: float
+    devices: Sequence[str]
+    data_format: str
+    optimizer: str
+    variable_update: str
+    single_session: bool = False
+    batch_group_size: int = 1
+    numa_bind: bool = False
+    rewriter_config: str | None = None
+    all_reduce_spec: str | None = None
+    sync: bool | None = None
+    staged_vars: bool = False
+
+
+class Phase(enum.Enum):
+    """Lines that mark where a run stands."""
+
+    GENERATING_TRAINING = "Generating training model"
+    GENERATING_EVALUATION = "Generating evaluation model"
+    INITIALIZING = "Initializing graph"
+    WARM_UP = "Running warm up"
+    WARM_UP_DONE = "Done warm up"
+    WAITING = "Waiting for other replicas to finish warm up"
+    RESUMING = "Resuming training"
+    DONE = "Done with training"
+
+
+def header_lines(info: HeaderInfo) -> list[str]:
+    """The header, from the TensorFlow version to the line of equals signs."""
+    major, minor = info.tensorflow_version.split(".")[:2]
+    dataset = f"{info.dataset} (synthetic)" if info.synthetic else info.dataset
+    lines = [
+        f"TensorFlow:  {major}.{minor}",
+        f"Model:       {info.model}",
+        f"Dataset:     {dataset}",
+        f"Mode:        {info.mode}",
+        f"SingleSess:  {info.single_session}",
+        f"Batch size:  {info.global_batch} global",
+        f"             {info.per_device_batch} per device",
+    ]
+    if info.batch_group_size > 1:
+        # The misspelling is part of the format.
+        lines.append(f"             {info.batch_group_size} batches per prepocessing group")
+    lines += [
+        f"Num batches: {info.num_batches}",
+        f"Num epochs:  {info.num_epochs:.2f}",
+        f"Devices:     {list(info.devices)}",
+        f"NUMA bind:   {info.numa_bind}",
+        f"Data format: {info.data_format}",
+    ]
+    if info.rewriter_config:
+        lines.append(f"RewriterConfig: {info.rewriter_config}")
+    lines += [f"Optimizer:   {info.optimizer}", f"Variables:   {info.variable_update}"]
+    if info.variable_update in _SHOWS_ALL_REDUCE:
+        lines.append(f"AllReduce:   {info.all_reduce_spec}")
+    if info.sync is not None:
+        lines.append(f"Sync:        {info.sync}")
+    if info.staged_vars:
+        lines.append(f"Staged vars: {info.staged_vars}")
+    return [*lines, "=========="]
+
+
+def table_header_line(loss_name: str = "total_loss", with_accuracy: bool = False) -> str:
+    """Titles of the columns that `row_line` fills."""
+    titles = ["Step", "Img/sec", loss_name.replace("/", " ")]
+    if with_accuracy:
+        titles += ["top_1_accuracy", "top_5_accuracy"]
+    return "\t".join(titles)
+
+
+def row_line(
+    step: int, speed: Speed, loss: float, accuracies: tuple[float, float] | None = None
+) -> str:
+    """One row of the table: statistics since the end of warm-up, loss of this step.
+
+    Args:
+      step: timed steps so far.
+      speed: of all of them, images per second.
+      loss: of this step; 0 in forward-only runs.
+      accuracies: top-1 and top-5, 0..1, of this step where the table has these columns.
+    """
+    cells = [
+        f"{step}",
+        f"images/sec: {speed.mean:.1f} +/- {speed.uncertainty:.1f} (jitter = {speed.jitter:.1f})",
+        f"{loss:.3f}",
+    ]
+    if accuracies is not None:
+        cells += [f"{accuracy:.3f}" for accuracy in accuracies]
+    return "\t".join(cells)
+
+
+def footer_lines(images_per_sec: float) -> list[str]:
+    """The total between two rules; the lower one ends a successful run."""
+    return [_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE]
+
+
+def evaluation_result_line(top_1: float, top_5: float, examples: int) -> str:
+    """Accuracies, 0..1, over all images of one evaluation."""
+    return f"Accuracy @ 1 = {top_1:.4f} Accuracy @ 5 = {top_5:.4f} [{examples} examples]"
+
+
+class Console:
+    """Writes a run's standard output, each line flushed.
+
+    A reader that goes away (`| head`) ends the output, not the run: the record and
+    the checkpoint at its end are worth more than lines nobody reads.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, before_line: Callable[[], None] | None = None
+    ) -> None:
+        """Writes to a stream.
+
+        Args:
+          stream: text stream; standard output if None.
+          before_line: called before each write; clears a progress bar.
+        """
+        self._writer = LineWriter(sys.stdout if stream is None else stream, before_line)
+
+    @classmethod
+    def silent(cls) -> Console:
+        """A console that prints nothing."""
+        return cls(io.StringIO())
+
+    def header(self, info: HeaderInfo) -> None:
+        """The header; see `header_lines`."""
+        self._writer.lines(header_lines(info))
+
+    def phase(self, phase: Phase) -> None:
+        """Where the run stands."""
+        self._writer.lines([phase.value])
+
+    def table_header(self, loss_name: str = "total_loss", with_accuracy: bool = False) -> None:
+        """Column titles; see `table_header_line`."""
+        self._writer.lines([table_header_line(loss_name, with_accuracy)])
+
+    def row(
+        self, step: int, speed: Speed, loss: float, accuracies: tuple[float, float] | None = None
+    ) -> None:
+        """One row of the table; see `row_line`."""
+        self._writer.lines([row_line(step, speed, loss, accuracies)])
+
+    def footer(self, images_per_sec: float) -> None:
+        """The total: the last lines of a successful run, never printed by a failed one.
+
+        Runs that train and evaluate have none: one rate for both would mean nothing.
+        """
+        self._writer.lines(footer_lines(images_per_sec))
+
+    def evaluation_row(self, step: int, examples_per_sec: float) -> None:
+        """Rate over the evaluation steps since the last such row."""
+        self._writer.lines([f"{step}\t{examples_per_sec:.1f} examples/sec"])
+
+    def evaluation_result(self, top_1: float, top_5: float, examples: int) -> None:
+        """Result of one evaluation; see `evaluation_result_line`."""
+        self._writer.lines([evaluation_result_line(top_1, top_5, examples)])
+
+    def running_evaluation(self, global_step: int) -> None:
+        """Training pauses for an evaluation."""
+        self._writer.lines([f"Running evaluation at global_step {global_step}"])
+
+    def running_final_evaluation(self, global_step: int) -> None:
+        """Training is over and the last evaluation begins."""
+        self._writer.lines([f"Running final evaluation at global_step {global_step}"])
+
+    def stopping(self, accuracy: float) -> None:
+        """Training ends early: the top-1 accuracy asked for was reached."""
+        self._writer.lines([f"Stopping, as eval accuracy at least {accuracy} was reached"])
+
+    def checkpoint_loaded(self, path: str) -> None:
+        """An evaluation uses this checkpoint; a resumed training says nothing here."""
+        self._writer.lines([f"Successfully loaded model from {path}."])
+
+    def checkpoint_not_found(self, directory: str) -> None:
+        """There is nothing to evaluate."""
+        self._writer.lines([f"Checkpoint not found in {directory}"])
+
+    def warm_up_rounded(self, steps: int) -> None:
+        """Warm-up was lengthened to a whole number of batch groups."""
+        self._writer.lines([f"Round up warm up steps to {steps} to match batch_group_size"])
+
+    def running_parameter_server(self, task_index: int) -> None:
+        """This process only serves variables."""
+        self._writer.lines([f"Running parameter server {task_index}"])
+
+    def starting_worker(self, task_index: int) -> None:
+        """This process only offers its devices to a controller."""
+        self._writer.lines([f"Starting worker {task_index}"])

@@ -1,0 +1,141 @@
+"""Learning rate of each step, from the flags or from the model's own schedule.
+
+Plain arithmetic of the step number, without TensorFlow: the rate is computed by
+the host and handed to the step. It depends on the global batch size, never on the
+mode or on how many towers share that batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.groups.optimizer import parse_piecewise
+
+# Rate of a step, counted from 0.
+Schedule: TypeAlias = Callable[[int], float]
+
+
+class LearningRateFlags(Protocol):
+    """The flags that make a schedule; `cnnbench.flags.OptimizerParams` satisfies it."""
+
+    @property
+    def init_learning_rate(self) -> float | None: ...  # noqa: D102
+    @property
+    def piecewise_learning_rate_schedule(self) -> str | None: ...  # noqa: D102
+    @property
+    def num_epochs_per_decay(self) -> float: ...  # noqa: D102
+    @property
+    def learning_rate_decay_factor(self) -> float: ...  # noqa: D102
+    @property
+    def minimum_learning_rate(self) -> float: ...  # noqa: D102
+    @property
+    def num_learning_rate_warmup_epochs(self) -> float: ...  # noqa: D102
+    @property
+    def resnet_base_lr(self) -> float | None: ...  # noqa: D102
+
+
+class ModelDefaults(Protocol):
+    """A model's own schedule; `cnnbench.models.spec.LearningRateSpec` satisfies it."""
+
+    @property
+    def base(self) -> float: ...  # noqa: D102
+    @property
+    def base_batch(self) -> int | None: ...  # noqa: D102
+    @property
+    def boundaries_epochs(self) -> tuple[float, ...]: ...  # noqa: D102
+    @property
+    def factors(self) -> tuple[float, ...]: ...  # noqa: D102
+    @property
+    def warmup_epochs(self) -> float: ...  # noqa: D102
+
+
+def make_schedule(
+    flags: LearningRateFlags,
+    defaults: ModelDefaults,
+    global_batch: int,
+    examples_per_epoch: int,
+) -> Schedule:
+    """The schedule of a run.
+
+    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or
+    without decay), the model's own schedule. Only the first two know
+    --num_learning_rate_warmup_epochs; only models that scale their rate by the batch
+    size (the ResNets of ImageNet) know --resnet_base_lr.
+
+    Args:
+      flags: as checked by `cnnbench.flags`.
+      defaults: the model's own schedule.
+      global_batch: images per step over all towers and workers.
+      examples_per_epoch: images of the training set.
+
+    Returns:
+      A function from the step, counted from 0, to the learning rate.
+
+    Raises:
+      FlagError: if a flag cannot be read, or decay would come more often than steps.
+      ValueError: if a size is not positive.
+    """
+    if global_batch < 1 or examples_per_epoch < 1:
+        raise ValueError(f"{examples_per_epoch} examples in batches of {global_batch}")
+    steps_per_epoch = examples_per_epoch / global_batch
+    if flags.piecewise_learning_rate_schedule is None and flags.init_learning_rate is None:
+        return _of_model(defaults, flags.resnet_base_lr, global_batch, steps_per_epoch)
+    if flags.piecewise_learning_rate_schedule is not None:
+        pieces = parse_piecewise(flags.piecewise_learning_rate_schedule)
+        first = pieces.rates[0]
+        # One step earlier than a model's own boundaries, as the ancestor has it.
+        boundaries = [int(epoch * steps_per_epoch) - 1 for epoch in pieces.boundaries]
+        schedule = _piecewise(boundaries, pieces.rates)
+    else:
+        assert flags.init_learning_rate is not None
+        first = flags.init_learning_rate
+        schedule = _decaying(first, flags, steps_per_epoch)
+    return _with_warmup(
+        schedule, first, int(steps_per_epoch * flags.num_learning_rate_warmup_epochs)
+    )
+
+
+def _of_model(
+    defaults: ModelDefaults,
+    resnet_base_lr: float | None,
+    global_batch: int,
+    steps_per_epoch: float,
+) -> Schedule:
+    rate = defaults.base
+    if defaults.base_batch is not None:
+        base = rate if resnet_base_lr is None else resnet_base_lr
+        rate = base * (global_batch / defaults.base_batch)
+    boundaries = [int(steps_per_epoch * epoch) for epoch in defaults.boundaries_epochs]
+    schedule = _piecewise(boundaries, [rate * factor for factor in defaults.factors])
+    return _with_warmup(schedule, rate, int(steps_per_epoch * defaults.warmup_epochs))
+
+
+def _decaying(rate: float, flags: LearningRateFlags, steps_per_epoch: float) -> Schedule:
+    """Staircase: a constant factor after every whole number of decay periods."""
+    factor = flags.learning_rate_decay_factor
+    if not (flags.num_epochs_per_decay > 0 and factor > 0):
+        return lambda step: rate
+    period = int(steps_per_epoch * flags.num_epochs_per_decay)
+    if period < 1:
+        raise FlagError(
+            "num_epochs_per_decay",
+            flags.num_epochs_per_decay,
+            f"is less than one step; an epoch has {steps_per_epoch:.3g} steps",
+        )
+    floor = flags.minimum_learning_rate
+    return lambda step: max(floor, rate * factor ** (step // period))
+
+
+def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
+    """Rate k up to and including boundary k, the last rate after the last boundary."""
+    return lambda step: rates[bisect.bisect_left(boundaries, step)]
+
+
+def _with_warmup(schedule: Schedule, peak: float, steps: int) -> Schedule:
+    """Rises linearly from 0 to `peak` over the first steps, whatever the schedule says there."""
+    if steps == 0:
+        return schedule
+    return lambda step: peak * step / steps if step < steps else schedule(step)

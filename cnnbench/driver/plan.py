@@ -1,0 +1,258 @@
+"""What a run will do, worked out from its parameters before TensorFlow is loaded.
+
+Everything that can be refused without a device is refused here: unknown models
+and data sets, empty data directories, impossible step counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.data.dataset import Dataset, find_dataset
+from cnnbench.driver.precision import COMPUTE_DTYPES, initial_loss_scale
+from cnnbench.driver.warm_up import WarmUp
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags import Params
+from cnnbench.models import registry
+from cnnbench.models.declare import declare
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec
+from cnnbench.variable_mgr import all_reduce
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single
+
+DEFAULT_NUM_BATCHES = 100
+MINIMUM_WARMUP = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run's work in numbers.
+
+    Attributes:
+      mode: "training", "evaluation", "training + evaluation" or "forward only",
+        as the header prints it.
+      batch_per_device, global_batch: images per training step.
+      eval_batch_per_device: images per device in an evaluation step.
+      num_batches, num_epochs: length of the timed loop (in evaluation mode: of
+        the evaluation).
+      warm_up: untimed steps before it.
+      train_examples: images of one training epoch; 0 in evaluation mode.
+      num_eval_batches: global batches of one evaluation.
+      eval_steps: timed steps after which an evaluation is due.
+      aggregation: the way from gradients to their reduction, in the modes that have it.
+    """
+
+    model: Model
+    spec: ModelSpec
+    dataset: Dataset
+    mode: str
+    batch_per_device: int
+    global_batch: int
+    eval_batch_per_device: int
+    num_batches: int
+    num_epochs: float
+    warm_up: WarmUp
+    train_examples: int
+    num_eval_batches: int
+    eval_steps: frozenset[int]
+    aggregation: AggregationSpec
+
+    @property
+    def warmup(self) -> int:
+        """Untimed steps, those that --warmup=auto may add not counted."""
+        return self.warm_up.least
+
+    @property
+    def trains(self) -> bool:
+        """Whether weights are updated."""
+        return self.mode.startswith("training")
+
+    def resolved(self, params: Params) -> dict[str, Any]:
+        """The parameters with what was worked out in place of "the default"."""
+        return {
+            **params.as_dict(),
+            "data_name": self.dataset.name,
+            "batch_size": self.batch_per_device,
+            "eval_batch_size": self.eval_batch_per_device,
+            "num_batches": self.num_batches,
+            "num_epochs": self.num_epochs,
+            "num_eval_batches": self.num_eval_batches or None,
+            "num_warmup_batches": self.warmup,
+            "fp16_loss_scale": initial_loss_scale(params),
+        }
+
+
+def make_plan(params: Params) -> Plan:
+    """Resolves models, data set, batch sizes and step counts.
+
+    Args:
+      params: validated parameters.
+
+    Returns:
+      The plan.
+
+    Raises:
+      FlagError: unknown model, data set or all-reduce algorithm, or an evaluation point
+        that cannot be.
+    """
+    if params.model_plugin:
+        registry.load_plugin(params.model_plugin)
+    dataset = find_dataset(params.data_name, params.data_dir)
+    model = registry.get_model(params.model, dataset.name)
+    num_classes = dataset.num_classes
+    batch = params.batch_size or model.batch_size
+    eval_batch = params.eval_batch_size or batch
+    train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
+    towers = params.num_gpus
+    mode = _mode(params)
+    eval_batches, eval_epochs = 0, 0.0
+    if mode in ("evaluation", "training + evaluation"):
+        eval_batches, eval_epochs = batches_and_epochs(
+            params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
+            params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
+            eval_batch * towers,
+            dataset.num_examples("validation", params.data_dir),
+        )
+    if mode == "evaluation":
+        batches, epochs, batch = eval_batches, eval_epochs, eval_batch
+    else:
+        batches, epochs = batches_and_epochs(
+            params.num_batches, params.num_epochs, batch * towers, train_examples
+        )
+    return Plan(
+        model=model,
+        spec=_declare(model, num_classes),
+        dataset=dataset,
+        mode=mode,
+        batch_per_device=batch,
+        global_batch=batch * towers,
+        eval_batch_per_device=eval_batch,
+        num_batches=batches,
+        num_epochs=epochs,
+        warm_up=_warm_up(params, mode),
+        train_examples=train_examples,
+        num_eval_batches=eval_batches,
+        eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
+        aggregation=_aggregation(params),
+    )
+
+
+def _declare(model: Model, num_classes: int) -> ModelSpec:
+    try:
+        return declare(model, num_classes)
+    except UsageError:
+        raise
+    except Exception as error:
+        # A plug-in's body is somebody's code; its defects are no traceback of ours.
+        raise FlagError(
+            "model", model.name, f"its build() raises {type(error).__name__}: {error}"
+        ) from error
+
+
+def batches_and_epochs(
+    num_batches: int | None, num_epochs: float | None, global_batch: int, examples: int
+) -> tuple[int, float]:
+    """The number of global batches, and the epochs they make.
+
+    Args:
+      num_batches: as asked for, or None.
+      num_epochs: as asked for, or None; rounded up to whole batches. Without
+        either, 100 batches.
+      global_batch: images per step over all devices.
+      examples: images in one epoch.
+    """
+    if num_epochs:
+        batches = epoch_to_step(num_epochs, global_batch, examples)
+    else:
+        batches = num_batches or DEFAULT_NUM_BATCHES
+    return batches, batches * global_batch / examples
+
+
+def epoch_to_step(epoch: float, global_batch: int, examples: int) -> int:
+    """The first step count at which `epoch` epochs of images have been seen."""
+    return max(1, math.ceil(int(epoch * examples) / global_batch))
+
+
+def _mode(params: Params) -> str:
+    if params.eval:
+        return "evaluation"
+    if params.forward_only:
+        return "forward only"
+    return "training + evaluation" if _evaluates_during_training(params) else "training"
+
+
+def _evaluates_during_training(params: Params) -> bool:
+    return bool(
+        params.eval_during_training_every_n_steps
+        or params.eval_during_training_every_n_epochs
+        or params.eval_during_training_at_specified_steps
+        or params.eval_during_training_at_specified_epochs
+    )
+
+
+def _warm_up(params: Params, mode: str) -> WarmUp:
+    if mode == "evaluation":
+        return WarmUp(0, 0)
+    least = _least_warmup(params)
+    if params.warmup != "auto":
+        return WarmUp(least, least)
+    if params.max_warmup_batches < least:
+        raise FlagError(
+            "max_warmup_batches",
+            params.max_warmup_batches,
+            f"is less than the {least} steps of --num_warmup_batches that come first; "
+            f"use at least {least}",
+        )
+    return WarmUp(least, params.max_warmup_batches, auto=True)
+
+
+def _least_warmup(params: Params) -> int:
+    if params.num_warmup_batches is not None:
+        return params.num_warmup_batches
+    # The GPU convolution autotuner tries its candidates during the first steps.
+    return max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
+
+
+def _aggregation(params: Params) -> AggregationSpec:
+    text = params.all_reduce_spec
+    asked = parse_all_reduce_spec(text, all_reduce.names()) if text else None
+    if params.eval or params.forward_only:
+        # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
+        return AggregationSpec(all_reduce=asked and single("copy"))
+    compact = params.compact_gradient_transfer and params.precision != "fp32"
+    return AggregationSpec(
+        all_reduce=asked,
+        hierarchical_copy=params.hierarchical_copy,
+        network_topology=params.network_topology,
+        gradient_repacking=params.gradient_repacking,
+        compact_dtype=COMPUTE_DTYPES[params.precision] if compact else None,
+        agg_small_grads_max_bytes=params.agg_small_grads_max_bytes,
+        agg_small_grads_max_group=params.agg_small_grads_max_group,
+        allreduce_merge_scope=params.allreduce_merge_scope,
+        relaxed=params.variable_consistency == "relaxed",
+        sparse_to_dense=params.sparse_to_dense_grads,
+        group_size=params.all_reduce_group_size,
+        share_memory=params.all_reduce_share_memory,
+    )
+
+
+def _eval_steps(
+    params: Params, batches: int, epochs: float, examples: int, global_batch: int
+) -> frozenset[int]:
+    if params.eval_during_training_every_n_steps:
+        every = params.eval_during_training_every_n_steps
+        steps = set(range(every, batches + 1, every))
+    elif params.eval_during_training_every_n_epochs:
+        every_epochs = params.eval_during_training_every_n_epochs
+        count = math.ceil(epochs / every_epochs)
+        points = [(i + 1) * every_epochs for i in range(count)]
+        steps = {epoch_to_step(e, global_batch, examples) for e in points if e < epochs}
+    else:
+        steps = set(params.eval_during_training_at_specified_steps)
+        for epoch in params.eval_during_training_at_specified_epochs:
+            steps.add(epoch_to_step(epoch, global_batch, examples))
+    # The evaluation after the last step is the final one and has its own line.
+    return frozenset(step for step in steps if step < batches)

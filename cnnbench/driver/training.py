@@ -1,0 +1,260 @@
+"""The training scenario: warm-up, timed loop, evaluations and checkpoints in between."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.data.source import InputSource
+from cnnbench.driver.checkpoints import Checkpoints
+from cnnbench.driver.console import Console, Phase
+from cnnbench.driver.evaluation import Evaluator
+from cnnbench.driver.plan import Plan
+from cnnbench.driver.step_timer import StepLoop
+from cnnbench.errors import NonFiniteLossError
+from cnnbench.records.measurements import Measurements
+from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
+from cnnbench.step.train_step import StepResult, TrainStep
+from cnnbench.text.progress import Progress
+
+
+class Values(NamedTuple):
+    """A step's results on the host; top-1 and top-5 accuracy where they are computed."""
+
+    loss: float
+    accuracies: tuple[float, float] | None
+    skipped: bool
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What the scenario does besides stepping.
+
+    Attributes:
+      display_every: timed steps between two lines of output.
+      ewma: weight of the newest step in the printed mean, or None.
+      with_accuracy: whether lines carry top-1 and top-5 accuracy.
+      loss_name: column title of the loss.
+      allow_nonfinite: go on when the loss is infinite or NaN.
+      save_directory: of checkpoints, or None.
+      save_steps: timed steps between two checkpoints, or None.
+      save_seconds: seconds between two checkpoints, 0 for none.
+      stop_at_top_1: accuracy that ends training, or None.
+      lag: see StepLoop.
+    """
+
+    display_every: int
+    ewma: float | None
+    with_accuracy: bool
+    loss_name: str
+    allow_nonfinite: bool
+    save_directory: str | None
+    save_steps: int | None
+    save_seconds: int
+    stop_at_top_1: float | None
+    lag: int
+
+
+class Training:
+    """Runs one training (or forward-only) job and fills its measurements.
+
+    Args:
+      plan: how many steps of what.
+      config: see TrainingConfig.
+      step: the traced step.
+      inputs: for the time spent waiting for them.
+      learning_rate: rate of each global step (from 0).
+      console, progress: where lines and progress go.
+      measurements: filled as steps are done.
+      checkpoints: None when nothing is to be saved.
+      evaluator: None unless the plan has evaluations.
+      global_step: of the first step to run; above 0 after a restore. Warm-up steps
+        train, so they count.
+      around_loop: entered before the timed loop and left after it.
+      clock: of step times, in seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: TrainingConfig,
+        step: TrainStep,
+        inputs: InputSource,
+        learning_rate: Callable[[int], float],
+        console: Console,
+        progress: Progress,
+        measurements: Measurements,
+        checkpoints: Checkpoints | None,
+        evaluator: Evaluator | None,
+        global_step: int = 0,
+        around_loop: AbstractContextManager[object] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._plan = plan
+        self._config = config
+        self._step = step
+        self._inputs = inputs
+        self._learning_rate = learning_rate
+        self._console = console
+        self._progress = progress
+        self._measurements = measurements
+        self._checkpoints = checkpoints
+        self._evaluator = evaluator
+        self.global_step = global_step
+        self._around_loop = nullcontext() if around_loop is None else around_loop
+        self._clock = clock
+        self._speed = RunningSpeed(plan.global_batch, config.ewma)
+        self._away_seconds = 0.0
+        self._last_save = time.monotonic()
+        self._stopped_early = False
+
+    def run(self, steps: int) -> float | None:
+        """Warms up, runs `steps` timed steps, prints, saves and evaluates.
+
+        Returns:
+          Images/sec of the timed loop, everything in it included; None when evaluations
+          interrupted it, whose report ends without a total.
+
+        Raises:
+          NonFiniteLossError: unless allowed.
+          DataError: an input record that cannot be used.
+        """
+        self._measurements.loss_scale_start = self._step.loss_scale.value
+        try:
+            return self._run(steps)
+        finally:
+            self._measurements.loss_scale_end = self._step.loss_scale.value
+
+    def _run(self, steps: int) -> float | None:
+        loop = StepLoop(self._launch, self._read, self._config.lag, self._clock)
+        self._warm_up(loop)
+        self._console.table_header(self._config.loss_name, self._config.with_accuracy)
+        self._progress.start("training", steps, self._plan.global_batch)
+        waited = self._inputs.wait_seconds
+        with self._around_loop:
+            start = time.perf_counter()
+            try:
+                loop.run(steps, self._step_done, self._pause_due, self._pause)
+                tf.test.experimental.sync_devices()
+            finally:
+                elapsed = time.perf_counter() - start - self._away_seconds
+                self._measurements.loop_seconds = elapsed
+                self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
+                self._progress.finish()
+        return self._finish(elapsed)
+
+    def _warm_up(self, loop: StepLoop[StepResult, Values]) -> None:
+        warm_up, measurements = self._plan.warm_up, self._measurements
+        self._console.phase(Phase.WARM_UP)
+        self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
+        steady = False
+
+        def is_steady(step: int) -> bool:
+            nonlocal steady
+            steady = warm_up.steady(measurements.warmup_step_seconds)
+            return steady
+
+        loop.run(warm_up.most, self._warmup_done, warm_up.checks.__contains__, is_steady)
+        measurements.warmup_status = warm_up.status(steady)
+        self._progress.finish()
+        self._console.phase(Phase.WARM_UP_DONE)
+
+    def _launch(self) -> StepResult:
+        self._step.set_learning_rate(self._learning_rate(self.global_step))
+        result = self._step()
+        self.global_step += 1
+        return result
+
+    def _warmup_done(self, step: int, seconds: float, values: Values) -> None:
+        if step == 1:
+            self._measurements.first_step_seconds = seconds
+        self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
+        # Numbered -W to -1, so that the first timed step is step 1; from the longest
+        # warm-up possible where its length is found as it goes.
+        self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
+        self._progress.update(step)
+
+    def _step_done(self, step: int, seconds: float, values: Values) -> None:
+        if self._measurements.first_step_seconds is None:
+            self._measurements.first_step_seconds = seconds
+        self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
+        self._speed.add(seconds)
+        self._check_loss(step, values.loss)
+        if step == 1 or step % self._config.display_every == 0:
+            self._console.row(step, self._speed.current(), values.loss, values.accuracies)
+        self._progress.update(step)
+
+    def _check_loss(self, step: int, loss: float) -> None:
+        if not math.isfinite(loss) and not self._config.allow_nonfinite:
+            raise NonFiniteLossError(step, loss)
+
+    def _pause_due(self, step: int) -> bool:
+        return step in self._plan.eval_steps or self._save_due(step)
+
+    def _save_due(self, step: int) -> bool:
+        if self._config.save_directory is None:
+            return False
+        if self._config.save_steps:
+            return step % self._config.save_steps == 0
+        if self._config.save_seconds:
+            return time.monotonic() - self._last_save >= self._config.save_seconds
+        return False
+
+    def _pause(self, step: int) -> bool:
+        if self._save_due(step):
+            self._save()
+        if step not in self._plan.eval_steps:
+            return False
+        start = time.perf_counter()
+        try:
+            self._console.running_evaluation(self.global_step)
+            top_1 = self._evaluate()
+            target = self._config.stop_at_top_1
+            if target is not None and top_1 >= target:
+                self._console.stopping(target)
+                self._stopped_early = True
+                return True
+            self._console.phase(Phase.RESUMING)
+            return False
+        finally:
+            self._away_seconds += time.perf_counter() - start
+
+    def _evaluate(self) -> float:
+        assert self._evaluator is not None
+        result = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
+        self._measurements.add_evaluation(result)
+        return result.top_1
+
+    def _save(self) -> None:
+        assert self._checkpoints is not None
+        assert self._config.save_directory is not None
+        self._checkpoints.save(self._config.save_directory, self.global_step)
+        self._last_save = time.monotonic()
+
+    def _finish(self, elapsed: float) -> float | None:
+        if self._evaluator is not None:
+            self._console.phase(Phase.DONE)
+            if not self._stopped_early:
+                self._console.running_final_evaluation(self.global_step)
+                self._evaluate()
+        if self._config.save_directory is not None:
+            self._save()
+        if self._evaluator is not None:
+            return None
+        return total_images_per_sec(self._measurements.steps * self._plan.global_batch, elapsed)
+
+    def _read(self, result: StepResult) -> Values:
+        """Waits for the step to be over."""
+        loss = float(result.loss.numpy())
+        if not self._plan.trains and math.isfinite(loss):
+            loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0
+        skipped = result.skipped is not None and bool(result.skipped.numpy())
+        if result.top_1 is None or result.top_5 is None:
+            return Values(loss, None, skipped)
+        return Values(loss, (float(result.top_1.numpy()), float(result.top_5.numpy())), skipped)

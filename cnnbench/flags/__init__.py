@@ -1,0 +1,21 @@
+"""Flags and parameters; imports no TensorFlow.
+
+Every flag is declared once, as a field of one of the group dataclasses that
+make up ``Params`` (see declaration.py). Everything else derives from that.
+"""
+
+from __future__ import annotations
+
+from cnnbench.flags.params import FLAGS, GROUPS, Params, validate
+from cnnbench.flags.parse import ParsedArgs, parse_args, parse_command, parse_flags
+
+__all__ = [
+    "FLAGS",
+    "GROUPS",
+    "Params",
+    "ParsedArgs",
+    "parse_args",
+    "parse_command",
+    "parse_flags",
+    "validate",
+]

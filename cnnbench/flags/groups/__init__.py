@@ -1,0 +1,1 @@
+"""The groups of flags: one frozen dataclass each."""

@@ -1,0 +1,191 @@
+"""The flags of ``cnnbench allreduce``; those it shares with a run are taken from there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags.groups.model import ModelParams
+from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.groups.runtime import RuntimeParams
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+
+
+def _as_in(group: type, name: str) -> Any:
+    """The field `name` of a group of run flags, with the same default, limits and help."""
+    fields = {field.name: field for field in dataclasses.fields(group)}
+    return dataclasses.field(default=fields[name].default, metadata=fields[name].metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorParams:
+    """What to reduce."""
+
+    sizes: str | None = flag(
+        None,
+        "Bytes of the tensors of one device: single sizes (4K,1M), ranges with a factor "
+        "(1K:256M:x4) or a step (64K:1M:+64K), and SIZE*COUNT for many tensors of one size "
+        "(4K*1000). 1K:64M:x4 if neither this nor --model is given.",
+    )
+    model: str | None = flag(
+        None, "Reduce the gradients of this network; `cnnbench models` lists them."
+    )
+    data_name: str | None = flag(
+        None,
+        "Data set of --model; imagenet if not given.",
+        choices=("imagenet", "cifar10"),
+    )
+    model_plugin: str | None = _as_in(ModelParams, "model_plugin")
+    dtype: str = flag(
+        "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayParams:
+    """How to reduce: every spec with every packing."""
+
+    all_reduce_spec: str | None = flag(
+        None,
+        "Algorithms to measure, comma-separated, each as in a run: "
+        "copy,xring#2,pscpu:32K:xring,nccl/xring. If not given, every single algorithm that "
+        "works on these devices.",
+    )
+    peers: str = flag(
+        "",
+        "Other people's reductions to measure beside them, comma-separated: "
+        "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
+        "tf.distribute. TensorFlow's own ring is the spec collective.",
+    )
+    gradient_repacking: tuple[int, ...] = flag(
+        (0,),
+        f"Numbers of packs that the tensors are joined into, at most {MOST_PACKS}; 0 for no "
+        "packing.",
+        minimum=0,
+        maximum=MOST_PACKS,
+    )
+    agg_small_grads_max_bytes: str = flag(
+        "0",
+        "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
+    )
+    agg_small_grads_max_group: int = _as_in(VariableUpdateParams, "agg_small_grads_max_group")
+    wire_dtype: str = flag(
+        "same",
+        "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
+    )
+    compact_gradient_transfer: bool = flag(
+        False,
+        "Old way to say --wire_dtype=float16.",
+    )
+    allreduce_merge_scope: int = _as_in(VariableUpdateParams, "allreduce_merge_scope")
+    variable_consistency: str = flag(
+        "strong",
+        "relaxed reduces the tensors of the call before, kept in variables.",
+        choices=("strong", "relaxed"),
+    )
+    network_topology: str = _as_in(VariableUpdateParams, "network_topology")
+    all_reduce_group_size: int = _as_in(VariableUpdateParams, "all_reduce_group_size")
+    all_reduce_share_memory: bool = _as_in(VariableUpdateParams, "all_reduce_share_memory")
+    local_parameter_device: str = flag(
+        "gpu",
+        "Where copy adds: on the compute devices (gpu, whatever --device is) or the host (cpu).",
+        choices=("cpu", "gpu"),
+        lower=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceParams:
+    """Where to reduce."""
+
+    num_gpus: tuple[int, ...] = flag(
+        (2,),
+        "Numbers of compute devices, logical CPU devices included; one after the other.",
+        minimum=2,
+    )
+    device: str = _as_in(RuntimeParams, "device")
+    gpu_indices: str = _as_in(RuntimeParams, "gpu_indices")
+    num_intra_threads: int | None = _as_in(RuntimeParams, "num_intra_threads")
+    num_inter_threads: int = _as_in(RuntimeParams, "num_inter_threads")
+    gpu_thread_mode: str = _as_in(RuntimeParams, "gpu_thread_mode")
+    per_gpu_thread_count: int = _as_in(RuntimeParams, "per_gpu_thread_count")
+    allow_growth: bool | None = _as_in(RuntimeParams, "allow_growth")
+    enable_optimizations: bool = _as_in(RuntimeParams, "enable_optimizations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthParams:
+    """For how long."""
+
+    iters_per_step: int = flag(
+        5, "Reductions in one call, each after the one before has finished.", minimum=1
+    )
+    num_batches: int = flag(20, "Timed calls of every row.", minimum=1)
+    iterations: int | None = flag(None, "Another name of --num_batches.", minimum=1)
+    num_warmup_batches: int = flag(2, "Calls before them.", minimum=0)
+    tf_random_seed: int = flag(
+        1234, "Seed of the data and of the order of the calls.", minimum=0, maximum=2**31 - 1
+    )
+    build_only: bool = flag(
+        False,
+        "Measure how long it takes to build the reductions instead: tracing, and the first call "
+        "with TensorFlow's graph optimisation. One reduction in a call unless --iters_per_step "
+        "is given.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportParams:
+    """What is printed and recorded."""
+
+    verbose: bool = flag(False, "Print build times too, as comment lines.")
+    progress: str = _as_in(OutputParams, "progress")
+    result_json: str | None = flag(
+        None, "Write all measurements to this file, after every size anew."
+    )
+    result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
+    result_label: str | None = _as_in(OutputParams, "result_label")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceParams(TensorParams, WayParams, PlaceParams, LengthParams, ReportParams):
+    """Every flag of ``cnnbench allreduce``, as given; a field is a flag of the same name."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every value by flag name, in the order of declaration."""
+        return {spec.name: getattr(self, spec.name) for spec in ALLREDUCE_FLAGS}
+
+
+ALLREDUCE_GROUPS: tuple[tuple[str, type], ...] = (
+    ("What to reduce", TensorParams),
+    ("How", WayParams),
+    ("Where", PlaceParams),
+    ("How long", LengthParams),
+    ("Output", ReportParams),
+)
+"""Title and dataclass of every group, in the order of the help."""
+
+ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = tuple(
+    spec for _, group in ALLREDUCE_GROUPS for spec in specs_of(group)
+)
+
+
+def params_of(given: Mapping[str, Any]) -> AllReduceParams:
+    """The parameters of a command line, every value checked by itself.
+
+    Args:
+      given: values by name, as `parse_flags` returns them.
+
+    Raises:
+      FlagError: names flag and value.
+    """
+    params = AllReduceParams(
+        **{spec.name: given[spec.name] for spec in ALLREDUCE_FLAGS if spec.name in given}
+    )
+    for spec in ALLREDUCE_FLAGS:
+        spec.check(getattr(params, spec.name))
+    return params

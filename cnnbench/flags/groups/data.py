@@ -1,0 +1,71 @@
+"""Where images come from and how they are prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnnbench.flags.declare import flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParams:
+    """Where images come from."""
+
+    data_dir: str | None = flag(
+        None, "Folder with the data set; without it, synthetic images are used."
+    )
+    data_name: str | None = flag(
+        None,
+        "Data set; guessed from --data_dir if not given, imagenet if that is not given either.",
+        choices=("imagenet", "cifar10", "librispeech", "coco"),
+    )
+    dataset_plugin: str | None = flag(
+        None, "Python file that registers data sets of your own; imported before the run."
+    )
+    resize_method: str = flag(
+        "bilinear",
+        "How ImageNet images are brought to size, in training and in evaluations; round_robin "
+        "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
+        choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
+    )
+    distortions: bool = flag(
+        False, "Distort training images: colours (imagenet), or pad, crop and flip (cifar10)."
+    )
+    distort_color_in_yiq: bool = flag(
+        True, "Distort hue and saturation in YIQ space instead of HSV space."
+    )
+    fuse_decode_and_crop: bool = flag(True, "Decode only the part of a JPEG that is kept.")
+    input_preprocessor: str = flag("default", "Preparation of the images.", choices=("default",))
+    ml_perf: bool = flag(
+        False,
+        "Prepare ImageNet images as MLPerf asks: subtract the channel means, do not scale, "
+        "crop without bounding boxes.",
+    )
+    datasets_use_prefetch: bool = flag(
+        True, "Copy the next batch to its device while the current step runs."
+    )
+    datasets_prefetch_buffer_size: int = flag(1, "Batches kept ready for each device.", minimum=1)
+    multi_device_iterator_max_buffer_size: int = flag(
+        1, "Batches kept ready in host memory for each device.", minimum=1
+    )
+    datasets_num_private_threads: int | None = flag(
+        None,
+        "Threads of the input pipeline; 0 shares TensorFlow's own, chosen by the number of "
+        "cores if not given.",
+        minimum=0,
+    )
+    datasets_use_caching: bool = flag(
+        False, "Keep the encoded records in memory after the first pass."
+    )
+    datasets_repeat_cached_sample: bool = flag(
+        False, "Read one record and repeat it for ever, to take the disk out of the picture."
+    )
+    datasets_parallel_interleave_cycle_length: int | None = flag(
+        None, "Files read at once; 10 if not given.", minimum=1
+    )
+    datasets_parallel_interleave_prefetch: int | None = flag(
+        None, "Records read ahead of need from every open file.", minimum=0
+    )
+    datasets_sloppy_parallel_interleave: bool = flag(
+        False, "Let a slow file be overtaken: faster, but the order changes from run to run."
+    )

@@ -1,0 +1,93 @@
+"""Which network, in which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import flag
+
+if TYPE_CHECKING:
+    from cnnbench.flags.params import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParams:
+    """Which network, in which precision."""
+
+    model: str = flag("trivial", "Network to run; `cnnbench models` lists them.")
+    model_plugin: str | None = flag(
+        None, "Python file that registers models of your own; it is imported before the run."
+    )
+    backbone_model_path: str | None = flag(
+        None, "Checkpoint of a pretrained backbone to start from."
+    )
+    precision: str = flag(
+        "fp32",
+        "Number format of activations and gradients; variables, batch norm, softmax, loss "
+        "and optimizer slots are fp32 in all three.",
+        choices=("fp32", "fp16", "bf16"),
+        lower=True,
+    )
+    use_fp16: bool = flag(False, "Old name of --precision=fp16.")
+    fp16_loss_scale: float | None = flag(
+        None,
+        "With fp16: factor on the loss before gradients are taken and divided out of them "
+        "afterwards; 128 for every model if not given. The first one, if it is automatic.",
+        above=0,
+    )
+    fp16_vars: bool = flag(False, "With fp16: store the variables in fp16 too.")
+    fp16_enable_auto_loss_scale: bool = flag(
+        False,
+        "With fp16: skip steps whose gradients are not finite and halve the loss scale; double "
+        "it after --fp16_inc_loss_scale_every_n good steps in a row.",
+    )
+    fp16_inc_loss_scale_every_n: int = flag(
+        1000,
+        "With --fp16_enable_auto_loss_scale: good steps in a row after which the scale doubles.",
+        minimum=1,
+    )
+    loss_type_to_report: str = flag(
+        "total_loss",
+        "Loss to print and record: with the L2 term (total_loss) or without (base_loss).",
+        choices=("base_loss", "total_loss"),
+    )
+
+
+# The modes for which it is decided whose gradients stop whose update.
+_AUTO_LOSS_SCALE_MODES = (
+    "parameter_server",
+    "replicated",
+    "independent",
+    "distributed_all_reduce",
+)
+# Such a factor and its inverse are both normal numbers in float32.
+_LARGEST_LOSS_SCALE = 2.0**126
+
+
+def check(params: Params) -> None:
+    """Checks that --use_fp16 and --precision agree and that the loss can be scaled so.
+
+    Raises:
+      FlagError: two precisions, a loss scale beyond float32, or an automatic one in a
+        mode that has none.
+    """
+    if params.use_fp16 and params.precision != "fp16":
+        raise FlagError(
+            "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
+        )
+    if params.precision != "fp16":
+        return
+    scale = params.fp16_loss_scale
+    if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
+        raise FlagError(
+            "fp16_loss_scale", scale, "must be from 2^-126 to 2^126; 128 is usual, 16777216 a lot"
+        )
+    if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
+        raise FlagError(
+            "fp16_enable_auto_loss_scale",
+            "true",
+            f"does not go with --variable_update={params.variable_update}; it does with "
+            + ", ".join(_AUTO_LOSS_SCALE_MODES),
+        )

@@ -1,0 +1,166 @@
+"""What to run: training, evaluation or inference, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import flag
+
+if TYPE_CHECKING:
+    from cnnbench.flags.params import Params
+
+EVAL_DURING_TRAINING = (
+    "eval_during_training_every_n_steps",
+    "eval_during_training_every_n_epochs",
+    "eval_during_training_at_specified_steps",
+    "eval_during_training_at_specified_epochs",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunParams:
+    """What to run."""
+
+    eval: bool = flag(False, "Evaluate the checkpoints in --train_dir instead of training.")
+    eval_interval_secs: int = flag(
+        0,
+        "With --eval: look for a checkpoint every so many seconds, for ever, and evaluate it if it "
+        "is a new one; 0 evaluates once.",
+        minimum=0,
+    )
+    eval_during_training_every_n_steps: int | None = flag(
+        None,
+        "Pause training after every so many steps, evaluate, and go on.",
+        minimum=1,
+    )
+    eval_during_training_every_n_epochs: float | None = flag(
+        None,
+        "Pause training after every so many epochs, evaluate, and go on.",
+        above=0,
+    )
+    eval_during_training_at_specified_steps: tuple[int, ...] = flag(
+        (),
+        "Pause training after each of these steps (comma-separated), evaluate, and go on.",
+        minimum=1,
+    )
+    eval_during_training_at_specified_epochs: tuple[float, ...] = flag(
+        (),
+        "Pause training after each of these epochs (comma-separated, fractions allowed), "
+        "evaluate, and go on.",
+        above=0,
+    )
+    stop_at_top_1_accuracy: float | None = flag(
+        None,
+        "End training as soon as an evaluation reaches this top-1 accuracy; "
+        "needs one of the eval_during_training flags.",
+        minimum=0,
+        maximum=1,
+    )
+    collect_eval_results_async: bool = flag(
+        False, "Work out evaluation results in a process of their own."
+    )
+    forward_only: bool = flag(False, "Measure inference: run the network forward and nothing else.")
+    freeze_when_forward_only: bool = flag(
+        False, "With --forward_only: fold the variables into the graph as constants."
+    )
+    trt_mode: str = flag(
+        "",
+        "Convert the frozen graph with TensorRT in this precision.",
+        choices=("", "FP32", "FP16", "INT8"),
+    )
+    print_training_accuracy: bool = flag(
+        False, "Add top-1 and top-5 accuracy of the training batches to the step lines."
+    )
+    batch_size: int = flag(
+        0, "Images per step and device (not global); 0 takes the model's own.", minimum=0
+    )
+    eval_batch_size: int = flag(
+        0, "Images per evaluation step and device; 0 takes --batch_size.", minimum=0
+    )
+    num_batches: int | None = flag(
+        None,
+        "Steps to time, warm-up not counted; 100 if neither this nor --num_epochs is given.",
+        minimum=1,
+    )
+    num_epochs: float | None = flag(
+        None, "Epochs to run instead of --num_batches, rounded up to whole steps.", above=0
+    )
+    num_eval_batches: int | None = flag(
+        None, "Steps of one evaluation; as --num_batches if not given.", minimum=1
+    )
+    num_eval_epochs: float | None = flag(
+        None,
+        "Passes over the validation set in one evaluation; as --num_epochs if not given.",
+        above=0,
+    )
+    num_warmup_batches: int | None = flag(
+        None,
+        "Steps to run before timing starts; the larger of 10 and "
+        "5 * autotune_threshold squared if not given.",
+        minimum=0,
+    )
+    warmup: str = flag(
+        "fixed",
+        "How long to warm up: fixed runs --num_warmup_batches steps; auto runs at least as many "
+        "and goes on until step times are steady or --max_warmup_batches are done.",
+        choices=("fixed", "auto"),
+    )
+    max_warmup_batches: int = flag(
+        200,
+        "With --warmup=auto: steps after which timing starts even if step times are not steady.",
+        minimum=20,
+    )
+    autotune_threshold: int | None = flag(
+        None,
+        "Times cuDNN tries every algorithm before it settles; exported as TF_AUTOTUNE_THRESHOLD.",
+        minimum=0,
+    )
+    tf_random_seed: int = flag(
+        1234,
+        "Seed of everything random: initial values, dropout, synthetic data, shuffling.",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+    allow_nonfinite: bool = flag(
+        False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
+    )
+
+
+def check(params: Params) -> None:
+    """Checks that one kind of run was asked for, with one length.
+
+    Raises:
+      FlagError: names the flag to leave out or to add.
+    """
+    if params.eval and params.forward_only:
+        raise FlagError(
+            "forward_only", "true", "cannot go with --eval, which runs forward only by itself"
+        )
+    if params.eval and params.train_dir is None:
+        raise FlagError("eval", "true", "needs --train_dir, the folder of the checkpoints")
+    _check_eval_during_training(params)
+    for one, other in (("num_batches", "num_epochs"), ("num_eval_batches", "num_eval_epochs")):
+        value = getattr(params, one)
+        if value is not None and getattr(params, other) is not None:
+            raise FlagError(one, value, f"cannot go with --{other}; give one of the two")
+
+
+def _check_eval_during_training(params: Params) -> None:
+    given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
+    if len(given) > 1:
+        value = getattr(params, given[1])
+        raise FlagError(given[1], value, f"cannot go with --{given[0]}; give one of the two")
+    if given:
+        value = getattr(params, given[0])
+        for excluded in ("eval", "forward_only"):
+            if getattr(params, excluded):
+                raise FlagError(given[0], value, f"needs training, so leave out --{excluded}")
+    elif params.stop_at_top_1_accuracy is not None:
+        raise FlagError(
+            "stop_at_top_1_accuracy",
+            params.stop_at_top_1_accuracy,
+            "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
+            "or another of the eval_during_training flags",
+        )

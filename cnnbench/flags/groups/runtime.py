@@ -1,0 +1,110 @@
+"""Devices, threads and the compiler."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import flag
+
+if TYPE_CHECKING:
+    from cnnbench.flags.params import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeParams:
+    """Devices, threads and the compiler."""
+
+    device: str = flag(
+        "auto",
+        "Compute device; auto takes GPUs if TensorFlow sees any, else the CPU.",
+        choices=("auto", "cpu", "gpu"),
+        lower=True,
+    )
+    num_gpus: int = flag(1, "Number of compute devices, logical CPU devices included.", minimum=1)
+    gpu_indices: str = flag(
+        "", "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty."
+    )
+    data_format: str = flag(
+        "auto",
+        "Layout of images inside the network; auto is NCHW on GPUs and NHWC on the CPU.",
+        choices=("auto", "NHWC", "NCHW"),
+    )
+    num_intra_threads: int | None = flag(
+        None,
+        "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; "
+        "TensorFlow's choice on the CPU, but 1 where several devices are at least as many as "
+        "the cores and --num_inter_threads is not given either.",
+        minimum=0,
+    )
+    num_inter_threads: int = flag(
+        0,
+        "Threads across operations; 0 lets TensorFlow choose, but takes one per core where "
+        "--num_intra_threads becomes 1 on the CPU.",
+        minimum=0,
+    )
+    gpu_thread_mode: str = flag(
+        "gpu_private",
+        "Host threads that feed GPUs: of every GPU alone, shared by the GPUs, or the common ones.",
+        choices=("global", "gpu_private", "gpu_shared"),
+        lower=True,
+    )
+    per_gpu_thread_count: int = flag(
+        0, "Threads of a GPU's pool; 0 means 2. Not with --gpu_thread_mode=global.", minimum=0
+    )
+    allow_growth: bool | None = flag(
+        None, "Take GPU memory as it is needed; TensorFlow's own default if not given."
+    )
+    use_unified_memory: bool | None = flag(
+        None, "Let GPU memory overflow into host memory; TensorFlow's own default if not given."
+    )
+    winograd_nonfused: bool = flag(True, "Let cuDNN use the non-fused Winograd algorithms.")
+    batchnorm_persistent: bool = flag(True, "Let cuDNN use its persistent batch-norm kernels.")
+    xla: bool = flag(False, "Let XLA compile the clusters of operations it finds.")
+    xla_compile: bool = flag(
+        False, "Compile every device's whole forward and backward pass with XLA, or fail."
+    )
+    enable_optimizations: bool = flag(True, "Let TensorFlow's graph optimizer rewrite the step.")
+    peak_flops: float | None = flag(
+        None,
+        "Peak FLOP/s in the precision of the run, for the share reached (MFU) in the record: "
+        "of one GPU, or of the whole CPU whatever --num_gpus is.",
+        above=0,
+    )
+
+
+def check(params: Params) -> None:
+    """Checks layouts, threads and device numbers against one another.
+
+    Raises:
+      FlagError: says what would fit.
+    """
+    if params.device == "cpu" and params.data_format == "NCHW":
+        raise FlagError(
+            "data_format",
+            "NCHW",
+            "works on the CPU only where oneDNN stands in for TensorFlow's own kernels; "
+            "use NHWC or auto, or --device=gpu",
+        )
+    if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
+        raise FlagError(
+            "per_gpu_thread_count",
+            params.per_gpu_thread_count,
+            "needs pools of their own for GPUs: use --gpu_thread_mode=gpu_private or gpu_shared",
+        )
+    if params.gpu_indices:
+        _check_gpu_indices(params.gpu_indices, params.num_gpus)
+
+
+def _check_gpu_indices(text: str, num_gpus: int) -> None:
+    indices = [piece.strip() for piece in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
+        raise FlagError("gpu_indices", text, "must be whole numbers with commas, as in 0,1,3,2")
+    if len({int(index) for index in indices}) != len(indices):
+        raise FlagError("gpu_indices", text, "must name every GPU once")
+    if len(indices) != num_gpus:
+        raise FlagError(
+            "gpu_indices", text, f"names {len(indices)} GPUs, but --num_gpus={num_gpus}"
+        )

@@ -1,0 +1,309 @@
+"""Flags that were given but change nothing in this run: one table.
+
+A wrong combination is refused (see the ``check`` of each group). A flag that merely has
+nothing to act on brings a notice, so that nobody believes to have measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
+from cnnbench.flags.groups.variable_update import ALL_REDUCING, running_all_reduce
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.shared import local_groups
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+
+@dataclass(frozen=True)
+class Unused:
+    """One entry.
+
+    Attributes:
+      flags: names.
+      when: whether they are without effect in a run.
+      why: ends the notice, after "--flag has no effect".
+      says: stands in for "has no effect", where that is not the whole truth.
+    """
+
+    flags: tuple[str, ...]
+    when: Callable[[Params], bool]
+    why: str
+    says: str = ""
+
+
+HEEDLESS_OF_MEMORY = frozenset({"copy", "collective", "nccl"})
+"""All-reduce algorithms that take no part of a tensor anywhere by way of a memory."""
+
+_SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
+_PREPARING = tuple(
+    spec.name
+    for spec in specs_of(DataParams)
+    if spec.name not in ("data_dir", "data_name", "dataset_plugin")
+)
+_LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
+_AGGREGATING = (
+    "all_reduce_spec",
+    "all_reduce_group_size",
+    "all_reduce_share_memory",
+    "hierarchical_copy",
+    "network_topology",
+    "gradient_repacking",
+    "compact_gradient_transfer",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
+    "allreduce_merge_scope",
+    "variable_consistency",
+    "sparse_to_dense_grads",
+)
+_UPDATING = (
+    *(spec.name for spec in specs_of(OptimizerParams)),
+    *_AGGREGATING,
+    "gradient_reduction",
+    "bn_stats",
+)
+_GPU_ONLY = (
+    "gpu_indices",
+    "gpu_thread_mode",
+    "per_gpu_thread_count",
+    "allow_growth",
+    "use_unified_memory",
+    "winograd_nonfused",
+    "batchnorm_persistent",
+)
+
+
+def _evaluates(params: Params) -> bool:
+    return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)
+
+
+def _follows_model(params: Params) -> bool:
+    """Whether the learning rate is the model's own schedule."""
+    return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
+
+
+def _trains(params: Params) -> bool:
+    return not (params.eval or params.forward_only)
+
+
+def _running(params: Params) -> frozenset[str]:
+    """Names of the algorithms that reduce gradients."""
+    spec = running_all_reduce(params)
+    return frozenset() if spec is None else spec.names
+
+
+def _has_two_levels(params: Params) -> bool:
+    text = params.all_reduce_spec
+    return text is not None and parse_all_reduce_spec(text).has_two_levels
+
+
+def _groups(params: Params) -> int:
+    return len(local_groups(params.num_gpus, params.all_reduce_group_size))
+
+
+# The first entry that applies speaks for a flag.
+UNUSED: tuple[Unused, ...] = (
+    Unused(_SAVING, lambda p: p.train_dir is None, "without --train_dir"),
+    Unused(
+        _SAVING,
+        lambda p: p.eval or p.forward_only,
+        "with --eval or --forward_only: they save no checkpoints",
+    ),
+    Unused(
+        ("train_dir",),
+        lambda p: p.forward_only,
+        "with --forward_only: it saves no checkpoints",
+        says="is only read from",
+    ),
+    Unused(("warmup", "max_warmup_batches"), lambda p: p.eval, "with --eval: it has no warm-up"),
+    Unused(("max_warmup_batches",), lambda p: p.warmup != "auto", "without --warmup=auto"),
+    Unused(("eval_interval_secs",), lambda p: not p.eval, "without --eval"),
+    Unused(
+        ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
+        lambda p: not _evaluates(p),
+        "without an evaluation: add --eval or one of the eval_during_training flags",
+    ),
+    Unused(_LOSS_SCALE, lambda p: p.precision != "fp16", "without --precision=fp16"),
+    Unused(
+        _LOSS_SCALE,
+        lambda p: p.eval or p.forward_only,
+        "with --eval or --forward_only: they take no gradients",
+    ),
+    Unused(
+        ("fp16_inc_loss_scale_every_n",),
+        lambda p: not p.fp16_enable_auto_loss_scale,
+        "without --fp16_enable_auto_loss_scale",
+    ),
+    Unused(
+        _UPDATING,
+        lambda p: not _trains(p),
+        "with --eval or --forward_only: they change no weights",
+    ),
+    Unused(
+        ("local_parameter_device",),
+        lambda p: not _trains(p) and p.variable_update in ALL_REDUCING,
+        "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
+    ),
+    Unused(
+        ("print_training_accuracy",),
+        lambda p: not _trains(p),
+        "with --eval or --forward_only: they always print it",
+    ),
+    Unused(("allow_nonfinite",), lambda p: p.eval, "with --eval: it ends for no loss"),
+    Unused(_PREPARING, lambda p: p.data_dir is None, "without --data_dir: images are synthetic"),
+    Unused(("distort_color_in_yiq",), lambda p: not p.distortions, "without --distortions"),
+    Unused(("momentum",), lambda p: p.optimizer != "momentum", "without --optimizer=momentum"),
+    Unused(
+        ("rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
+        lambda p: p.optimizer != "rmsprop",
+        "without --optimizer=rmsprop",
+    ),
+    Unused(
+        ("adam_beta1", "adam_beta2", "adam_epsilon"),
+        lambda p: p.optimizer != "adam",
+        "without --optimizer=adam",
+    ),
+    Unused(
+        ("num_learning_rate_warmup_epochs",),
+        _follows_model,
+        "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
+    ),
+    Unused(
+        ("resnet_base_lr",),
+        lambda p: not _follows_model(p),
+        "with --init_learning_rate or --piecewise_learning_rate_schedule",
+    ),
+    Unused(
+        ("gradient_reduction", "local_parameter_device"),
+        lambda p: p.variable_update == "independent",
+        "with --variable_update=independent: devices exchange nothing",
+    ),
+    Unused(
+        _AGGREGATING,
+        lambda p: p.variable_update not in ALL_REDUCING,
+        "without --variable_update=replicated or distributed_all_reduce",
+    ),
+    Unused(
+        tuple(name for name in _AGGREGATING if name != "variable_consistency"),
+        lambda p: p.num_gpus == 1,
+        "with one device: nothing is reduced",
+    ),
+    Unused(
+        ("gradient_reduction", "bn_stats"),
+        lambda p: p.num_gpus == 1,
+        "with one device: there is nothing to take the mean or the sum of",
+    ),
+    Unused(
+        ("local_parameter_device",),
+        lambda p: p.variable_update in ALL_REDUCING and "copy" not in _running(p),
+        "with this all-reduce: of all algorithms, only copy heeds it",
+    ),
+    Unused(
+        ("all_reduce_spec",),
+        lambda p: _has_two_levels(p) and _groups(p) == 1,
+        "where all devices are one group: a group size of less than --num_gpus makes several",
+        says="has no second level",
+    ),
+    Unused(
+        ("all_reduce_spec",),
+        lambda p: _has_two_levels(p) and _groups(p) == p.num_gpus,
+        "where every device is a group of its own",
+        says="has no first level",
+    ),
+    Unused(
+        ("all_reduce_share_memory",),
+        lambda p: p.device == "gpu",
+        "with --device=gpu: GPUs never share memory",
+    ),
+    Unused(
+        ("all_reduce_share_memory",),
+        lambda p: _running(p) <= HEEDLESS_OF_MEMORY,
+        "with copy, collective or nccl: they do the same in either case",
+    ),
+    Unused(
+        ("allreduce_merge_scope",),
+        lambda p: p.allreduce_merge_scope > 1,
+        "as profiles show them: --gradient_repacking joins gradients",
+        says="changes only the names of operations",
+    ),
+    Unused(
+        ("sparse_to_dense_grads",),
+        lambda p: p.variable_consistency == "relaxed",
+        "with --variable_consistency=relaxed: gradients are made dense to be kept",
+    ),
+    Unused(
+        ("agg_small_grads_max_bytes",),
+        lambda p: p.agg_small_grads_max_group == 1,
+        "with --agg_small_grads_max_group=1: each is joined with no other",
+    ),
+    Unused(
+        ("hierarchical_copy",), lambda p: p.all_reduce_spec is not None, "with --all_reduce_spec"
+    ),
+    Unused(
+        ("network_topology",),
+        lambda p: "hierarchical_copy" not in _running(p),
+        "without a hierarchical copy",
+    ),
+    Unused(
+        ("all_reduce_group_size",),
+        lambda p: not _has_two_levels(p),
+        "without a two-level algorithm in --all_reduce_spec",
+    ),
+    Unused(
+        ("all_reduce_group_size",),
+        lambda p: _groups(p) == 1,
+        "with so few devices: they are one group anyhow",
+    ),
+    Unused(
+        ("compact_gradient_transfer",),
+        lambda p: p.precision == "fp32",
+        "without --precision=fp16 or bf16",
+    ),
+    Unused(
+        ("agg_small_grads_max_group",),
+        lambda p: not p.agg_small_grads_max_bytes,
+        "without --agg_small_grads_max_bytes",
+    ),
+    Unused(("iters_per_step",), lambda p: True, "in a run: it is for cnnbench allreduce"),
+    Unused(_GPU_ONLY, lambda p: p.device == "cpu", "with --device=cpu"),
+    Unused(
+        ("peak_flops",),
+        lambda p: p.result_json is None and p.result_csv is None,
+        "without --result_json or --result_csv",
+    ),
+)
+
+
+def unused_notices(params: Params, explicit_flags: Collection[str]) -> tuple[str, ...]:
+    """One line for every reason why flags that were given change nothing.
+
+    A flag given at a default that switches it off asks for nothing and is not mentioned.
+
+    Args:
+      params: validated parameters.
+      explicit_flags: names of the flags that were given.
+    """
+    silent = {spec.name for spec in FLAGS if _is_off(getattr(params, spec.name), spec.default)}
+    left = [name for name in explicit_flags if name not in silent]
+    lines = []
+    for entry in UNUSED:
+        names = [name for name in left if name in entry.flags]
+        if names and entry.when(params):
+            left = [name for name in left if name not in names]
+            lines.append(_line(names, entry))
+    return tuple(lines)
+
+
+def _is_off(value: object, default: object) -> bool:
+    return not value and value == default
+
+
+def _line(names: list[str], entry: Unused) -> str:
+    *others, last = (f"--{name}" for name in names)
+    subject = f"{', '.join(others)} and {last}" if others else last
+    says = entry.says or ("have no effect" if others else "has no effect")
+    return f"{subject} {says} {entry.why}"

@@ -1,0 +1,100 @@
+"""All parameters of a run in one frozen value, and their checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.groups import model, optimizer, output, run, runtime, variable_update
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.model import ModelParams
+from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.groups.run import RunParams
+from cnnbench.flags.groups.runtime import RuntimeParams
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.retired import check_gone
+from cnnbench.flags.unavailable import available_choices, check_available
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(
+    RunParams,
+    ModelParams,
+    DataParams,
+    OptimizerParams,
+    VariableUpdateParams,
+    ClusterParams,
+    RuntimeParams,
+    OutputParams,
+):
+    """Every parameter of a run; a field is a flag of the same name.
+
+    Values are brought into one form (device names in lower case, whole numbers
+    for number flags as floats, ``use_fp16`` equal to ``precision == "fp16"``),
+    but only ``validate`` refuses bad ones. An unknown name is a TypeError.
+    """
+
+    def __post_init__(self) -> None:
+        for spec in FLAGS:
+            object.__setattr__(self, spec.name, spec.normalise(getattr(self, spec.name)))
+        if self.precision == "fp16" and self.use_fp16 is False:
+            object.__setattr__(self, "use_fp16", True)
+        elif self.use_fp16 is True and self.precision == "fp32":
+            object.__setattr__(self, "precision", "fp16")
+
+    def replace(self, **changes: Any) -> Params:
+        """A copy with some values changed; either name of fp16 takes the other along."""
+        if "precision" in changes:
+            changes.setdefault("use_fp16", changes["precision"] == "fp16")
+        elif self.precision == "fp16" and changes.get("use_fp16") is False:
+            changes["precision"] = "fp32"
+        return dataclasses.replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every value by flag name, in the order of declaration."""
+        return {spec.name: getattr(self, spec.name) for spec in FLAGS}
+
+
+GROUPS: tuple[tuple[str, type], ...] = (
+    ("What to run", RunParams),
+    ("Model and precision", ModelParams),
+    ("Data", DataParams),
+    ("Optimizer and learning rate", OptimizerParams),
+    ("Variables and gradients", VariableUpdateParams),
+    ("Cluster", ClusterParams),
+    ("Devices, threads, compiler", RuntimeParams),
+    ("Output", OutputParams),
+)
+"""Title and dataclass of every group, in the order of the help."""
+
+FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
+"""Every flag that is a field of ``Params``, in the order of the help."""
+
+_CHECKS: tuple[Callable[[Params], None], ...] = (
+    run.check,
+    model.check,
+    optimizer.check,
+    variable_update.check,
+    runtime.check,
+    output.check,
+)
+
+
+def validate(params: Params) -> None:
+    """Checks every value by itself, then the values against one another.
+
+    Raises:
+      FlagError: names flag and value and says what would be valid.
+    """
+    for spec in FLAGS:
+        value = getattr(params, spec.name)
+        check_gone(spec, value)
+        spec.check(value, available_choices(spec))
+        check_available(spec, value)
+    for check in _CHECKS:
+        check(params)

@@ -1,0 +1,191 @@
+"""From a command line to ``Params``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from absl import flags
+
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.ineffective import unused_notices
+from cnnbench.flags.params import FLAGS, Params, validate
+from cnnbench.flags.retired import OBSOLETE, obsolete_notices
+
+_TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "on", "off")
+
+
+@dataclass(frozen=True)
+class ParsedArgs:
+    """What a command line says.
+
+    Attributes:
+      params: validated parameters.
+      explicit_flags: names of the flags that were given, in the order of the help.
+      notices: lines to show on stderr, without prefix.
+    """
+
+    params: Params
+    explicit_flags: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def parse_args(argv: Sequence[str]) -> ParsedArgs:
+    """Parses and validates the flags of ``cnnbench run``.
+
+    Args:
+      argv: arguments without the program's and the command's name.
+
+    Raises:
+      FlagError: a value cannot be used.
+      UsageError: an unknown flag, a missing value or a stray argument.
+    """
+    given = parse_flags(argv, (*FLAGS, *OBSOLETE))
+    _check_fp16_spellings(given)
+    known = {spec.name for spec in FLAGS}
+    params = Params(**{name: value for name, value in given.items() if name in known})
+    validate(params)
+    return ParsedArgs(
+        params=params,
+        explicit_flags=tuple(given),
+        notices=(*obsolete_notices(given), *unused_notices(params, given)),
+    )
+
+
+def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
+    """Parses a command line that consists of flags only.
+
+    absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``,
+    ``--noflag``, ``--flagfile``); the last of repeated flags counts.
+
+    Args:
+      argv: arguments without the program's and the command's name.
+      specs: the flags to know.
+
+    Returns:
+      Values by name, of the flags that were given, in the order of ``specs``.
+
+    Raises:
+      FlagError: a value has the wrong type or is out of range.
+      UsageError: an unknown flag, a missing value or a stray argument.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    values, arguments, leftovers = _split(argv, by_name, mixed=False)
+    if leftovers:
+        raise UsageError(_stray(arguments, leftovers, by_name))
+    return _given(values, by_name)
+
+
+def parse_command(
+    argv: Sequence[str], specs: Iterable[FlagSpec]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parses a command line of flags and arguments, which may stand in any order.
+
+    Everything after ``--`` is an argument. How many there may be is for the command
+    to say.
+
+    Args:
+      argv: arguments without the program's and the command's name.
+      specs: the flags to know.
+
+    Returns:
+      Values by name as `parse_flags` gives them, and what is no flag.
+
+    Raises:
+      FlagError: a value has the wrong type or is out of range.
+      UsageError: an unknown flag or a missing value.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    values, _, leftovers = _split(argv, by_name, mixed=True)
+    return _given(values, by_name), tuple(leftovers)
+
+
+def _split(
+    argv: Sequence[str], by_name: dict[str, FlagSpec], mixed: bool
+) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
+    """Flag values, the arguments with flag files read, and what is no flag.
+
+    Args:
+      argv: as given.
+      by_name: the flags to know.
+      mixed: flags may follow arguments.
+    """
+    values = flags.FlagValues()
+    values.set_gnu_getopt(mixed)
+    for spec in by_name.values():
+        _define(values, spec)
+    try:
+        arguments = values.read_flags_from_files(list(argv), force_gnu=mixed)
+        _, *leftovers = values(["cnnbench", *arguments])
+    except flags.UnrecognizedFlagError as error:
+        raise UsageError(_unknown_flag(error.flagname, by_name)) from None
+    except (flags.Error, ValueError) as error:
+        raise UsageError(_absl_message(error)) from None
+    return values, arguments, leftovers
+
+
+def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec]) -> dict[str, Any]:
+    given = {}
+    for name, spec in by_name.items():
+        if values[name].present:
+            given[name] = spec.parse(values[name].value)
+            # Values that are refused with more to say (see validate) are left to that.
+            if not spec.choices:
+                spec.check(given[name])
+    return given
+
+
+def _define(values: flags.FlagValues, spec: FlagSpec) -> None:
+    # absl hands the text through: one parser, FlagSpec's, serves both Python and this.
+    entry: Any = flags.Flag(
+        flags.ArgumentParser(),
+        None,
+        spec.name,
+        None,
+        spec.help,
+        boolean=spec.kind == "boolean",
+    )
+    flags.DEFINE_flag(entry, flag_values=values, module_name="cnnbench")
+
+
+def _check_fp16_spellings(given: dict[str, Any]) -> None:
+    """Refuses --precision and --use_fp16 that disagree, which Params cannot tell any more."""
+    if "precision" in given and "use_fp16" in given:
+        precision, use_fp16 = given["precision"], given["use_fp16"]
+        if (precision == "fp16") != use_fp16:
+            raise FlagError(
+                "use_fp16",
+                "true" if use_fp16 else "false",
+                f"contradicts --precision={precision}; give one of the two",
+            )
+
+
+def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
+    if name.removeprefix("no") in known:
+        return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
+    switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
+    close = difflib.get_close_matches(name, [*known, *switches], n=1)
+    hint = f"; did you mean --{close[0]}?" if close else "; cnnbench --help lists them all"
+    return f"unknown flag --{name}{hint}"
+
+
+def _stray(arguments: Sequence[str], leftovers: Sequence[str], known: dict[str, FlagSpec]) -> str:
+    stray = leftovers[0]
+    before = arguments[: len(arguments) - len(leftovers)]
+    name = before[-1].lstrip("-") if before else ""
+    spec = known.get(name)
+    if spec is not None and spec.kind == "boolean":
+        value = stray.lower() if stray.lower() in _TRUTH[:2] else "true or --" + name + "=false"
+        return f"stray argument {stray!r} after --{name}: write --{name}={value}"
+    return f"stray argument {stray!r}: flags are written --flag=value"
+
+
+def _absl_message(error: Exception) -> str:
+    text = str(error)
+    if text.startswith("Missing value for flag "):
+        name = text.removeprefix("Missing value for flag ").lstrip("-")
+        return f"--{name} needs a value: write --{name}=value"
+    return text

@@ -1,0 +1,221 @@
+"""Processor, memory, their limits, and what makes timings on them noisy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+
+from cnnbench.machine.host import FactGroup, Facts, Host
+
+# Instruction sets that decide how fast convolutions and matrix products can be.
+_ISA = (
+    *("sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512_vnni", "avx_vnni"),
+    *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "amx_int8"),
+    *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
+)
+
+
+def identity(host: Host) -> Facts:
+    """Name and kind of the machine, and its operating system."""
+    return {
+        "hostname": platform.node(),
+        "platform": platform.platform(),
+        "architecture": platform.machine(),
+    }
+
+
+def processor(host: Host) -> Facts:
+    """Model, cores and instruction sets."""
+    text = host.text("proc/cpuinfo")
+    if text is None:
+        return {"cpu_model": _sysctl("machdep.cpu.brand_string")}
+    first = _fields(text.split("\n\n", 1)[0])
+    flags = (first.get("flags") or first.get("Features") or "").split()
+    cores = {
+        (fields.get("physical id"), fields.get("core id"))
+        for fields in map(_fields, text.split("\n\n"))
+        if "core id" in fields
+    }
+    return {
+        "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
+        "cpu_isa": [name for name in _ISA if name in flags],
+        "physical_cores": len(cores) or None,
+        # A hypervisor's neighbours are the usual reason for noise.
+        "virtual_machine": True if "hypervisor" in flags else None,
+    }
+
+
+def logical_cpus(host: Host) -> Facts:
+    """How many CPUs there are and how many of them this process may use."""
+    total = os.cpu_count()
+    if sys.platform != "linux":
+        return {"logical_cpus": total}
+    usable = sorted(os.sched_getaffinity(0))
+    limited = total is not None and len(usable) < total
+    return {
+        "logical_cpus": total,
+        "cpus_online": host.text("sys/devices/system/cpu/online"),
+        "usable_cpus": len(usable),
+        "cpu_affinity": _ranges(usable) if limited else None,
+    }
+
+
+def clocks(host: Host) -> Facts:
+    """What moves the clock frequency, and hyper-threading."""
+    cpu = "sys/devices/system/cpu"
+    policies = sorted((host.root / cpu / "cpufreq").glob("policy*"))
+    governors = {host.text(f"{cpu}/cpufreq/{p.name}/scaling_governor") for p in policies}
+    no_turbo = host.number(f"{cpu}/intel_pstate/no_turbo")
+    boost = host.number(f"{cpu}/cpufreq/boost")
+    smt = host.number(f"{cpu}/smt/active")
+    turbo = None if boost is None else boost == 1
+    return {
+        "cpu_governor": ",".join(sorted(g for g in governors if g)),
+        "cpu_driver": host.text(f"{cpu}/cpufreq/policy0/scaling_driver"),
+        "cpu_turbo": turbo if no_turbo is None else no_turbo == 0,
+        "cpu_smt": None if smt is None else smt == 1,
+        "cpu_isolated": host.text(f"{cpu}/isolated"),
+        "cpu_energy_preference": host.text(f"{cpu}/cpufreq/policy0/energy_performance_preference"),
+        "cpu_max_mhz": _megahertz(host, f"{cpu}/cpufreq/policy0/cpuinfo_max_freq"),
+        "cpu_max_mhz_allowed": _megahertz(host, f"{cpu}/cpufreq/policy0/scaling_max_freq"),
+        "clock_source": host.text(
+            "sys/devices/system/clocksource/clocksource0/current_clocksource"
+        ),
+    }
+
+
+def power(host: Host) -> Facts:
+    """Whether a portable machine runs on its battery."""
+    folder = "sys/class/power_supply"
+    supplies = [f"{folder}/{path.name}" for path in (host.root / folder).glob("*")]
+    mains = [host.number(f"{s}/online") for s in supplies if host.text(f"{s}/type") == "Mains"]
+    known = [online for online in mains if online is not None]
+    return {"on_battery": True if known and not any(known) else None}
+
+
+def kernel(host: Host) -> Facts:
+    """Settings of the kernel that move memory and addresses, and the virtual machine's make."""
+    aslr = host.number("proc/sys/kernel/randomize_va_space")
+    balancing = host.number("proc/sys/kernel/numa_balancing")
+    defrag = re.search(r"\[(\S+)\]", host.text("sys/kernel/mm/transparent_hugepage/defrag") or "")
+    return {
+        "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
+        "numa_balancing": None if balancing is None else balancing > 0,
+        "transparent_huge_pages_defrag": None if defrag is None else defrag.group(1),
+        "swap_bytes": _kibibytes(_fields(host.text("proc/meminfo") or "").get("SwapTotal")) or None,
+        "hypervisor": host.text("sys/hypervisor/type"),
+        "machine_model": host.text("sys/class/dmi/id/product_name"),
+    }
+
+
+def memory(host: Host) -> Facts:
+    """Main memory, NUMA nodes and huge pages."""
+    fields = _fields(host.text("proc/meminfo") or "")
+    nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
+    pages = re.search(r"\[(\w+)\]", host.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return {
+        "memory_bytes": _kibibytes(fields.get("MemTotal")) or _physical_memory(),
+        "memory_available_bytes": _kibibytes(fields.get("MemAvailable")),
+        "numa_nodes": len(nodes) or None,
+        "transparent_huge_pages": None if pages is None else pages.group(1),
+    }
+
+
+def limits(host: Host) -> Facts:
+    """CPU and memory that control groups, mostly those of containers, leave us."""
+    cpus: list[float] = []
+    sizes: list[int] = []
+    for folder in cgroup_folders(host, "cpu"):
+        quota = re.fullmatch(r"(\d+) (\d+)", host.text(f"{folder}/cpu.max") or "")
+        if quota is not None:
+            cpus.append(int(quota.group(1)) / int(quota.group(2)))
+        us = host.number(f"{folder}/cpu.cfs_quota_us") or 0
+        period = host.number(f"{folder}/cpu.cfs_period_us") or 0
+        if us > 0 and period > 0:
+            cpus.append(us / period)
+    for folder in cgroup_folders(host, "memory"):
+        sizes.append(host.number(f"{folder}/memory.max") or 0)
+        sizes.append(host.number(f"{folder}/memory.limit_in_bytes") or 0)
+    # The first version of control groups says "no limit" with a huge number.
+    real = [size for size in sizes if 0 < size < 1 << 60]
+    return {
+        "cgroup_cpu_limit": min(cpus, default=None),
+        "cgroup_memory_limit_bytes": min(real, default=None),
+    }
+
+
+def cgroup_folders(host: Host, controller: str) -> list[str]:
+    """The folders of our control group and those above it, of both versions.
+
+    Args:
+      host: where to read.
+      controller: "cpu" or "memory", which have hierarchies of their own in version 1.
+    """
+    lines = (host.text("proc/self/cgroup") or "").splitlines()
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    paths = {name: path for _, names, path in groups for name in names.split(",")}
+    return [
+        *_upwards("sys/fs/cgroup", paths.get("", "/")),
+        *_upwards(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
+    ]
+
+
+def load(host: Host) -> Facts:
+    """What else keeps the machine busy: runnable tasks, mean of the last minute."""
+    return {"load_average_1min": round(os.getloadavg()[0], 2)}
+
+
+GROUPS: tuple[FactGroup, ...] = (
+    *(identity, processor, logical_cpus, clocks, power, memory, kernel, limits, load),
+)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The lines "name : value" of a /proc file."""
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _kibibytes(text: str | None) -> int | None:
+    found = re.fullmatch(r"(\d+) kB", text or "")
+    return None if found is None else int(found.group(1)) * 1024
+
+
+def _megahertz(host: Host, path: str) -> int | None:
+    kilohertz = host.number(path)
+    return None if kilohertz is None else round(kilohertz / 1000)
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _upwards(mount: str, path: str) -> list[str]:
+    """The folder of a control group and those above it, up to its mount point."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as the kernel writes CPU lists: "0-3,8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
+def _sysctl(name: str) -> str | None:
+    if platform.system() != "Darwin":
+        return None
+    return subprocess.run(
+        ["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=True
+    ).stdout.strip()

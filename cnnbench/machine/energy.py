@@ -1,0 +1,193 @@
+"""Energy of the timed loop, where the machine lets it be read: RAPL and NVML.
+
+RAPL counts what whole processor packages and their memory take, NVML what a whole GPU
+board takes, all processes included; disks, fans and power supplies are in neither. The
+counters are read before and after the loop and never in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.machine.host import Host
+from cnnbench.machine.nvidia import driver_loaded, handles, nvml, used, uuid_of
+
+_POWERCAP = "sys/class/powercap"
+_WATTS_AT_MOST = 1000.0
+"""Power of a package that does not tell its limit."""
+
+_ABOVE_LIMIT = 1.2
+"""Short peaks go beyond the limits of a package."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of joules.
+
+    Attributes:
+      name: for people.
+      on_gpu: whether it is a GPU's.
+      read: joules since some time; None if unreadable.
+      range_joules: where it starts again from zero; None if it does not.
+      longest_seconds: time in which it cannot go round more than once.
+    """
+
+    name: str
+    on_gpu: bool
+    read: Callable[[], float | None]
+    range_joules: float | None = None
+    longest_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules of the processors and of the GPUs, None where unknown, and their source."""
+
+    cpu_joules: float | None
+    gpu_joules: float | None
+    source: str
+
+
+class EnergyMeter:
+    """Reads all counters at two moments.
+
+    Args:
+      counters: see `rapl_counters` and `nvml_counters`.
+      clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, counters: Sequence[Counter], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._counters = tuple(counters)
+        self._clock = clock
+        self._start: tuple[float, list[float | None]] | None = None
+
+    def start(self) -> None:
+        """Measures from now on."""
+        self._start = (self._clock(), self._read())
+
+    def stop(self) -> Energy | None:
+        """What was taken since `start`; None where nothing could be read.
+
+        A kind of device of which one counter cannot be told is unknown as a whole.
+        """
+        if self._start is None:
+            return None
+        start, first = self._start
+        last, seconds = self._read(), self._clock() - start
+        taken = [
+            _joules(counter, a, b, seconds)
+            for counter, a, b in zip(self._counters, first, last, strict=True)
+        ]
+        cpu, gpu = self._total(taken, on_gpu=False), self._total(taken, on_gpu=True)
+        names = [c.name for c in self._counters if (gpu if c.on_gpu else cpu) is not None]
+        return Energy(cpu, gpu, ", ".join(names)) if names else None
+
+    def _read(self) -> list[float | None]:
+        return [counter.read() for counter in self._counters]
+
+    def _total(self, taken: Sequence[float | None], *, on_gpu: bool) -> float | None:
+        mine = [
+            joules
+            for counter, joules in zip(self._counters, taken, strict=True)
+            if counter.on_gpu == on_gpu
+        ]
+        known = [joules for joules in mine if joules is not None]
+        return sum(known) if mine and len(known) == len(mine) else None
+
+
+def _joules(
+    counter: Counter, first: float | None, last: float | None, seconds: float
+) -> float | None:
+    if first is None or last is None:
+        return None
+    if counter.longest_seconds is not None and seconds > counter.longest_seconds:
+        return None  # it may have gone round any number of times
+    if last < first:
+        return None if counter.range_joules is None else last + counter.range_joules - first
+    return last - first
+
+
+def rapl_counters(host: Host) -> tuple[Counter, ...]:
+    """The processor packages and the memory beside them; empty unless all can be read.
+
+    The domains inside a package (cores, graphics) are part of it, and "psys", the whole
+    platform, contains it; Intel and AMD both come under the name intel-rapl. Reading
+    needs root, or a machine whose owner has opened the files.
+    """
+    zones = sorted(path.name for path in (host.root / _POWERCAP).glob("intel-rapl:*"))
+    counters = []
+    for zone in zones:
+        name = host.text(f"{_POWERCAP}/{zone}/name") or ""
+        package = re.fullmatch(r"intel-rapl:\d+", zone) and name.startswith("package")
+        beside = re.fullmatch(r"intel-rapl:\d+:\d+", zone) and name == "dram"
+        if package or beside:
+            counters.append(_rapl_counter(host, zone, name))
+    return tuple(counters) if all(one.read() is not None for one in counters) else ()
+
+
+def _rapl_counter(host: Host, zone: str, name: str) -> Counter:
+    folder = f"{_POWERCAP}/{zone}"
+
+    def read() -> float | None:
+        microjoules = host.number(f"{folder}/energy_uj")
+        return None if microjoules is None else microjoules / 1e6
+
+    limit = host.number(f"{folder}/max_energy_range_uj")
+    reach = None if limit is None else limit / 1e6
+    longest = None if reach is None else reach / _watts(host, folder)
+    number = zone.removeprefix("intel-rapl:").split(":")[0]
+    label = f"RAPL {name}" if name.startswith("package") else f"RAPL {name} {number}"
+    return Counter(label, False, read, reach, longest)
+
+
+def _watts(host: Host, folder: str) -> float:
+    """Power that a domain cannot exceed for long."""
+    files = [
+        f"{folder}/constraint_{i}_{kind}_uw"
+        for i in range(3)
+        for kind in ("power_limit", "max_power")
+    ]
+    known = [watts / 1e6 for watts in map(host.number, files) if watts]
+    return _ABOVE_LIMIT * max(known) if known else _WATTS_AT_MOST
+
+
+@contextlib.contextmanager
+def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple[Counter, ...]]:
+    """The GPUs of a run, while the block lasts; empty where pynvml or the counters are missing.
+
+    Args:
+      host: where to look.
+      gpu_indices, num_gpus: flags of the run.
+    """
+    if not driver_loaded(host):
+        yield ()
+        return
+    with nvml(host) as module:
+        counters: tuple[Counter, ...] = ()
+        if module is not None:
+            with contextlib.suppress(Exception):  # of pynvml's own making
+                found = handles(module)
+                uuids = [uuid_of(module, handle) for handle in found]
+                mine = used(uuids, host.environ, gpu_indices, num_gpus)
+                counters = tuple(
+                    Counter(f"NVML GPU {i}", True, _nvml_reader(module, found[i])) for i in mine
+                )
+        yield counters
+
+
+def _nvml_reader(module: Any, handle: Any) -> Callable[[], float | None]:
+    def read() -> float | None:
+        try:
+            millijoules: int = module.nvmlDeviceGetTotalEnergyConsumption(handle)
+        except Exception:  # of pynvml's own making; GPUs before Volta do not count
+            return None
+        return millijoules / 1e3
+
+    return read

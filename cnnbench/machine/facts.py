@@ -1,0 +1,37 @@
+"""Facts about machine and software, for the record of a run.
+
+A fact that cannot be read is absent, never empty, and reading one never raises.
+Nothing here loads TensorFlow; where a run has loaded it, it is asked too.
+"""
+
+from __future__ import annotations
+
+from cnnbench.machine import cpu, gpu, software, variables
+from cnnbench.machine.host import Fact, FactGroup, Host, gather
+
+__all__ = ["SECTIONS", "Fact", "Host", "collect", "collect_by_section"]
+
+SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
+    ("Machine", cpu.GROUPS),
+    ("GPUs", gpu.GROUPS),
+    ("Software", software.GROUPS),
+    ("Environment variables", variables.GROUPS),
+)
+"""Functions that each read a few facts, under a title; one more adds its facts everywhere."""
+
+
+def collect(host: Host | None = None) -> dict[str, Fact]:
+    """All facts that can be read, by name.
+
+    Args:
+      host: where to read; this machine and process if None.
+    """
+    sections = collect_by_section(host)
+    return {name: fact for facts in sections.values() for name, fact in facts.items()}
+
+
+def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
+    """The same under the titles of `SECTIONS`; those without facts are left out."""
+    host = Host() if host is None else host
+    gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
+    return {title: facts for title, facts in gathered if facts}

@@ -1,0 +1,139 @@
+"""Looks at the machine while a run starts and around its timed loop; never in the loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from cnnbench.machine import checks as before
+from cnnbench.machine import run_checks
+from cnnbench.machine.checks import Check
+from cnnbench.machine.condition import Condition, RunFlags, Situation
+from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
+from cnnbench.machine.gpu_readings import GpuView
+from cnnbench.machine.host import Host
+from cnnbench.machine.nvidia import GpuState, driver_loaded, gpu_states
+from cnnbench.machine.sampling import Interval, Sample, take
+from cnnbench.records.run import ConditionNote, Conditions
+
+
+class Watch:
+    """The conditions of one run.
+
+    Made when the run starts, before TensorFlow is loaded: what others do meanwhile is
+    then measured over seconds that pass anyway, and a slow nvidia-smi costs nothing.
+    As a context manager it goes around the timed loop.
+
+    Args:
+      host: where to look; this machine if None.
+      gpus: whether the run may use GPUs.
+      clock: seconds, monotonic.
+
+    Attributes:
+      energy: taken by the timed loop; None where it cannot be read.
+    """
+
+    def __init__(
+        self,
+        host: Host | None = None,
+        *,
+        gpus: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host = Host() if host is None else host
+        self._clock = clock
+        self._first = take(self._host, clock)
+        self._asked: Future[tuple[GpuState, ...]] | None = None
+        if gpus and driver_loaded(self._host):
+            executor = ThreadPoolExecutor(1, "cnnbench-gpus")
+            self._asked = executor.submit(gpu_states, self._host)
+            executor.shutdown(wait=False)
+        self._facts: Mapping[str, Any] = {}
+        self._flags = RunFlags()
+        self._gpus = GpuView()
+        self._gpus_after = GpuView()
+        self._before: dict[str, Any] | None = None
+        self._loop: Interval | None = None
+        self._loop_start: Sample | None = None
+        self._notes: list[ConditionNote] = []
+        self._resources = ExitStack()
+        self._meter = EnergyMeter(())
+        self.energy: Energy | None = None
+
+    def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[Condition, ...]:
+        """What speaks against measuring now.
+
+        Args:
+          facts: about machine and software, see `cnnbench.machine.facts`.
+          flags: of the run.
+        """
+        self._facts, self._flags = facts, flags
+        interval = Interval.between(self._first, take(self._host, self._clock))
+        if flags.on_gpu and self._asked is not None:
+            self._gpus = self._view(self._asked.result())
+        self._before = {**interval.facts(), **self._gpus.facts()}
+        now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
+        return self._run(before.CHECKS, now, "before")
+
+    def __enter__(self) -> Watch:
+        flags = self._flags
+        counters = list(rapl_counters(self._host))
+        if flags.on_gpu:
+            counters += self._resources.enter_context(
+                nvml_counters(self._host, flags.gpu_indices, flags.num_devices)
+            )
+        self._meter = EnergyMeter(counters)
+        self._loop_start = take(self._host, self._clock)
+        self._meter.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._loop_start is not None
+        self.energy = self._meter.stop()
+        self._loop = Interval.between(self._loop_start, take(self._host, self._clock))
+        self._resources.close()
+        if self._flags.on_gpu and kind is None:
+            self._gpus_after = self._view(gpu_states(self._host))
+
+    def during(self) -> tuple[Condition, ...]:
+        """What happened in the timed loop; nothing if it was not reached."""
+        if self._loop is None:
+            return ()
+        then = Situation(
+            facts=self._facts,
+            interval=self._loop,
+            flags=self._flags,
+            gpus=self._gpus_after,
+            gpus_before=self._gpus,
+        )
+        return self._run(run_checks.CHECKS, then, "during")
+
+    def record(self) -> Conditions | None:
+        """For the run record; None where `before` was not reached."""
+        if self._before is None:
+            return None
+        loop = {} if self._loop is None else {**self._loop.facts(), **self._gpus_after.facts()}
+        return Conditions(before=self._before, during=loop, notes=tuple(self._notes))
+
+    def _view(self, states: Sequence[GpuState]) -> GpuView:
+        flags = self._flags
+        return GpuView.of(states, self._host.environ, flags.gpu_indices, flags.num_devices)
+
+    def _run(
+        self, checks: Sequence[Check], situation: Situation, when: str
+    ) -> tuple[Condition, ...]:
+        found = tuple(condition for check in checks for condition in check(situation))
+        self._notes = [note for note in self._notes if note.when != when]
+        self._notes += [
+            ConditionNote(id=c.id, when=when, text=c.text, advice=c.advice) for c in found
+        ]
+        return found

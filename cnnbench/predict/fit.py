@@ -1,0 +1,153 @@
+"""Parameters of this machine from measured points.
+
+Least squares of the relative error, no parameter below 0 (Lawson and Hanson 1974, as in
+scipy.optimize.nnls), repeated with weights that make it the sum of absolute errors: a
+few points that something disturbed then count little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cnnbench.predict.critical_path import Stage
+from cnnbench.predict.host import RATES, Host, features, reduction_work
+from cnnbench.predict.host_cost import Work
+from cnnbench.predict.links import Link
+from cnnbench.predict.network import Network, NotPredictedError
+from cnnbench.predict.packing import Packing
+from cnnbench.predict.points import Point
+from cnnbench.predict.tensor import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
+
+_ROUNDS = 10
+_CAPACITIES = tuple(2.0 ** (exponent / 2) for exponent in range(40, 61))  # 1 MiB to 1 GiB
+# An error below this share counts as much as this, or single points would take all weight.
+_SMALL_ERROR = 0.01
+_LINK_ROUNDS = 5
+
+
+class CostModel(Protocol):
+    """Predicts the time of a reduction: a `Host` or a `Network`."""
+
+    def seconds(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> float:
+        """Seconds for a list of tensors; raises `NotPredictedError`."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model.
+
+    Attributes:
+      model: what predicts.
+      used: the points it was fitted to.
+      left_out: points that no formula covers, with the reason.
+    """
+
+    model: Host | Network
+    used: tuple[Point, ...]
+    left_out: tuple[tuple[Point, str], ...]
+
+
+def fit(points: Sequence[Point]) -> Fit:
+    """Fits the model that suits the devices: `Host` for logical CPUs, `Network` for GPUs.
+
+    Raises:
+      ValueError: no point that a formula covers.
+    """
+    used, left_out = predictable(points)
+    if not used:
+        raise ValueError("there is no formula for any of the measured algorithms")
+    model = _fit_host(used) if used[0].kind == "cpu" else _fit_network(used)
+    return Fit(model, used, left_out)
+
+
+def predictable(
+    points: Sequence[Point],
+) -> tuple[tuple[Point, ...], tuple[tuple[Point, str], ...]]:
+    """The points that formulas cover, and the others with the reason."""
+    used: list[Point] = []
+    left_out: list[tuple[Point, str]] = []
+    for point in points:
+        try:
+            if point.unusual is not None:
+                raise NotPredictedError(point.unusual)
+            if point.kind == "cpu":
+                _work(point)
+            else:
+                _START.seconds(point.spec, point.tensors, point.devices, point.packing)
+            used.append(point)
+        except NotPredictedError as error:
+            left_out.append((point, str(error)))
+    return tuple(used), tuple(left_out)
+
+
+def _fit_host(points: Sequence[Point]) -> Host:
+    """Rates for each of several capacities of the caches; the capacity that fits best."""
+    work = [_work(point) for point in points]
+    seconds = [point.seconds for point in points]
+    best: tuple[float, Host] | None = None
+    for capacity in _CAPACITIES:
+        rows = [
+            list(features(amount, point.tensors, point.devices, capacity).values())
+            for amount, point in zip(work, points, strict=True)
+        ]
+        rates, error = _solve(rows, seconds)
+        if best is None or error < best[0]:
+            best = error, Host(dict(zip(RATES, rates, strict=True)), capacity)
+    assert best is not None
+    return best[1]
+
+
+def _work(point: Point) -> Work:
+    return reduction_work(point.spec, point.tensors, point.devices, point.packing, point.group_size)
+
+
+_START = Network(Link("start", 5e-6, 1e-10, 1e-12))
+
+
+def _fit_network(points: Sequence[Point]) -> Network:
+    """Alpha, beta, gamma and launch; which way is the shortest depends on them, hence rounds."""
+    network = _START
+    rows: list[list[float]] = []
+    for _ in range(_LINK_ROUNDS):
+        before, rows = rows, [[1.0, *_sums(network, point)] for point in points]
+        if rows == before:
+            break
+        (launch, alpha, beta, gamma), _ = _solve(rows, [point.seconds for point in points])
+        network = Network(Link("fitted", alpha, beta, gamma), launch=launch)
+    return network
+
+
+def _sums(network: Network, point: Point) -> tuple[float, float, float]:
+    """Messages, bytes and additions in a row."""
+    total = sum(network.stages(point.spec, point.tensors, point.devices, point.packing), Stage())
+    return total.coefficients()
+
+
+def _solve(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], float]:
+    """Non-negative x with rows @ x close to seconds.
+
+    Returns:
+      x, and the mean of the absolute relative errors, which it makes small.
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    matrix: Any = np.asarray(rows, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
+    # Columns of like size: seconds per byte and per op lie many orders apart.
+    scale = matrix.max(axis=0)
+    scale[scale == 0] = 1.0
+    matrix = matrix / scale
+    target = np.ones(len(rows))
+    weights = np.ones(len(rows))
+    solution = np.zeros(matrix.shape[1])
+    for _ in range(_ROUNDS):
+        solution, _ = nnls(matrix * weights[:, None], target * weights, maxiter=10_000)
+        errors = np.abs(matrix @ solution - target)
+        weights = 1 / np.sqrt(np.maximum(errors, _SMALL_ERROR))
+    error = float(np.abs(matrix @ solution - target).mean())
+    return [float(value) for value in solution / scale], error

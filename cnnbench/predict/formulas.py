@@ -1,0 +1,393 @@
+"""What each all-reduce algorithm costs on a network, per tensor, for any number of devices.
+
+Every formula gives the path of one tensor of s bytes: the messages, bytes and additions
+that follow each other (see `Stage`). In Hockney's terms the cost is then
+messages * alpha + bytes * beta + added * gamma. ``n`` devices, ``k`` shards. Every
+algorithm but copying cuts a tensor into chunks of 16 KiB or more, so a small tensor is
+one chunk, and joins them with a copy in the end.
+
+Of several tensors:
+
+* Where a tensor is added on one device, tensors take turns over the devices, and what
+  counts is the device with most work (`Formula.roots`).
+* Elsewhere tensors follow each other closely: what counts is the path of the slowest
+  one, and for the others how long they keep a device occupied (`Formula.busy`): the
+  messages and bytes of all devices over n, as every tensor begins on another device.
+
+Whole lists of tensors and specs: `cnnbench.predict.network`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cnnbench.predict.critical_path import Layout, Path, Stage
+from cnnbench.predict.tensor import Tensor
+
+# NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
+# its protocol for large messages ("Simple", whose latencies the presets of links have).
+# Its protocol for small ones ("LL") costs 6.6 us, has a fifth of the latency (NVLink 0.6 of
+# 3.4 us, PCIe 1.0 of 5.7, network 2.7 of 14) and moves four bytes for each of the tensor.
+_NCCL_CALL = 8.4e-6
+_NCCL_CALL_LL = 6.6e-6
+_LL_LATENCY = 0.19
+_LL_BYTES = 4
+
+PathOf = Callable[[Tensor, Layout, int], Path]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The cost of one algorithm.
+
+    Attributes:
+      path: stages of one tensor, of (tensor, layout, shards).
+      source: paper or code the cost is from.
+      cost: the cost of one large tensor in words, for all devices alike.
+      busy: what one tensor occupies a device with, where that is less than the path.
+      roots: over how many devices successive tensors take turns, of (layout, shards).
+      or_paths: other ways that the algorithm takes where they are faster.
+    """
+
+    path: PathOf
+    source: str
+    cost: str
+    busy: PathOf | None = None
+    roots: Callable[[Layout, int], int] = lambda layout, shards: 1
+    or_paths: tuple[PathOf, ...] = ()
+
+
+def copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """Every other device sends to the root, which adds and sends the sum to each of them."""
+    star = _star(layout.near - 1, layout.devices - layout.near, tensor.bytes)
+    return (star + Stage(added=(layout.devices - 1) * tensor.bytes), star)
+
+
+def hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """Two halves add on a device each; these two exchange and serve their halves."""
+    size = tensor.bytes
+    half = math.ceil(layout.devices / 2)
+    near = min(layout.near, half)
+    gather = _star(near - 1, half - near, size)
+    across = _message(layout.nodes > 1, size)
+    return (
+        gather + Stage(added=(half - 1) * size),
+        across + Stage(added=size),
+        across,
+        gather,
+    )
+
+
+def ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """n-1 hops that add, n-1 that hand the sums on; k rings at once.
+
+    A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a
+    node as there are nodes.
+    """
+    hops = layout.devices - 1
+    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
+    cut = tensor.cut(layout.devices * shards)
+    at_once = max(1.0, cut.count / layout.devices)
+    moved = hops * at_once * cut.bytes
+    lap = Stage(
+        near_messages=at_once * (hops - far),
+        near_bytes=moved if far < hops else 0,
+        far_messages=at_once * far,
+        far_bytes=moved if far else 0,
+    )
+    return (lap + Stage(added=moved), lap, _join(tensor, cut.count))
+
+
+def ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
+    share = (layout.devices - 1) / layout.devices
+    chunks = tensor.cut(layout.devices * shards).count
+    lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
+    return (lap + Stage(added=share * tensor.bytes), lap, _join(tensor, chunks))
+
+
+def halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """log2 p exchanges of half, a quarter, ... and back, p the power of two in n.
+
+    Partners are half of the devices apart first, neighbours last. Each device beyond p
+    first shares its additions with a partner, half of the tensor each, whose sums then
+    come from two devices; it is sent the result in the end.
+    """
+    steps = layout.devices.bit_length() - 1
+    power = 2**steps
+    extra = layout.devices - power
+    cut = tensor.cut(power)
+    halving, doubling = [], []
+    for step in range(1, steps + 1):
+        distance = power >> step
+        piece = min(tensor.bytes, distance * cut.bytes)
+        far = layout.nodes > 1 and distance >= layout.near
+        message = _message(far, piece, layout.near)
+        halving.append(message + Stage(added=piece))
+        doubling.append(message + Stage(copied=piece if step < steps else 0))
+    before: tuple[Stage, ...] = ()
+    after: tuple[Stage, ...] = ()
+    if extra:
+        sharing = min(extra, layout.near)
+        half = min(tensor.bytes, power // 2 * cut.bytes)
+        shared = _message(layout.nodes > 1, half, sharing)
+        before = (shared + Stage(added=half), shared)
+        after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
+    return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
+
+
+def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """The messages of all devices over n: in a round, a device takes part if it has a chunk.
+
+    As every tensor's ranks begin at another device, partners d apart are in two nodes of
+    m devices in d of m cases.
+    """
+    steps = layout.devices.bit_length() - 1
+    power = 2**steps
+    chunks = tensor.cut(power).count
+    rounds, added = Stage(), 0.0
+    for step in range(1, steps + 1):
+        block = power >> step
+        messages = block * math.ceil(chunks / block) / layout.devices
+        size = block * tensor.bytes / layout.devices
+        leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
+        rounds += Stage(
+            near_messages=messages * (1 - leaving),
+            near_bytes=size * (1 - leaving),
+            far_messages=messages * leaving,
+            far_bytes=size * leaving * layout.near,
+        )
+        added += size
+    extra = (layout.devices - power) / layout.devices
+    sharing = layout.near if layout.nodes > 1 else 1
+    fold = _messages(layout.nodes > 1, 3 * extra, 1.5 * extra * tensor.bytes * sharing)
+    unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
+    return (
+        rounds + fold + Stage(added=added + extra * tensor.bytes),
+        rounds + unfold,
+        _join(tensor, chunks),
+    )
+
+
+def tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """Each half of the tensor climbs a binary tree and comes down again, k chunks in a row.
+
+    At every level a device hears two children, or serves two.
+    """
+    levels = layout.devices.bit_length() - 1
+    near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
+    if layout.nodes == 1:
+        near_levels = levels
+    far_levels = levels - near_levels
+    children = min(2, layout.devices - 1)
+    cut = tensor.cut(2 * shards)
+    behind = math.ceil(cut.count / 2) - 1
+    near = children * (near_levels + (behind if not far_levels else 0))
+    far = children * (far_levels + (behind if far_levels else 0))
+    climb = Stage(near, near * cut.bytes) + Stage(far_messages=far, far_bytes=far * cut.bytes)
+    return (climb + Stage(added=(near + far) * cut.bytes), climb, _join(tensor, cut.count))
+
+
+def tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
+
+    Of the edges, half span one device, a quarter two, and so on. As every tensor's tree
+    begins at another device, one that spans d of the m devices of a node leaves it in d
+    of m cases.
+    """
+    share = (layout.devices - 1) / layout.devices
+    chunks = tensor.cut(2 * shards).count
+    leaving = 0.0
+    if layout.nodes > 1:
+        spans = [2**level for level in range(layout.devices.bit_length())]
+        edges = sum(1 / span for span in spans)
+        leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
+    climb = Stage(
+        near_messages=share * chunks * (1 - leaving),
+        near_bytes=share * tensor.bytes * (1 - leaving),
+        far_messages=share * chunks * leaving,
+        far_bytes=share * tensor.bytes * leaving * layout.near,
+    )
+    return (climb + Stage(added=share * tensor.bytes), climb, _join(tensor, chunks))
+
+
+def shuffle_towers(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """k devices gather and add a shard each and send it back."""
+    return _shuffle(tensor, layout, shards, layout.near - 1, layout.devices - layout.near)
+
+
+def shuffle_cpus(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """As `shuffle_towers`, on the CPUs of k nodes."""
+    return _shuffle(tensor, layout, shards, layout.near, layout.devices - layout.near)
+
+
+def nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """NCCL's ring cuts a tensor into n chunks however small, and joins without a copy."""
+    hops = layout.devices - 1
+    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
+    moved = hops * tensor.bytes / layout.devices
+    lap = Stage(hops - far, moved if far < hops else 0, far, moved if far else 0)
+    return (lap + Stage(added=moved), lap, Stage(fixed=_NCCL_CALL))
+
+
+def nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """NCCL's pipelined double binary tree between nodes, chains within them.
+
+    Up and down at once, each device sends and receives the tensor twice.
+    """
+    near_hops = layout.near - 1
+    far_hops = math.ceil(math.log2(layout.nodes))
+    size = 2 * tensor.bytes
+    return (
+        Stage(
+            2 * near_hops,
+            size if near_hops else 0,
+            2 * far_hops,
+            size if far_hops else 0,
+            added=size,
+            fixed=_NCCL_CALL,
+        ),
+    )
+
+
+def nccl_ring_ll(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """The ring with NCCL's protocol for small messages."""
+    return _low_latency(nccl_ring(tensor, layout, shards))
+
+
+def nccl_tree_ll(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """The tree with NCCL's protocol for small messages."""
+    return _low_latency(nccl_tree(tensor, layout, shards))
+
+
+def collective(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """TensorFlow's ring: n chunks per subdivision however small; the input is copied first."""
+    hops = layout.devices - 1
+    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
+    moved = hops * tensor.bytes / layout.devices
+    lap = Stage(
+        shards * (hops - far), moved if far < hops else 0, shards * far, moved if far else 0
+    )
+    return (Stage(copied=tensor.bytes), lap + Stage(added=moved), lap)
+
+
+def _low_latency(path: Path) -> Path:
+    return [
+        replace(
+            stage,
+            near_messages=_LL_LATENCY * stage.near_messages,
+            near_bytes=_LL_BYTES * stage.near_bytes,
+            far_messages=_LL_LATENCY * stage.far_messages,
+            far_bytes=_LL_BYTES * stage.far_bytes,
+            fixed=_NCCL_CALL_LL if stage.fixed else 0,
+        )
+        for stage in path
+    ]
+
+
+def _shuffle(tensor: Tensor, layout: Layout, shards: int, near: int, far: int) -> Path:
+    cut = tensor.cut(shards)
+    # The gatherer of a shard hears every device; a device sends a shard to every gatherer.
+    gatherer = _star(near, far, cut.bytes)
+    sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
+    move = gatherer if near + far >= cut.count else sender
+    added = Stage(added=(layout.devices - 1) * cut.bytes)
+    return (move + added, move, _join(tensor, cut.count))
+
+
+def _join(tensor: Tensor, chunks: int) -> Stage:
+    return Stage(copied=tensor.bytes if chunks > 1 else 0)
+
+
+def _star(near: int, far: int, size: float) -> Stage:
+    """One device hears so many others, or is heard by them."""
+    return Stage(near, near * size, far, far * size)
+
+
+def _messages(far: bool, count: float, size: float) -> Stage:
+    """Messages of so many bytes in all."""
+    return Stage(0, 0, count, size) if far else Stage(count, size)
+
+
+def _message(far: bool, size: float, sharing: int = 1) -> Stage:
+    """One message; `sharing` devices of a node send theirs through the same link at once."""
+    return _messages(far, 1, sharing * size if far else size)
+
+
+def _every_device(layout: Layout, shards: int) -> int:
+    return layout.devices
+
+
+def _every_pair(layout: Layout, shards: int) -> int:
+    return max(1, layout.devices // 2)
+
+
+def _groups_of_towers(layout: Layout, shards: int) -> int:
+    return math.ceil(layout.devices / shards)
+
+
+def _groups_of_cpus(layout: Layout, shards: int) -> int:
+    return math.ceil(layout.nodes / shards)
+
+
+FORMULAS: dict[str, Formula] = {
+    "copy": Formula(
+        copy,
+        "a parameter server on one device in turn: Li et al., OSDI 2014",
+        "2(n-1)(alpha + s beta) + (n-1)s gamma, on one device in n",
+        roots=_every_device,
+    ),
+    "hierarchical_copy": Formula(
+        hierarchical_copy,
+        "adding in groups first: Goyal et al., arXiv:1706.02677, 2017, section 4",
+        "2 ceil(n/2)(alpha + s beta) + ceil(n/2)s gamma, on two devices in n",
+        roots=_every_pair,
+    ),
+    "xring": Formula(
+        ring,
+        "Patarasu and Yuan, J. Parallel Distrib. Comput. 69, 2009",
+        "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
+        busy=ring_busy,
+    ),
+    "collective": Formula(
+        collective,
+        "TensorFlow's RingReducer; Patarasu and Yuan 2009",
+        "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
+    ),
+    "rechd": Formula(
+        halving_doubling,
+        "Rabenseifner 2004; Thakur, Rabenseifner and Gropp, Int. J. HPC Appl. 19, 2005",
+        "2 log2(p) alpha + 2(p-1)/p s beta + (p-1)/p s gamma, p the power of two in n; "
+        "unless p = n, 3 alpha + 2s beta + s/2 gamma more",
+        busy=halving_doubling_busy,
+    ),
+    "tree": Formula(
+        tree,
+        "Sanders, Speck and Traeff, Parallel Computing 35, 2009; Jeaugey, NCCL 2.4, 2019",
+        "4 log2(n) alpha + 2 log2(n) s beta + log2(n) s gamma for one tensor; 4 alpha + "
+        "2s beta + s gamma for each further one",
+        busy=tree_busy,
+    ),
+    "psgpu": Formula(
+        shuffle_towers,
+        "a parameter server in shards: Li et al., OSDI 2014",
+        "2(n-1)(alpha + s/k beta) + (n-1)s/k gamma, on k devices in n",
+        roots=_groups_of_towers,
+    ),
+    "pscpu": Formula(
+        shuffle_cpus,
+        "a parameter server in shards: Li et al., OSDI 2014",
+        "2n alpha + 2(n-1)s/k beta + (n-1)s/k gamma, on the CPUs of k nodes",
+        roots=_groups_of_cpus,
+    ),
+    "nccl": Formula(
+        nccl_ring,
+        "NVIDIA/nccl, src/graph/tuning.cc; Jeaugey, NCCL 2.4, 2019",
+        "the ring, or 2 log2(n) alpha + 2s beta + 2s gamma; small tensors at a fifth of alpha "
+        "and four times beta; and 6.6 or 8.4 us per call",
+        or_paths=(nccl_tree, nccl_ring_ll, nccl_tree_ll),
+    ),
+}
+"""By the name of the algorithm in an all-reduce spec."""

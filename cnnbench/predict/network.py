@@ -1,0 +1,178 @@
+"""The time of an all-reduce on a network of given links, for specs and lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.predict.critical_path import Layout, Path, Stage, path_seconds
+from cnnbench.predict.formulas import FORMULAS, Formula
+from cnnbench.predict.links import Link
+from cnnbench.predict.packing import Packing
+from cnnbench.predict.tensor import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
+
+
+class NotPredictedError(ValueError):
+    """There is no prediction for this algorithm or these devices; says why."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Devices with links of their own, or nodes of devices with a link per node.
+
+    Attributes:
+      link: between the devices of a node, or between all devices.
+      far_link: between nodes; None where every device has its own link to all others.
+      per_node: devices per node, with `far_link`.
+      launch: seconds per reduction besides.
+    """
+
+    link: Link
+    far_link: Link | None = None
+    per_node: int = 1
+    launch: float = 0.0
+
+    def seconds(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> float:
+        """Time to reduce the tensors, which follow each other.
+
+        Args:
+          spec: algorithms by size.
+          tensors: before packing.
+          devices: at least 1.
+          packing: what is done before and undone after.
+
+        Returns:
+          Seconds; 0 on one device.
+
+        Raises:
+          NotPredictedError: an algorithm has no formula, or no meaning on these devices.
+        """
+        if devices == 1:
+            return 0.0
+        stages = self.stages(spec, tensors, devices, packing)
+        return self.launch + path_seconds(stages, *self._links())
+
+    def stages(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> Path:
+        """What follows each other on the busiest device, without launch; see `seconds`."""
+        stages: list[Stage] = []
+        if packing.packs:
+            # Joined by a copy; what is taken apart are views.
+            stages.append(Stage(copied=sum(tensor.bytes for tensor in tensors)))
+        sent = packing.apply(tensors)
+        for index, part in enumerate(spec.ranges):
+            mine = [tensor for tensor in sent if spec.range_of(tensor.bytes) == index]
+            if mine:
+                stages += self._algorithm(part.algorithm, mine, devices)
+        return stages
+
+    def _algorithm(self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], devices: int) -> Path:
+        layout = Layout(devices, self.per_node if self.far_link is not None else 1)
+        if len(algorithm.levels) == 1:
+            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
+        return self._two_levels(algorithm, tensors, layout)
+
+    def _one_level(self, name: str, tensors: Sequence[Tensor], layout: Layout, shards: int) -> Path:
+        formula = FORMULAS.get(name)
+        if formula is None:
+            raise NotPredictedError(f"there is no formula for {name}")
+        if shards > layout.devices:
+            raise NotPredictedError(f"{shards} shards need as many devices")
+        return _list_stages(formula, tensors, layout, shards, *self._links())
+
+    def _two_levels(
+        self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: Layout
+    ) -> Path:
+        """Within nodes, then between one device per node, then back to all of the node."""
+        if self.far_link is None:
+            raise NotPredictedError(
+                f"{algorithm} has two levels; give --inter_link and --devices_per_node"
+            )
+        within, between = algorithm.levels
+        inside = Layout(layout.near, layout.near)
+        stages: list[Stage] = []
+        if inside.devices > 1:
+            stages += self._one_level(within, tensors, inside, 1)
+        if layout.nodes > 1:
+            stages += self._one_level(between, tensors, Layout(layout.nodes), algorithm.shards)
+            if inside.devices > 1:
+                stages += _list_stages(_SPREAD, tensors, inside, 1, *self._links())
+        return stages
+
+    def _links(self) -> tuple[Link, Link]:
+        return self.link, self.link if self.far_link is None else self.far_link
+
+
+def _list_stages(
+    formula: Formula,
+    tensors: Sequence[Tensor],
+    layout: Layout,
+    shards: int,
+    near: Link,
+    far: Link,
+) -> Path:
+    """The slowest tensor, and what the others occupy its device with."""
+    if layout.devices == 1:
+        return ()
+    roots = min(formula.roots(layout, shards), len(tensors))
+    loads: list[list[Stage]] = [[] for _ in range(roots)]
+    longest: Path = ()
+    instead: Path = ()
+    waiting = -1.0
+    for index, tensor in enumerate(tensors):
+        path = _faster(formula, tensor, layout, shards, near, far)
+        busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
+        loads[index % roots] = _add(loads[index % roots], busy)
+        wait = path_seconds(path, near, far) - path_seconds(busy, near, far)
+        if wait > waiting:
+            longest, instead, waiting = path, busy, wait
+    _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
+    load = max(loads, key=lambda stages: path_seconds(stages, near, far))
+    if formula.busy is None:
+        return load
+    return [*_add(load, [stage.times(-1) for stage in instead]), *longest]
+
+
+def _faster(
+    formula: Formula, tensor: Tensor, layout: Layout, shards: int, near: Link, far: Link
+) -> Path:
+    paths = [way(tensor, layout, shards) for way in (formula.path, *formula.or_paths)]
+    return min(paths, key=lambda path: path_seconds(path, near, far))
+
+
+def _add(load: list[Stage], path: Path) -> list[Stage]:
+    """Adds stage by stage: the stages of one tensor meet the same stages of another."""
+    length = max(len(load), len(path))
+    padded = [[*stages, *[Stage()] * (length - len(stages))] for stages in (load, path)]
+    return [one + other for one, other in zip(*padded, strict=True)]
+
+
+def _share_links(loads: list[list[Stage]], per_node: int) -> None:
+    """Roots of one node send through one link: each waits for the bytes of all of them."""
+    if per_node == 1:
+        return
+    for start in range(0, len(loads), per_node):
+        node = loads[start : start + per_node]
+        for position in range(max(map(len, node))):
+            far_bytes = sum(load[position].far_bytes for load in node if position < len(load))
+            for load in node:
+                if position < len(load):
+                    more = far_bytes - load[position].far_bytes
+                    load[position] = load[position] + Stage(far_bytes=more)
+
+
+def _spread(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    others = layout.devices - 1
+    return (Stage(near_messages=others, near_bytes=others * tensor.bytes),)
+
+
+_SPREAD = Formula(
+    _spread,
+    "the last step of two levels",
+    "(m-1)(alpha + s beta), on one of m devices of a node in turn",
+    roots=lambda layout, shards: layout.devices,
+)

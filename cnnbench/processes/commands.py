@@ -1,0 +1,147 @@
+"""The commands that children run, and what flags of theirs come to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cnnbench.allreduce import plan as allreduce_plan
+from cnnbench.driver.plan import make_plan
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.records.codec import encode
+
+# The sweep names the files; how a run shows itself does not change what it measures.
+_RESERVED = ("result_json", "result_csv")
+_RECORD = "--result_json=record.json"
+_NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
+_PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the flags of one run come to.
+
+    Attributes:
+      config: every parameter, as plain JSON values, for the record of a run that could
+        not write its own.
+      explicit_flags: names of the flags that were given.
+      notices: what the command would say about them.
+      identity: what of the config makes another run.
+      batch_size: images per step and device; 0 where that means nothing.
+    """
+
+    config: dict[str, Any]
+    explicit_flags: tuple[str, ...]
+    notices: tuple[str, ...]
+    identity: dict[str, Any]
+    batch_size: int
+
+
+@cache
+def flag_kinds(command: str) -> Mapping[str, str]:
+    """The flags that a command knows, and what values they have, see `FlagSpec`."""
+    specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
+    return {spec.name: spec.kind for spec in specs}
+
+
+def resolve(command: str, flags: Sequence[str]) -> Resolved:
+    """Parses and checks flags as the command of a sweep will; loads no TensorFlow.
+
+    Args:
+      command: "run" or "allreduce".
+      flags: as on its command line.
+
+    Raises:
+      UsageError: what cannot be run, models that are not there included.
+      DataError: data that cannot be used.
+    """
+    if command == "allreduce":
+        return _resolve_allreduce(flags)
+    _refuse_files(parse_args(flags).params)
+    return understand(flags)
+
+
+def understand(flags: Sequence[str]) -> Resolved:
+    """What the flags of a run come to that keeps its record; see `resolve`.
+
+    Raises:
+      UsageError: what cannot be run, models that are not there included.
+      DataError: data that cannot be used.
+    """
+    # As the run will be given them: what is said of flags depends on there being a record.
+    parsed = parse_args((*flags, _RECORD))
+    params = parsed.params
+    plan = make_plan(params)
+    config = _plain(plan.resolved(params))
+    return Resolved(
+        config=config,
+        explicit_flags=parsed.explicit_flags,
+        notices=parsed.notices,
+        identity=_identity(config),
+        batch_size=plan.batch_per_device,
+    )
+
+
+def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
+    _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
+    given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
+    params = params_of(given)
+    plan = allreduce_plan.make_plan(params, tuple(given))
+    config = _plain(params.as_dict())
+    config["sizes"] = [workload.name for workload in plan.workloads]
+    return Resolved(
+        config=config,
+        explicit_flags=tuple(given),
+        notices=(),
+        identity=_identity(config),
+        batch_size=0,
+    )
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
+    for name in _PATHS:
+        if identity.get(name):
+            identity[name] = os.path.abspath(identity[name])
+    for name in ("model_plugin", "dataset_plugin"):
+        if identity.get(name):
+            identity[f"{name} digest"] = _file_digest(identity[name])
+    return identity
+
+
+def _file_digest(path: str) -> str | None:
+    """None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    except OSError:
+        return None
+
+
+def _refuse_results(params: Params | AllReduceParams) -> None:
+    for name in _RESERVED:
+        value = getattr(params, name)
+        if value is not None:
+            raise FlagError(name, value, "is the sweep's own business; see --results")
+
+
+def _refuse_files(params: Params) -> None:
+    _refuse_results(params)
+    if params.train_dir is not None and not (params.eval or params.forward_only):
+        raise FlagError(
+            "train_dir",
+            params.train_dir,
+            "cannot go with training in a sweep: the second process would resume what the first "
+            "has left; leave it out, or evaluate with --eval",
+        )
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: encode(value) for name, value in config.items()}

@@ -1,0 +1,1 @@
+"""Records of runs and all-reduces: their schema, their files, reading them back."""

@@ -1,0 +1,248 @@
+"""What `cnnbench allreduce` has measured, schema 1; raw times in, statistics derived.
+
+With S the bytes of all tensors of one device, n the devices and t the time of one
+reduction, as nccl-tests defines them:
+
+* algorithm bandwidth = S / t
+* bus bandwidth = algorithm bandwidth * 2(n-1)/n: each device must send that many times S
+  whatever the algorithm, so it is comparable between numbers of devices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.allreduce.cases import Packing
+from cnnbench.records.codec import OPTIONAL, Json, decode, encode
+from cnnbench.records.run import STATUSES, ErrorInfo
+from cnnbench.records.timestamps import started
+from cnnbench.stats.descriptive import median
+
+SCHEMA = 1
+KIND = "allreduce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One row of the table: one way to reduce, on one size and number of devices.
+
+    Attributes:
+      spec: the algorithms, or the name of the peer.
+      packing: what was done to the tensors before and after.
+      workload: the size as asked for, or the model whose gradients were reduced.
+      dtype: of the tensors.
+      bytes, tensors, elements: of all tensors of one device.
+      devices: how many reduced.
+      seconds: raw seconds per reduction, one value per timed call.
+      wrong: elements that were wrong, over all devices and both data sets.
+      checked: elements that were compared.
+      error: why it could not be measured; None if it was.
+      trace_seconds: to trace the call; None if it did not get that far.
+      build_seconds: to trace it and to call it for the first time, which optimises,
+        places and runs the graph once.
+      operations: in the traced graph, before TensorFlow rewrites it.
+    """
+
+    spec: str
+    packing: Packing
+    workload: str
+    dtype: str
+    bytes: int
+    tensors: int
+    elements: int
+    devices: int
+    seconds: tuple[float, ...] = ()
+    wrong: int = 0
+    checked: int = 0
+    error: str | None = None
+    trace_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    build_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    operations: int | None = field(default=None, metadata=OPTIONAL)
+
+    @property
+    def median(self) -> float | None:
+        """Seconds of the median reduction; None if none was timed."""
+        return median(sorted(self.seconds)) if self.seconds else None
+
+    @property
+    def p99(self) -> float | None:
+        """The 99th percentile by nearest rank, in seconds."""
+        return nearest_rank(self.seconds, 0.99) if self.seconds else None
+
+    @property
+    def algorithm_bandwidth(self) -> float | None:
+        """Bytes per second: S / t."""
+        return None if self.median is None else self.bytes / self.median
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second: S / t * 2(n-1)/n."""
+        algorithm = self.algorithm_bandwidth
+        return None if algorithm is None else algorithm * 2 * (self.devices - 1) / self.devices
+
+    @property
+    def failed(self) -> bool:
+        """Whether it raised an error or summed wrongly."""
+        return self.error is not None or self.wrong > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """How fast all devices copy at the same time, interleaved with the points of one size.
+
+    Attributes:
+      bytes: that each device copied, in one tensor.
+      devices: how many copied at once.
+      seconds: raw seconds of a copy, one value per timed call.
+    """
+
+    bytes: int
+    devices: int
+    seconds: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """Bytes written per second by all devices together, at the median time."""
+        return self.bytes * self.devices / median(sorted(self.seconds))
+
+    def bound_seconds(self, num_bytes: int, devices: int) -> float:
+        """Time to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes."""
+        return 2 * (devices - 1) * num_bytes / self.rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Where it ran: kind of device, and the names of all devices in ring order."""
+
+    device: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceRecord:
+    """One run of `cnnbench allreduce`.
+
+    Attributes:
+      run_id: unique.
+      started_at: ISO 8601 with offset, UTC.
+      status: "ok", "failed" (wrong sums or errors) or "interrupted".
+      error: why it failed; None for the other two.
+      command: argv.
+      config: every flag, as given or by default.
+      explicit_flags: names of the flags that were given.
+      placement: None where the run ended before it was known.
+      copies: memory copies, one per size and number of devices.
+      points: specs, in the order they were measured.
+      peers: other people's reductions, in the same form.
+      environment: facts about machine and software; unknown ones are absent.
+    """
+
+    run_id: str
+    started_at: str
+    status: str
+    error: ErrorInfo | None = None
+    command: tuple[str, ...]
+    config: Mapping[str, Any]
+    explicit_flags: tuple[str, ...] = ()
+    placement: Devices | None = None
+    copies: tuple[Copying, ...] = ()
+    points: tuple[Point, ...] = ()
+    peers: tuple[Point, ...] = field(default=(), metadata=OPTIONAL)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status: {self.status!r} is none of {', '.join(STATUSES)}")
+        if (self.status == "failed") != (self.error is not None):
+            raise ValueError(f"error: status {self.status!r} with error {self.error!r}")
+        started(self.started_at)
+        for key in ("copies", "points", "peers"):
+            for index, row in enumerate(getattr(self, key)):
+                _check_row(f"{key}[{index}]", row)
+        for index, copy in enumerate(self.copies):
+            if not copy.seconds:
+                raise ValueError(f"copies[{index}].seconds: none")
+
+    @property
+    def rows(self) -> tuple[Point, ...]:
+        """All points, peers last."""
+        return (*self.points, *self.peers)
+
+    @property
+    def copy_rate(self) -> float | None:
+        """Bytes written per second by all devices at once, at the largest size copied."""
+        largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
+        return None if largest is None else largest.rate
+
+    def share_of_bound(self, point: Point) -> float | None:
+        """What a point reaches of the memory-copy bound of its own size; 1 is the bound."""
+        if point.median is None:
+            return None
+        for copy in self.copies:
+            if (copy.bytes, copy.devices) == (point.bytes, point.devices):
+                return copy.bound_seconds(point.bytes, point.devices) / point.median
+        return None
+
+    def to_dict(self) -> dict[str, Json]:
+        """The JSON document as a dict."""
+        body = encode(self)
+        assert isinstance(body, dict)
+        return {
+            "schema": SCHEMA,
+            "kind": KIND,
+            **body,
+            "copy_bytes_per_sec": encode(self.copy_rate),
+        }
+
+    def to_json(self) -> str:
+        """The JSON document: one line per top-level key, and one per point."""
+        lines = (f"{json.dumps(key)}: {_json(value)}" for key, value in self.to_dict().items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> AllReduceRecord:
+        """The record in a JSON document that `to_json` made.
+
+        Raises:
+          ValueError: not such a document; names the key.
+        """
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: object) -> AllReduceRecord:
+        """The record in a document that `to_dict` made.
+
+        Raises:
+          ValueError: not such a document; names the key.
+        """
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise ValueError("kind: missing or not 'allreduce'; no all-reduce measurement")
+        if data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"schema: {data.get('schema')!r} is not known to this version, which reads {SCHEMA}"
+            )
+        return decode(cls, data)
+
+
+def nearest_rank(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _check_row(path: str, row: Point | Copying) -> None:
+    for key, number in (("bytes", row.bytes), ("devices", row.devices)):
+        if number < 1:
+            raise ValueError(f"{path}.{key}: {number} is less than 1")
+    if not all(0 < seconds < math.inf for seconds in row.seconds):
+        raise ValueError(f"{path}.seconds: not all are positive times")
+
+
+def _json(value: Json) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
+    return json.dumps(value, allow_nan=False)

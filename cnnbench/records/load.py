@@ -1,0 +1,240 @@
+"""Records from files, folders and patterns; what is none is named, not fatal."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cnnbench.errors import UsageError
+from cnnbench.records.run import RunRecord
+from cnnbench.text.sort import natural_key
+
+if TYPE_CHECKING:
+    from cnnbench.records.allreduce import AllReduceRecord
+
+_ALLREDUCE = "allreduce"
+# Other documents that cnnbench writes; a test holds it against the modules that do.
+_OTHERS = frozenset(("allreduce_prediction", "baseline", "comparison", "history"))
+_WILD = ("*", "?", "[")
+
+
+class PathError(UsageError):
+    """A path at which there is nothing to read.
+
+    Attributes:
+      path: as given.
+      reason: what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file or folder that gave no record.
+
+    Attributes:
+      path: of it.
+      reason: why, in words that complete the sentence.
+      defect: whether that is a fault; another document that cnnbench writes, or a second
+        copy of a record, is none.
+    """
+
+    path: str
+    reason: str
+    defect: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was found, in order of the paths, numbers in them by value.
+
+    Attributes:
+      records: of runs.
+      skipped: files that gave no record.
+      allreduces: measurements of reductions.
+    """
+
+    records: tuple[RunRecord, ...]
+    skipped: tuple[Skipped, ...]
+    allreduces: tuple[AllReduceRecord, ...] = ()
+
+    @property
+    def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
+        """Records of both kinds, one per process."""
+        return (*self.records, *self.allreduces)
+
+    @property
+    def defects(self) -> tuple[Skipped, ...]:
+        """The skipped files that are at fault."""
+        return tuple(one for one in self.skipped if one.defect)
+
+
+def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
+    """Reads the records of files, of folders with all below them, and of patterns.
+
+    A record that is found twice counts once: a second copy is no second run.
+
+    Args:
+      paths: files; folders, in which every ``*.json`` is taken, links to folders followed;
+        patterns with ``*``, ``?``, ``[...]`` and ``**``.
+
+    Raises:
+      PathError: a path does not exist, or a pattern matches nothing.
+    """
+    records: dict[str, RunRecord] = {}
+    reduced: dict[str, AllReduceRecord] = {}
+    skipped: list[Skipped] = []
+    for path in _files(paths):
+        if isinstance(path, Skipped):
+            skipped.append(path)
+            continue
+        try:
+            found = _read(path)
+        except (OSError, ValueError, RecursionError) as error:
+            skipped.append(Skipped(path, fault(error)))
+            continue
+        if isinstance(found, str):
+            skipped.append(Skipped(path, f"holds {found}, not a run record", defect=False))
+        elif found.run_id in records or found.run_id in reduced:
+            skipped.append(Skipped(path, f"a second copy of run {found.run_id}", defect=False))
+        elif isinstance(found, RunRecord):
+            records[found.run_id] = found
+        else:
+            reduced[found.run_id] = found
+    return Loaded(tuple(records.values()), tuple(skipped), tuple(reduced.values()))
+
+
+def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str | Skipped]:
+    """Every file once, in order of their names within each path."""
+    seen: set[str] = set()
+    for path in paths:
+        for file in _expand(os.fspath(path)):
+            if isinstance(file, Skipped):
+                yield file
+                continue
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                yield file
+
+
+def _expand(path: str) -> list[str | Skipped]:
+    if os.path.isdir(path):
+        files, skipped = json_files(path)
+        return [*files, *skipped]
+    if os.path.exists(path):
+        return [path]
+    if not any(sign in path for sign in _WILD):
+        raise PathError(path, "no such file or folder")
+    matches = sorted(glob.glob(path, recursive=True), key=natural_key)
+    if not matches:
+        raise PathError(path, "no file matches this pattern")
+    return [file for match in matches for file in _expand(match)]
+
+
+def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipped]]:
+    """The files of a folder and all below it that may hold a record, in order of their names.
+
+    Links to folders are followed, and each folder is read once. Pipes and the like, which
+    could block, are left alone; what a dangling link says, its reader will tell.
+
+    Args:
+      folder: its path.
+      hidden: looks also at names that begin with a dot.
+
+    Returns:
+      The files ``*.json``, and the folders that cannot be read.
+    """
+    skipped: list[Skipped] = []
+    files: list[str] = []
+    top = os.path.realpath(folder)
+    seen = {top}
+
+    def is_new(path: str) -> bool:
+        real = os.path.realpath(path)
+        if os.path.commonpath((real, top)) == real and real != top:
+            # All that lies beside the folder is not meant.
+            skipped.append(Skipped(path, "a link to a folder around it", defect=False))
+            return False
+        is_first = real not in seen
+        seen.add(real)
+        return is_first
+
+    def unreadable(error: OSError) -> None:
+        skipped.append(Skipped(os.fsdecode(error.filename), fault(error)))
+
+    for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
+        folders[:] = [name for name in shown if is_new(os.path.join(parent, name))]
+        for name in names:
+            path = os.path.join(parent, name)
+            if (
+                name.endswith(".json")
+                and (hidden or not name.startswith("."))
+                and (os.path.isfile(path) or not os.path.exists(path))
+            ):
+                files.append(path)
+    return sorted(files, key=natural_key), skipped
+
+
+def _read(path: str) -> RunRecord | AllReduceRecord | str:
+    """The record in a file, or the kind of another document of cnnbench's."""
+    document = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
+    if isinstance(document, dict) and "schema" in document:
+        kind = document.get("kind", RunRecord.kind)
+        if kind == _ALLREDUCE:
+            return _reductions(document)
+        if isinstance(kind, str) and kind in _OTHERS:
+            return f"a document of the kind {kind!r}"
+        if kind != RunRecord.kind:
+            raise ValueError(f"kind: {str(kind)[:40]!r} is none that cnnbench writes")
+    return RunRecord.from_dict(document)
+
+
+def _reductions(document: object) -> AllReduceRecord:
+    # Most folders have none, and its module brings the flags of the command along.
+    from cnnbench.records.allreduce import AllReduceRecord
+
+    try:
+        return AllReduceRecord.from_dict(document)
+    except ValueError as error:
+        raise _NoMeasurement(str(error)) from error
+
+
+class _NoMeasurement(ValueError):
+    """A document that says it is an all-reduce measurement, and is none."""
+
+
+def fault(error: Exception) -> str:
+    """Why something gave no record, in words that complete the sentence."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, json.JSONDecodeError):
+        text = error.doc.strip()
+        if not text:
+            return "empty"
+        if text.startswith("{") and not text.endswith("}"):
+            return f"cut off after {len(error.doc)} characters"
+        return f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+    if isinstance(error, RecursionError):
+        return "not a run record: nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return "not JSON: not text in UTF-8"
+    kind = "an all-reduce measurement" if isinstance(error, _NoMeasurement) else "a run record"
+    return f"not {kind}: {error}"
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

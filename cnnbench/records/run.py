@@ -1,0 +1,427 @@
+"""The record of one run, schema 1: raw measurements in, statistics derived.
+
+A `RunRecord` is immutable and holds what was measured; `summary()` computes the
+statistics from it each time. Its JSON form carries that summary for readers, and
+nobody reads it back. The driver fills a `cnnbench.records.measurements.Measurements` while
+it runs and turns it into a record at the end, however the run ended.
+
+Losses may be NaN or infinite; JSON cannot say so, hence the strings "NaN",
+"Infinity" and "-Infinity" in their place (see `cnnbench.records.codec`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+from cnnbench.records.codec import OPTIONAL, Json, decode, encode
+from cnnbench.records.timestamps import started
+from cnnbench.stats import descriptive
+
+SCHEMA = 1
+STATUSES = ("ok", "failed", "interrupted")
+WARMUP_STATUSES = ("fixed", "steady", "limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """Why a run failed: name of the exception's class and its message."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affines."""
+
+    name: str
+    parameters: int
+    trainable_parameters: int
+    forward_flops_per_image: int
+    training_flops_per_image: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the run computed: kind of device, devices of all towers, aggregation.
+
+    Attributes:
+      device: "cpu" or "gpu".
+      devices: one name per tower of the whole job.
+      num_towers: towers of one worker.
+      num_workers: workers of the job.
+      variable_update: the mode.
+      all_reduce: the aggregation in use, one entry per range of sizes; empty if none.
+    """
+
+    device: str
+    devices: tuple[str, ...]
+    num_towers: int
+    num_workers: int
+    variable_update: str
+    all_reduce: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Images per step: of one device, and of the whole job ("global" in JSON)."""
+
+    per_device: int
+    global_: int
+
+    def __post_init__(self) -> None:
+        for key, images in (("per_device", self.per_device), ("global", self.global_)):
+            if images < 1:
+                raise ValueError(f"batch.{key}: {images} is less than 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupSeconds:
+    """Seconds to import TensorFlow, to build the run and for its very first step.
+
+    None where the run did not get that far.
+    """
+
+    import_: float | None = None
+    build: float | None = None
+    first_step: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts("startup_seconds", self, "import_", "build", "first_step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation: accuracies 0..1, mean loss (None if not computed), images, rate."""
+
+    global_step: int
+    top_1: float
+    top_5: float
+    loss: float | None = None
+    examples: int
+    images_per_sec: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run measures besides its steps; None where unknown.
+
+    Attributes:
+      loop_seconds: wall time of the timed loop, all in it included but evaluations.
+      loop_images: images that the whole job processed in it.
+      input_wait_seconds: part of loop_seconds spent waiting for input.
+      peak_memory_bytes: largest memory use; of one device on GPUs, of the process
+        on the CPU.
+      peak_flops_per_sec: what all devices of the job could do, together.
+      peak_flops_source: where that figure comes from.
+      cpu_energy_joules, gpu_energy_joules: taken in the timed loop, see `cnnbench.machine.energy`.
+      energy_source: the counters they come from.
+    """
+
+    loop_seconds: float | None = None
+    loop_images: int | None = None
+    input_wait_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_flops_per_sec: float | None = None
+    peak_flops_source: str | None = None
+    cpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    energy_source: str | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        _check_amounts(
+            "measured",
+            self,
+            "loop_seconds",
+            "loop_images",
+            "input_wait_seconds",
+            "peak_memory_bytes",
+            "peak_flops_per_sec",
+            "cpu_energy_joules",
+            "gpu_energy_joules",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaling:
+    """What an automatic loss scale did.
+
+    Attributes:
+      start, end: the factor before the first step and after the last one.
+      warmup_skipped_steps, skipped_steps: numbers, from 1, of the steps before the timed
+        loop and in it whose gradients were not finite, so that no update was made (with
+        towers that train on their own: at least one of them made none).
+    """
+
+    start: float
+    end: float
+    warmup_skipped_steps: tuple[int, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_amounts("loss_scaling", self, "start", "end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionNote:
+    """Something found that may have spoiled the figures.
+
+    Attributes:
+      id: see `cnnbench.machine.check_ids`.
+      when: "before" the steps or "during" the timed loop.
+      text: what was found.
+      advice: what the run said to do about it.
+    """
+
+    id: str
+    when: str
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What else happened on the machine; unknown quantities are absent.
+
+    Attributes:
+      before: quantities from the start of the run to its first step, by name.
+      during: the same over the timed loop; empty if it was not reached.
+      notes: what the checks said, whether it was shown or silenced.
+    """
+
+    before: Mapping[str, Any]
+    during: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[ConditionNote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Statistics derived from a record; None where its measurements do not give them.
+
+    Attributes:
+      images_per_sec: global batch over mean step time.
+      images_per_sec_uncertainty, images_per_sec_jitter: see `cnnbench.stats.descriptive`.
+      total_images_per_sec: images of the timed loop over its whole wall time.
+      achieved_flops_per_sec: images_per_sec times FLOPs per image, of the forward
+        pass in forward-only runs, else of training.
+      mfu: achieved over peak.
+      peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as measured.
+      input_wait_fraction: share of the timed loop spent waiting for input.
+      energy_joules: of the timed loop, of processors and GPUs as far as known.
+      joules_per_image: that over the images of the timed loop.
+      energy_source: what it covers.
+    """
+
+    images_per_sec: float | None
+    images_per_sec_uncertainty: float | None
+    images_per_sec_jitter: float | None
+    total_images_per_sec: float | None
+    achieved_flops_per_sec: float | None
+    mfu: float | None
+    peak_flops_per_sec: float | None
+    peak_flops_source: str | None
+    input_wait_fraction: float | None
+    peak_memory_bytes: int | None
+    energy_joules: float | None
+    joules_per_image: float | None
+    energy_source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run of one process, schema 1.
+
+    Attributes:
+      run_id: unique.
+      started_at: ISO 8601 with offset, UTC.
+      status: "ok", "failed" or "interrupted".
+      error: why it failed; None for the other two.
+      command: argv.
+      config: every parameter, resolved, as plain JSON values.
+      explicit_flags: names of the parameters that were given.
+      model, placement, batch: None where the run ended before they were known.
+      warmup_step_seconds, step_seconds: wall time of every step, in seconds.
+      losses, warmup_losses: the loss of each of them; empty if none is computed.
+      evaluations: in order.
+      loss_scaling: None unless the loss scale was automatic.
+      warmup_status: "fixed": as many steps as asked for; of --warmup=auto "steady", or
+        "limit" where the steps allowed did not suffice; None where warm-up did not end.
+      conditions: None where the run ended before they were looked at.
+      environment: facts about machine and software; unknown ones are absent.
+      ab: of a process that `cnnbench ab` ran its side, the seed of the experiment, the number
+        of its pair and its position in that; None of all others, whose documents do not
+        name it.
+      measured: everything else that was measured. Not named by the first outline of
+        schema 1, so a document without it is read as "all unknown".
+
+    Raises:
+      ValueError: values that contradict each other or cannot be; names the key.
+    """
+
+    kind: ClassVar[str] = "run"
+    """Of the document; it need not say so."""
+
+    run_id: str
+    started_at: str
+    status: str
+    error: ErrorInfo | None = None
+    command: tuple[str, ...]
+    config: Mapping[str, Any]
+    explicit_flags: tuple[str, ...] = ()
+    model: ModelInfo | None = None
+    placement: Placement | None = None
+    batch: Batch | None = None
+    startup_seconds: StartupSeconds = field(default_factory=StartupSeconds)
+    warmup_step_seconds: tuple[float, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    warmup_losses: tuple[float, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
+    loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
+    warmup_status: str | None = field(default=None, metadata=OPTIONAL)
+    conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        started(self.started_at)
+        _check_outcome(self)
+        _check_steps("step_seconds", self.step_seconds, "losses", self.losses)
+        _check_steps(
+            "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
+        )
+        if self.loss_scaling is not None:
+            skipped = self.loss_scaling
+            _check_numbers("skipped_steps", skipped.skipped_steps, len(self.step_seconds))
+            _check_numbers(
+                "warmup_skipped_steps", skipped.warmup_skipped_steps, len(self.warmup_step_seconds)
+            )
+
+    def summary(self) -> Summary:
+        """The statistics, computed from the raw values."""
+        speed = None
+        if self.batch is not None and self.step_seconds:
+            speed = descriptive.speed(self.batch.global_, self.step_seconds)
+        measured = self.measured
+        flops = self._flops_per_image()
+        achieved = speed.mean * flops if speed is not None and flops is not None else None
+        joules = _sum(measured.cpu_energy_joules, measured.gpu_energy_joules)
+        return Summary(
+            images_per_sec=None if speed is None else speed.mean,
+            images_per_sec_uncertainty=None if speed is None else speed.uncertainty,
+            images_per_sec_jitter=None if speed is None else speed.jitter,
+            total_images_per_sec=_ratio(measured.loop_images, measured.loop_seconds),
+            achieved_flops_per_sec=achieved,
+            mfu=_ratio(achieved, measured.peak_flops_per_sec),
+            peak_flops_per_sec=measured.peak_flops_per_sec,
+            peak_flops_source=measured.peak_flops_source,
+            input_wait_fraction=_ratio(measured.input_wait_seconds, measured.loop_seconds),
+            peak_memory_bytes=measured.peak_memory_bytes,
+            energy_joules=joules,
+            joules_per_image=_ratio(joules, measured.loop_images),
+            energy_source=measured.energy_source,
+        )
+
+    def to_dict(self) -> dict[str, Json]:
+        """The JSON document as a dict: schema number, the fields, and the summary."""
+        body = encode(self)
+        assert isinstance(body, dict)
+        if self.ab is None:
+            del body["ab"]
+        return {"schema": SCHEMA, **body, "summary": encode(self.summary())}
+
+    @classmethod
+    def from_dict(cls, data: object) -> RunRecord:
+        """The record in a document that `to_dict` made; its summary is not read.
+
+        Raises:
+          ValueError: another schema, a missing key, a wrong type or a value that
+            cannot be; names the key.
+        """
+        if not isinstance(data, dict):
+            raise ValueError(f"record: expected an object, got {type(data).__name__}")
+        if "schema" not in data:
+            raise ValueError("schema: missing; this is not a cnnbench run record")
+        schema = data["schema"]
+        if isinstance(schema, bool) or schema != SCHEMA:
+            raise ValueError(
+                f"schema: {schema!r} is not known to this version, which reads {SCHEMA}"
+            )
+        return decode(cls, data)
+
+    def to_json(self) -> str:
+        """The JSON document: one line per top-level key, valid for strict parsers."""
+        lines = (
+            f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
+            for key, value in self.to_dict().items()
+        )
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunRecord:
+        """The record in a JSON document.
+
+        Raises:
+          ValueError: not JSON, or not a record; see `from_dict`.
+        """
+        return cls.from_dict(json.loads(text, parse_constant=_refuse_constant))
+
+    def _flops_per_image(self) -> int | None:
+        if self.model is None:
+            return None
+        if self.config.get("forward_only"):
+            return self.model.forward_flops_per_image
+        return self.model.training_flops_per_image
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _check_amounts(section: str, of: object, *names: str) -> None:
+    for name in names:
+        value = getattr(of, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{section}.{name.rstrip('_')}: {value} is not an amount")
+
+
+def _check_outcome(record: RunRecord) -> None:
+    if record.status not in STATUSES:
+        raise ValueError(f"status: {record.status!r} is none of {', '.join(STATUSES)}")
+    if (record.status == "failed") != (record.error is not None):
+        raise ValueError(f"error: status {record.status!r} with error {record.error!r}")
+    if record.warmup_status not in (None, *WARMUP_STATUSES):
+        raise ValueError(
+            f"warmup_status: {record.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
+        )
+
+
+def _check_steps(
+    times_key: str, times: tuple[float, ...], losses_key: str, losses: tuple[float, ...]
+) -> None:
+    for index, seconds in enumerate(times):
+        if not 0.0 < seconds < math.inf:
+            raise ValueError(f"{times_key}[{index}]: {seconds} is not a positive time")
+    if losses and len(losses) != len(times):
+        raise ValueError(f"{losses_key}: {len(losses)} values for {len(times)} steps")
+
+
+def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
+    if list(numbers) != sorted(set(numbers)) or not all(1 <= n <= steps for n in numbers):
+        raise ValueError(
+            f"loss_scaling.{key}: {list(numbers)} are not numbers of {steps} steps in order"
+        )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,84 @@
+"""A comparison as workflow commands of GitHub Actions: annotations of a check.
+
+The commands are ``::level title=TITLE::MESSAGE``. GitHub undoes the escapes %25, %0D and
+%0A everywhere and %3A and %2C in properties (workflow commands for GitHub Actions, and
+``@actions/core``), and shows ten annotations of a level per step, hence the last one,
+which sums up the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.verdict import Verdict
+from cnnbench.report.renderers import wording
+from cnnbench.text.escape import plain
+
+_SHOWN = 10
+_LEVELS = ("error", "warning", "notice")
+
+
+def render(comparison: Comparison) -> str:
+    """One command per line: errors, then warnings, then notices."""
+    found: dict[str, list[tuple[str, str]]] = {level: [] for level in _LEVELS}
+    for entry in comparison.by_severity():
+        for result in entry.results:
+            level = _level(entry, result)
+            if level is not None:
+                found[level].append(
+                    (f"{entry.name}: {result.metric.name}", _message(entry, result))
+                )
+    for one in comparison.skipped:
+        if one.defect:
+            found["warning"].append(("file skipped", str(one)))
+    lines = [line for level, items in found.items() for line in _commands(level, items)]
+    for metric in comparison.leading:
+        told = f"{metric.name}: {wording.tally(comparison, metric)}"
+        lines.append(_command("notice", "cnnbench compare", told))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _level(entry: Entry, result: Result) -> str | None:
+    verdict = result.verdict
+    if not entry.decides:
+        telling = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+        return "notice" if verdict in telling else None
+    decides = result is entry.main
+    if verdict is Verdict.SLOWER:
+        return "error" if decides or result.metric.gates else "warning"
+    if verdict is Verdict.FAILED:
+        return "error"
+    if verdict.undecided:
+        return "warning" if decides else None
+    return "notice" if verdict is Verdict.FASTER else None
+
+
+def _message(entry: Entry, result: Result) -> str:
+    judgement = result.judgement
+    values = ""
+    if judgement.base_median is not None and judgement.new_median is not None:
+        base = wording.value_text(judgement.base_median, result.metric)
+        values = f" ({base} -> {wording.value_text(judgement.new_median, result.metric)})"
+    return f"{result.word}{values}: {judgement.reason}"
+
+
+def _commands(level: str, items: list[tuple[str, str]]) -> Iterable[str]:
+    # Annotations are shown in logs too, where signs that nobody sees can forge the rest.
+    items = [(plain(title), plain(message)) for title, message in items]
+    shown = items if len(items) <= _SHOWN else items[: _SHOWN - 1]
+    for title, message in shown:
+        yield _command(level, title, message)
+    if len(items) > len(shown):
+        rest = items[len(shown) :]
+        yield _command(level, f"{len(rest)} more", "\n".join(f"{t}: {m}" for t, m in rest))
+
+
+def _command(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_escape(title, ':,')}::{_escape(message)}"
+
+
+def _escape(text: str, further: str = "") -> str:
+    for character in ("%", "\r", "\n", *further):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

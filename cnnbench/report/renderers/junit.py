@@ -1,0 +1,89 @@
+"""A comparison as JUnit XML: a test case per configuration and metric."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as xml
+
+from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.registry import Metric
+from cnnbench.metrics.verdict import Verdict
+from cnnbench.report.renderers import wording
+from cnnbench.text.escape import plain
+
+_SUITE = "cnnbench compare"
+
+
+def render(comparison: Comparison) -> str:
+    """The document: slower is a failure, failed an error, anything undecided is skipped."""
+    suites = xml.Element("testsuites", name=_SUITE)
+    for metric in comparison.metrics:
+        cases = [
+            (entry, result)
+            for entry in comparison.entries
+            for result in entry.results
+            if result.metric is metric
+        ]
+        if cases:
+            suites.append(_suite(metric, cases))
+    if comparison.skipped:
+        suites.append(_files(comparison))
+    xml.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
+
+
+def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
+    for entry, result in cases:
+        case = xml.SubElement(
+            suite,
+            "testcase",
+            classname=f"cnnbench.{metric.name}",
+            name=plain(entry.name),
+            time="0",
+        )
+        tag = _tag(entry, result)
+        if tag is not None:
+            told = xml.SubElement(
+                case, tag, message=plain(f"{result.word}: {result.judgement.reason}")
+            )
+            told.set("type", result.verdict.value)
+        xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
+    return _counted(suite)
+
+
+def _files(comparison: Comparison) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: files")
+    for one in comparison.skipped:
+        case = _case(suite, "cnnbench.records.files", one.path)
+        xml.SubElement(case, "skipped", message=plain(one.reason))
+    return _counted(suite)
+
+
+def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
+
+
+def _counted(suite: xml.Element) -> xml.Element:
+    suite.set("tests", str(len(suite)))
+    for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
+    return suite
+
+
+def _tag(entry: Entry, result: Result) -> str | None:
+    counts = entry.decides and (result is entry.main or result.metric.gates)
+    if result.verdict is Verdict.SLOWER:
+        return "failure" if counts else None
+    if result.verdict is Verdict.FAILED:
+        return "error" if entry.decides else "skipped"
+    return "skipped" if result.verdict.undecided else None
+
+
+def _numbers(entry: Entry, result: Result) -> str:
+    judgement = result.judgement
+    base = wording.value_text(judgement.base_median, result.metric)
+    new = wording.value_text(judgement.new_median, result.metric)
+    return (
+        f"base {base}, new {new}, change {wording.change(result)} ({wording.interval(result)}), "
+        f"p {wording.p_value(result)}, runs {wording.runs(entry)}: {judgement.reason}"
+    )

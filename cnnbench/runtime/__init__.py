@@ -1,0 +1,1 @@
+"""TensorFlow's runtime and its devices: threads, placement, memory, peak FLOP rate."""

@@ -1,0 +1,288 @@
+"""TensorFlow's process-wide settings: environment, threads, devices, graph optimizers.
+
+TensorFlow fixes most of these when it first touches a device, so a process has
+one configuration; a second run in the same process may reuse it when it fits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.flags import Params
+from cnnbench.runtime.cores import available_cores
+from cnnbench.runtime.devices import DeploymentConfig
+
+_DECLARED = ((2, 18), (2, 22))
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of one run.
+
+    Attributes:
+      kind: "cpu" or "gpu".
+      towers: full TensorFlow name of each tower's device, tower 0 first.
+      labels: the same in the ancestor's short form, for the header ("/cpu:0").
+      cpu: the host device.
+      intra_threads, inter_threads: sizes asked for of TensorFlow's pools, 0 for its own
+        choice.
+      notices: what the user should know about the choice, one line each.
+    """
+
+    kind: str
+    towers: tuple[str, ...]
+    labels: tuple[str, ...]
+    cpu: str
+    intra_threads: int
+    inter_threads: int
+    notices: tuple[str, ...] = ()
+
+
+def export_environment(params: Params) -> tuple[str, ...]:
+    """Sets the environment variables that TensorFlow reads while it loads.
+
+    Must run before TensorFlow is imported. A variable that the user has set stays as
+    it is.
+
+    Returns:
+      Warnings about variables that say something else than the flags.
+    """
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if params.gpu_thread_mode != "global":
+        settings["TF_GPU_THREAD_MODE"] = params.gpu_thread_mode
+        settings["TF_GPU_THREAD_COUNT"] = str(params.per_gpu_thread_count or 2)
+    if params.autotune_threshold is not None:
+        settings["TF_AUTOTUNE_THRESHOLD"] = str(params.autotune_threshold)
+    if params.use_unified_memory:
+        settings["TF_FORCE_UNIFIED_MEMORY"] = "1"
+    settings["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if params.winograd_nonfused else "0"
+    settings["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
+        "1" if params.batchnorm_persistent else "0"
+    )
+    if params.xla:
+        # Without it, auto-clustering leaves operations on the CPU alone.
+        settings["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
+    if params.device == "cpu":
+        settings["CUDA_VISIBLE_DEVICES"] = ""
+    warnings = []
+    for name, value in settings.items():
+        found = os.environ.setdefault(name, value)
+        if found != value and name not in _FOR_THE_USER:
+            warnings.append(f"the environment has {name}={found}, which wins over {value!r}")
+    return tuple(warnings)
+
+
+# What these say is the user's business and changes no figure that a flag promises.
+_FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
+
+
+def load_tensorflow() -> Any:
+    """Imports TensorFlow.
+
+    Returns:
+      The module.
+
+    Raises:
+      BenchmarkError: it is missing, broken or of a version cnnbench does not know.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise BenchmarkError(f"TensorFlow cannot be imported: {first_line(error)}") from error
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if not _DECLARED[0] <= version < _DECLARED[1]:
+        oldest, newest = (".".join(map(str, v)) for v in _DECLARED)
+        raise BenchmarkError(
+            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest} and "
+            f"less than {newest}"
+        )
+    return tf
+
+
+def configure(params: Params) -> Devices:
+    """Applies thread, compiler and device flags and returns the run's devices.
+
+    Args:
+      params: validated parameters.
+
+    Returns:
+      The devices the towers run on.
+
+    Raises:
+      FlagError: more devices asked for than there are, or TensorFlow was already
+        initialised in this process with fewer logical devices than needed.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    kind, notices = _device_kind(params, len(gpus))
+    intra, inter = thread_counts(params, kind, available_cores())
+    _set_threads(tf, params, intra, inter)
+    _set_graph_optimizers(tf, params)
+    tf.config.set_soft_device_placement(False)
+    order = chosen = tuple(range(params.num_gpus))
+    if kind == "gpu":
+        chosen = _gpu_order(params, len(gpus))
+        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
+        # are numbered anew, in the order of the machine.
+        visible = sorted(chosen)
+        order = tuple(visible.index(i) for i in chosen)
+        _use_gpus(tf, params, [gpus[i] for i in visible])
+    else:
+        _make_logical_cpus(tf, params.num_gpus)
+    deployment = DeploymentConfig(num_towers=max(order) + 1, device=kind)
+    return Devices(
+        kind=kind,
+        towers=tuple(deployment.tower_device(i) for i in order),
+        labels=tuple(f"/{kind}:{i}" for i in chosen),
+        cpu=deployment.cpu_device(),
+        intra_threads=intra,
+        inter_threads=inter,
+        notices=notices,
+    )
+
+
+def data_format(params: Params, kind: str) -> Literal["NHWC", "NCHW"]:
+    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
+
+    Raises:
+      FlagError: NCHW where --device=auto has found no GPU.
+    """
+    if kind == "cpu" and params.data_format == "NCHW":
+        raise FlagError(
+            "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
+        )
+    if params.data_format == "auto":
+        return "NCHW" if kind == "gpu" else "NHWC"
+    return "NCHW" if params.data_format == "NCHW" else "NHWC"
+
+
+def _device_kind(params: Params, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    if params.device == "gpu" and visible_gpus < params.num_gpus:
+        raise FlagError(
+            "num_gpus",
+            params.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s); with --device=cpu it would run on "
+            "that many logical CPU devices",
+        )
+    if params.device != "auto":
+        return params.device, ()
+    if visible_gpus == 0:
+        return "cpu", (
+            f"no GPU visible to TensorFlow: running on {params.num_gpus} logical CPU device(s); "
+            "--device=cpu says so without this notice, --device=gpu makes it an error",
+        )
+    if visible_gpus < params.num_gpus:
+        raise FlagError(
+            "num_gpus",
+            params.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s); ask for at most that many, or pass "
+            "--device=cpu for logical CPU devices",
+        )
+    return "gpu", ()
+
+
+def _gpu_order(params: Params, visible: int) -> tuple[int, ...]:
+    if not params.gpu_indices:
+        return tuple(range(params.num_gpus))
+    order = tuple(int(i) for i in params.gpu_indices.split(","))
+    too_high = [i for i in order if i >= visible]
+    if too_high:
+        raise FlagError(
+            "gpu_indices", params.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
+        )
+    return order[: params.num_gpus]
+
+
+def _set_threads(tf: Any, params: Params, intra: int, inter: int) -> None:
+    pools = (
+        ("num_intra_threads", "intra_op", intra, params.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, params.num_inter_threads or None),
+    )
+    for flag, pool, size, given in pools:
+        try:
+            getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
+        except RuntimeError:
+            # Already initialised: fine unless another size was asked for.
+            have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
+            if given not in (None, have):
+                raise FlagError(
+                    flag, given, f"this process already runs TensorFlow with {have}"
+                ) from None
+
+
+def _use_gpus(tf: Any, params: Params, gpus: Sequence[Any]) -> None:
+    try:
+        tf.config.set_visible_devices(gpus, "GPU")
+        if params.allow_growth:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        if tf.config.get_visible_devices("GPU") != list(gpus):
+            raise FlagError(
+                "num_gpus", params.num_gpus, "this process already runs TensorFlow on other GPUs"
+            ) from None
+
+
+def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
+    """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
+
+    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
+    all towers. That is best for one tower. As many towers as cores do better without
+    splitting operations: each core then runs one operation of one tower, and nothing
+    waits for its pieces (docs/benchmarks.md has the ratio). In between the pools stay
+    whole, because the intra-op pool is one for all towers. GPUs need one host thread per
+    kernel launch, as tf_cnn_benchmarks had it.
+    """
+    intra, inter = params.num_intra_threads, params.num_inter_threads
+    if kind == "gpu":
+        return 1 if intra is None else intra, inter
+    if intra is None and inter == 0 and params.num_gpus >= max(cores, 2):
+        return 1, cores
+    return 0 if intra is None else intra, inter
+
+
+def input_threads(params: Params, kind: str) -> int:
+    """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
+
+    Its own, unless told otherwise: with an inter-op pool of one thread the pipeline
+    would wait for the step it is to feed. On a GPU host, the cores that kernel launches
+    leave over.
+    """
+    if params.datasets_num_private_threads is not None:
+        return params.datasets_num_private_threads
+    cores = available_cores()
+    if kind == "cpu":
+        return cores
+    launchers = 0 if params.gpu_thread_mode == "global" else (params.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * params.num_gpus)
+
+
+def _set_graph_optimizers(tf: Any, params: Params) -> None:
+    # Both are set either way: a process may run one configuration after another.
+    tf.config.optimizer.set_jit("autoclustering" if params.xla else False)
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": not params.enable_optimizations}
+    )
+
+
+def _make_logical_cpus(tf: Any, count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        have = tf.config.get_logical_device_configuration(cpu)
+        if have is None or len(have) < count:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )
+    except RuntimeError:
+        have_now = len(tf.config.list_logical_devices("CPU"))
+        if have_now < count:
+            raise FlagError(
+                "num_gpus",
+                count,
+                f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
+            ) from None

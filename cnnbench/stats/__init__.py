@@ -1,0 +1,1 @@
+"""Statistics of plain numbers: no records, no TensorFlow."""

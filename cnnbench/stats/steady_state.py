@@ -1,0 +1,203 @@
+"""Whether, and from which step on, a series of step times is steady.
+
+The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine
+Warmup Blows Hot and Cold" (OOPSLA 2017): cut the series where its level changes, call the
+levels at its end that are alike the steady state, and say that there is none when these
+are too small a part of the series. As in Traini, Cortellessa, Di Pompeo and Tucci,
+"Towards effective assessment of steady state performance in Java software: are we there
+yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels are
+medians, and the cuts are made by `cnnbench.stats.changepoints`, which takes outliers and
+correlation for what they are.
+
+Why not another method: a fixed number of steps cannot know (in 24 runs of one small
+network, neighbours on the machine decided between step 0, step 94 and never); adjacent
+windows that resemble each other, as pyperf has them, are found by chance in any noise if
+one looks often enough, and drop the front of a series without ever judging its end; the
+run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous benchmarking
+in reasonable time", ISMM 2013) need an eye.
+
+What it does not see: a change of less than 5 %, and a change in the noise alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cnnbench.records.run import RunRecord
+from cnnbench.stats.changepoints import MIN_SEGMENT, change_points
+from cnnbench.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
+
+TOLERANCE = 0.05
+"""Levels that differ by less are one."""
+
+MIN_SHARE = 0.25
+"""Of the series that must be steady, as in Barrett et al. (500 of 2000)."""
+
+MIN_STEADY = 2 * MIN_SEGMENT
+"""Steps that must be steady, however short the series is."""
+
+MIN_STEPS = 2 * MIN_STEADY
+"""Steps of the shortest series of which anything is said."""
+
+_RESOLUTION = 150
+_LEAST_NOISE = 0.002
+_OUTLIER_SIGMAS = 5.0
+
+
+class Shape(enum.Enum):
+    """What a series looks like, with the words of Barrett et al."""
+
+    FLAT = "flat"
+    WARM_UP = "warm-up"
+    SLOWDOWN = "slowdown"
+    NOT_STEADY = "no steady state"
+    TOO_SHORT = "too short"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Steps `start` to `stop` - 1 of the series and their median time in seconds."""
+
+    start: int
+    stop: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """The answer.
+
+    Attributes:
+      start: index of the first step of the steady state; None if it was not reached, or
+        if the series is too short to tell.
+      shape: FLAT: steady from its first step; WARM_UP: slower before; SLOWDOWN: faster at
+        some time before; NOT_STEADY; TOO_SHORT.
+      levels: of the series, in order; consecutive ones may be alike.
+      steps: length of the series.
+    """
+
+    start: int | None
+    shape: Shape
+    levels: tuple[Level, ...]
+    steps: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the series ends in a steady state."""
+        return self.start is not None
+
+
+def steady_state(seconds: Sequence[float]) -> SteadyState:
+    """Finds the steady state of a series.
+
+    Of more than 150 steps the medians of batches are looked at first, and the steps
+    around the beginning of the steady state afterwards; that bounds the time (10 ms).
+
+    Args:
+      seconds: time of each step, oldest first. What is no positive finite number is a
+        step whose time is unknown: it says nothing, and keeps its index.
+
+    Returns:
+      The steady state; it begins with a step whose time is known.
+    """
+    known = [i for i, value in enumerate(seconds) if math.isfinite(value) and value > 0]
+    values = [seconds[i] for i in known]
+    if len(values) < MIN_STEPS:
+        return SteadyState(None, Shape.TOO_SHORT, (), len(seconds))
+    levels = _levels(values, 0, len(values))
+    last = levels[-1].seconds
+    start = _beginning(levels, last)
+    if start is not None:
+        start = _skip_outliers(values, _refine(values, start, last), last)
+    shown = tuple(Level(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels)
+    if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
+        return SteadyState(None, Shape.NOT_STEADY, shown, len(seconds))
+    return SteadyState(known[start], _shape(levels, start, last), shown, len(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSteadyState:
+    """The steady state of a run: of its warm-up and its timed steps as one series.
+
+    Attributes:
+      series: see `SteadyState`; warm-up steps count.
+      warmup_steps, timed_steps: lengths of the two parts.
+    """
+
+    series: SteadyState
+    warmup_steps: int
+    timed_steps: int
+
+    @property
+    def unsteady_timed_steps(self) -> int | None:
+        """Timed steps before the steady state; None where there is none or one cannot tell."""
+        if self.series.start is None:
+            return None
+        return max(0, self.series.start - self.warmup_steps)
+
+
+def of_record(record: RunRecord) -> RecordSteadyState:
+    """The steady state of a run, worked out from its raw times; nothing of it is stored."""
+    warmup, timed = record.warmup_step_seconds, record.step_seconds
+    return RecordSteadyState(steady_state(warmup + timed), len(warmup), len(timed))
+
+
+def _levels(values: Sequence[float], first: int, end: int) -> list[Level]:
+    """The levels of a part of the series."""
+    size = math.ceil((end - first) / _RESOLUTION)
+    edges = [*range(first, end - size + 1, size), end]
+    medians = [median(sorted(values[a:b])) for a, b in pairwise(edges)]
+    cuts = change_points(medians, _LEAST_NOISE * median(sorted(medians)))
+    starts = [edges[cut] for cut in (0, *cuts)]
+    return [Level(a, b, median(sorted(values[a:b]))) for a, b in pairwise([*starts, end])]
+
+
+def _beginning(levels: Sequence[Level], last: float) -> int | None:
+    """Start of the first of the levels at the end that are alike; None if the last is not."""
+    start = None
+    for level in reversed(levels):
+        if not _alike(level.seconds, last):
+            break
+        start = level.start
+    return start
+
+
+def _refine(values: Sequence[float], start: int, last: float) -> int:
+    """The beginning to the step, where the series was looked at in batches."""
+    size = math.ceil(len(values) / _RESOLUTION)
+    while size > 1:
+        first = max(0, start - MIN_SEGMENT * size)
+        end = min(len(values), start + MIN_SEGMENT * size)
+        found = _beginning(_levels(values, first, end), last)
+        if found is None:
+            break
+        start, size = found, math.ceil((end - first) / _RESOLUTION)
+    return start
+
+
+def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
+    """The first step of the steady state that resembles the others.
+
+    A first step that compiles is too short a level for the partition.
+    """
+    noise = MAD_TO_SIGMA * median_absolute_deviation(sorted(values[start:]))
+    reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
+    while start < len(values) and abs(values[start] - last) > reach:
+        start += 1
+    return start
+
+
+def _shape(levels: Sequence[Level], start: int, last: float) -> Shape:
+    if start == 0:
+        return Shape.FLAT
+    before = [level.seconds for level in levels if level.stop <= start]
+    faster = any(seconds < last and not _alike(seconds, last) for seconds in before)
+    return Shape.SLOWDOWN if faster else Shape.WARM_UP
+
+
+def _alike(seconds: float, last: float) -> bool:
+    return abs(seconds - last) <= TOLERANCE * last

@@ -1,0 +1,1 @@
+"""The training step: all towers in one traced function."""

@@ -1,0 +1,293 @@
+"""Optimizers as thin layers over TensorFlow's fused update ops.
+
+One op updates a variable and its slots. Gradients must be dense float32. Weight
+decay and clipping are done to the gradient before it comes here.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+
+
+class SlotSpec(NamedTuple):
+    """State an optimizer keeps: its name and the value of every element at the start."""
+
+    name: str
+    initial: float
+
+
+class OptimizerFlags(Protocol):
+    """The flags that choose an optimizer; `cnnbench.flags.OptimizerParams` satisfies it."""
+
+    @property
+    def optimizer(self) -> str: ...  # noqa: D102
+    @property
+    def momentum(self) -> float: ...  # noqa: D102
+    @property
+    def rmsprop_decay(self) -> float: ...  # noqa: D102
+    @property
+    def rmsprop_momentum(self) -> float: ...  # noqa: D102
+    @property
+    def rmsprop_epsilon(self) -> float: ...  # noqa: D102
+    @property
+    def adam_beta1(self) -> float: ...  # noqa: D102
+    @property
+    def adam_beta2(self) -> float: ...  # noqa: D102
+    @property
+    def adam_epsilon(self) -> float: ...  # noqa: D102
+
+
+class Optimizer(abc.ABC):
+    """Updates variables in place.
+
+    Attributes:
+      slots: state per variable, with the variable's shape, on the variable's device.
+      shared: scalars per group of variables that are updated together.
+    """
+
+    slots: ClassVar[tuple[SlotSpec, ...]] = ()
+
+    def __init__(self) -> None:
+        self.shared: tuple[SlotSpec, ...] = ()
+        self._slots: dict[tuple[str, Any], tf.Variable] = {}
+        self._groups: list[dict[str, tf.Variable]] = []
+        self._group_of: dict[Any, int] = {}
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates the state of one group of variables, outside any traced function.
+
+        Call it once for every set of variables that `apply_gradients` gets together:
+        once for shared variables, once per tower otherwise. An empty group is ignored.
+
+        Raises:
+          ValueError: if a variable has its slots already.
+        """
+        if not variables:
+            return
+        for variable in variables:
+            if variable.ref() in self._group_of:
+                raise ValueError(f"{variable.name} has optimizer slots already")
+            self._group_of[variable.ref()] = len(self._groups)
+            for slot in self.slots:
+                self._slots[slot.name, variable.ref()] = _state(
+                    f"{_bare_name(variable)}/{slot.name}", slot, variable.shape, variable.device
+                )
+        self._groups.append(
+            {
+                scalar.name: _state(f"optimizer/{scalar.name}", scalar, (), variables[0].device)
+                for scalar in self.shared
+            }
+        )
+
+    def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
+        """Slot by (slot name, `Variable.ref()` of the variable it belongs to)."""
+        return dict(self._slots)
+
+    def shared_variables(self) -> dict[str, list[tf.Variable]]:
+        """Scalars that belong to no variable: one per group, by name."""
+        return {s.name: [group[s.name] for group in self._groups] for s in self.shared}
+
+    @abc.abstractmethod
+    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """Updates one variable and its slots by one op on the current device.
+
+        Args:
+          gradient: dense, float32, of the variable's shape.
+          variable: must have its slots.
+          learning_rate: float32 scalar.
+
+        Returns:
+          The op; None in eager mode.
+
+        Raises:
+          KeyError: for a variable without slots.
+        """
+
+    def apply_gradients(
+        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """Updates variables, each on its own device.
+
+        Args:
+          pairs: (gradient, variable), all variables of one group.
+          learning_rate: float32 scalar.
+
+        Returns:
+          The ops; empty in eager mode.
+        """
+        ops = []
+        for gradient, variable in pairs:
+            with tf.device(variable.device):
+                ops.append(self.apply(gradient, variable, learning_rate))
+        return [op for op in ops if op is not None]
+
+    def _slot(self, name: str, variable: tf.Variable) -> tf.Tensor:
+        return self._slots[name, variable.ref()].handle
+
+
+class GradientDescent(Optimizer):
+    """w -= lr g."""
+
+    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """See `Optimizer.apply`."""
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle, alpha=learning_rate, delta=gradient
+        )
+
+
+class Momentum(Optimizer):
+    """Nesterov's momentum: a = m a + g, w -= lr (g + m a).
+
+    Args:
+      momentum: m.
+    """
+
+    slots = (SlotSpec("momentum", 0.0),)
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self._momentum = momentum
+
+    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """See `Optimizer.apply`."""
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle,
+            accum=self._slot("momentum", variable),
+            lr=learning_rate,
+            grad=gradient,
+            momentum=self._momentum,
+            use_nesterov=True,
+        )
+
+
+class RMSProp(Optimizer):
+    """s = d s + (1-d) g², a = m a + lr g / sqrt(s + eps), w -= a; s starts at 1.
+
+    Args:
+      decay: d.
+      momentum: m.
+      epsilon: eps, inside the root.
+    """
+
+    slots = (SlotSpec("mean_square", 1.0), SlotSpec("momentum", 0.0))
+
+    def __init__(self, decay: float, momentum: float, epsilon: float) -> None:
+        super().__init__()
+        self._decay = decay
+        self._momentum = momentum
+        self._epsilon = epsilon
+
+    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """See `Optimizer.apply`."""
+        return tf.raw_ops.ResourceApplyRMSProp(
+            var=variable.handle,
+            ms=self._slot("mean_square", variable),
+            mom=self._slot("momentum", variable),
+            lr=learning_rate,
+            rho=self._decay,
+            momentum=self._momentum,
+            epsilon=self._epsilon,
+            grad=gradient,
+        )
+
+
+class Adam(Optimizer):
+    """Adam as published, with the bias correction folded into the learning rate.
+
+    m = b1 m + (1-b1) g, v = b2 v + (1-b2) g²,
+    w -= lr sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps).
+
+    The powers of b1 and b2 are state of each group; `apply` uses them and
+    `apply_gradients` also advances them.
+
+    Args:
+      beta1, beta2: b1 and b2.
+      epsilon: eps, outside the root.
+    """
+
+    slots = (SlotSpec("m", 0.0), SlotSpec("v", 0.0))
+
+    def __init__(self, beta1: float, beta2: float, epsilon: float) -> None:
+        super().__init__()
+        self.shared = (SlotSpec("beta1_power", beta1), SlotSpec("beta2_power", beta2))
+        self._beta1 = beta1
+        self._beta2 = beta2
+        self._epsilon = epsilon
+
+    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """See `Optimizer.apply`."""
+        powers = self._groups[self._group_of[variable.ref()]]
+        return self._update(gradient, variable, learning_rate, powers)
+
+    def apply_gradients(
+        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """See `Optimizer.apply_gradients`; counts as one step of the group."""
+        if not pairs:
+            return []
+        group = self._groups[self._group_of[pairs[0][1].ref()]]
+        # Read once for all variables: a conversion in each update would be an op in each.
+        powers = {name: tf.convert_to_tensor(power) for name, power in group.items()}
+        ops = []
+        for gradient, variable in pairs:
+            with tf.device(variable.device):
+                ops.append(self._update(gradient, variable, learning_rate, powers))
+        for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
+            with tf.device(group[name].device):
+                ops.append(group[name].assign(powers[name] * beta, read_value=False))
+        return [op for op in ops if op is not None]
+
+    def _update(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        powers: Mapping[str, tf.Tensor],
+    ) -> Any:
+        return tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._slot("m", variable),
+            v=self._slot("v", variable),
+            beta1_power=powers["beta1_power"],
+            beta2_power=powers["beta2_power"],
+            lr=learning_rate,
+            beta1=self._beta1,
+            beta2=self._beta2,
+            epsilon=self._epsilon,
+            grad=gradient,
+        )
+
+
+def make_optimizer(flags: OptimizerFlags) -> Optimizer:
+    """The optimizer that --optimizer names, with its constants from the other flags.
+
+    Raises:
+      FlagError: for an unknown name.
+    """
+    if flags.optimizer == "sgd":
+        return GradientDescent()
+    if flags.optimizer == "momentum":
+        return Momentum(flags.momentum)
+    if flags.optimizer == "rmsprop":
+        return RMSProp(flags.rmsprop_decay, flags.rmsprop_momentum, flags.rmsprop_epsilon)
+    if flags.optimizer == "adam":
+        return Adam(flags.adam_beta1, flags.adam_beta2, flags.adam_epsilon)
+    raise FlagError("optimizer", flags.optimizer, "must be one of momentum, sgd, rmsprop, adam")
+
+
+def _state(
+    name: str, slot: SlotSpec, shape: Sequence[int] | tf.TensorShape, device: str
+) -> tf.Variable:
+    with tf.device(device):
+        value = tf.fill(shape, tf.constant(slot.initial, tf.float32))
+        return tf.Variable(value, trainable=False, name=name)
+
+
+def _bare_name(variable: tf.Variable) -> str:
+    return str(variable.name).split(":")[0]

@@ -1,0 +1,182 @@
+"""What one tower does in a step: forward pass, loss and gradients, on its device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.models.graph import Forward, Moments, Reader, forward
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.step.accuracy import top_hits
+from cnnbench.step.config import StepConfig
+from cnnbench.step.loss_scale import Factor, scaled
+from cnnbench.variable_mgr.gradients import Gradient
+
+
+class TowerResult(NamedTuple):
+    """What a tower hands on.
+
+    Attributes:
+      gradients: of the scaled loss without its L2 term, in the order of the trainable
+        variables; None where the loss does not depend on one. Empty in forward-only runs.
+      loss: float32 scalar, the mean over the tower's batch.
+      moments: of the batch-norm layers.
+      top_1, top_5: accuracies, None unless asked for.
+    """
+
+    gradients: list[Gradient]
+    loss: tf.Tensor
+    moments: tuple[Moments, ...]
+    top_1: tf.Tensor | None
+    top_5: tf.Tensor | None
+
+
+class Tower:
+    """Makes the graph of one tower; changes no variable.
+
+    Args:
+      model, spec: the network and its declaration.
+      config: see StepConfig.
+      device: where the tower is.
+    """
+
+    def __init__(self, model: Model, spec: ModelSpec, config: StepConfig, device: str) -> None:
+        self._model = model
+        self._spec = spec
+        self._trainables = [v for v in spec.variables if v.trainable]
+        self._config = config
+        self._device = device
+
+    def __call__(
+        self,
+        read: Reader,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        factor: Factor,
+    ) -> TowerResult:
+        """Call it inside the traced step, under the tower's device.
+
+        Args:
+          read: returns the tower's value of a variable in the dtype asked for.
+          images: [batch, height, width, channels].
+          labels: int64 [batch].
+          seed: int64 [2] of dropout, another one in each step.
+          factor: loss scale; the gradients handed on have it.
+        """
+        run = self._compiled if self._config.xla_compile else self._forward_backward
+        return run(read, images, labels, seed, factor)
+
+    def _compiled(
+        self,
+        read: Reader,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        factor: Factor,
+    ) -> TowerResult:
+        """The tower as one XLA computation, with the variables read outside.
+
+        A variable may live on another device than the tower, which a compiled
+        computation cannot reach; its value can be handed in from anywhere.
+        """
+        values = {spec.name: read(spec, dtype) for spec, dtype in self._dtypes_read(images).items()}
+        moments: list[Moments] = []
+
+        @tf.function(autograph=False, jit_compile=True)
+        def compiled(
+            values: dict[str, tf.Tensor],
+            images: tf.Tensor,
+            labels: tf.Tensor,
+            seed: tf.Tensor,
+            factor: Factor,
+        ) -> tuple[Any, ...]:
+            result = self._forward_backward(
+                lambda spec, dtype: values[spec.name], images, labels, seed, factor
+            )
+            moments[:] = result.moments
+            statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
+            return result.gradients, result.loss, statistics, result.top_1, result.top_5
+
+        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed, factor)
+        outside = tuple(
+            dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
+            for m, (mean, variance) in zip(moments, statistics, strict=True)
+        )
+        return TowerResult(list(gradients), loss, outside, top_1, top_5)
+
+    def _dtypes_read(self, images: tf.Tensor) -> dict[VariableSpec, tf.DType]:
+        """Which variable the network reads in which dtype, from a trace that is thrown away."""
+        dtypes: dict[VariableSpec, tf.DType] = {}
+
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            dtypes[spec] = dtype
+            return tf.zeros(spec.shape, dtype)
+
+        with tf.Graph().as_default():
+            self._forward(
+                read,
+                tf.zeros(images.shape, images.dtype),
+                tf.zeros([2], tf.int64),
+            )
+        return dtypes
+
+    def _forward(self, read: Reader, images: tf.Tensor, seed: tf.Tensor) -> Forward:
+        return forward(
+            self._model,
+            self._spec.num_classes,
+            images,
+            read,
+            training=not self._config.forward_only,
+            data_format=self._config.data_format,
+            compute_dtype=tf.as_dtype(self._config.compute_dtype),
+            seed=seed,
+            on_cpu="device:CPU:" in self._device,
+        )
+
+    def _forward_backward(
+        self,
+        read: Reader,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        factor: Factor,
+    ) -> TowerResult:
+        config = self._config
+        if config.forward_only:
+            logits = self._forward(read, images, seed).logits
+            # No loss is computed; a value that needs every logit keeps them all alive.
+            return TowerResult([], tf.reduce_mean(logits), (), *self._accuracies(logits, labels))
+        values: dict[str, tf.Tensor] = {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                if spec.name not in values:
+                    values[spec.name] = read(spec, dtype)
+                    if spec.trainable:
+                        tape.watch(values[spec.name])
+                return values[spec.name]
+
+            made = self._forward(read_and_watch, images, seed)
+            loss = tf.reduce_mean(self._model.loss(made.logits, labels))
+            target = scaled(loss, factor)
+        sources = [values[v.name] for v in self._trainables if v.name in values]
+        found = iter(tape.gradient(target, sources))
+        gradients = [next(found) if v.name in values else None for v in self._trainables]
+        return TowerResult(
+            gradients,
+            loss,
+            made.moments,
+            *self._accuracies(made.logits, labels),
+        )
+
+    def _accuracies(
+        self, logits: tf.Tensor, labels: tf.Tensor
+    ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+        if not self._config.accuracy:
+            return None, None
+        top_1, top_5 = top_hits(logits, labels)
+        return tf.reduce_mean(top_1), tf.reduce_mean(top_5)

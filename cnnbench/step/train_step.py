@@ -1,0 +1,267 @@
+"""One training step of all towers as a single traced function.
+
+    for each tower, on its device:   forward, loss, gradients
+    manager:                         reduce the gradients over the towers
+    loss scale:                      skip the updates below if a gradient is not finite
+    for each device with variables:  weight decay, clipping, optimizer update
+    tower 0 (policy --bn_stats):     moving averages of batch normalisation
+
+The function returns the loss with a control dependency on every update, so
+whoever has read the loss knows that the step is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.models.graph import Moments
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.step.batch_norm_stats import update_moving_averages
+from cnnbench.step.config import StepConfig
+from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
+from cnnbench.step.optimizers import Optimizer
+from cnnbench.step.tower import Tower, TowerResult
+from cnnbench.step.weight_decay import WeightDecay, WeightLosses
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
+from cnnbench.variable_mgr.gradients import Gradient
+
+
+class StepResult(NamedTuple):
+    """Scalars of one step over all towers.
+
+    Attributes:
+      loss: float32.
+      top_1, top_5: float32 accuracies; None unless asked for.
+      skipped: bool, whether an update was left out because its gradients were not
+        finite; None where updates are not conditional.
+    """
+
+    loss: tf.Tensor
+    top_1: tf.Tensor | None
+    top_5: tf.Tensor | None
+    skipped: tf.Tensor | None = None
+
+
+class _Updates(NamedTuple):
+    """What a step changes: the ops, and `StepResult.skipped`."""
+
+    ops: list[Any]
+    skipped: tf.Tensor | None
+
+
+class TrainStep:
+    """Builds and runs the step of one model under one variable manager.
+
+    Args:
+      model, spec: the network and its declaration.
+      manager: holds the variables; `create_variables` has been called.
+      optimizer: its slots have been created; None with `forward_only`.
+      inputs: where batches come from.
+      config: see StepConfig.
+      loss_scale: factor on the loss; decides about steps that overflow.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        optimizer: Optimizer | None,
+        inputs: InputSource,
+        config: StepConfig,
+        loss_scale: LossScale,
+    ) -> None:
+        self._manager = manager
+        self._optimizer = optimizer
+        self._inputs = inputs
+        self._config = config
+        self._devices = manager.get_devices()
+        self._towers = [Tower(model, spec, config, device) for device in self._devices]
+        self._trainables = [v for v in spec.variables if v.trainable]
+        self._decay = WeightDecay(
+            manager, self._trainables, config.weight_decay, config.gradient_reduction
+        )
+        self._loss_scale = loss_scale
+        self._learning_rates: dict[str, tf.Variable] = {}
+        self._learning_rate = 0.0
+        # Made here and not while tracing: a function that creates variables is traced twice.
+        copies = [
+            copy
+            for tower in range(len(self._devices))
+            for copy in manager.trainable_variables_on_device(tower)
+        ]
+        for device in dict.fromkeys(copy.device for copy in copies):
+            self._add_learning_rate(device)
+        with tf.device(self._devices[0]):
+            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
+        self._function: Any = None
+
+    def build(self) -> None:
+        """Traces the step (seconds for a deep network); nothing runs yet."""
+        traced = tf.function(self._step, autograph=False)
+        self._function = traced.get_concrete_function(*self._inputs.signature)
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The factor on the loss, whose state belongs to the run's."""
+        return self._loss_scale
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The traced step, for tests that look at the placement of its ops."""
+        return self._function.graph
+
+    @property
+    def function(self) -> Any:
+        """The traced step: the concrete function itself, without any harness."""
+        return self._function
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the rate of the next steps; costs nothing when it has not changed."""
+        if rate != self._learning_rate:
+            for variable in self._learning_rates.values():
+                variable.assign(rate)
+            self._learning_rate = rate
+
+    def __call__(self) -> StepResult:
+        """Fetches one batch per tower and launches one step."""
+        return StepResult(*self._function(*self._inputs.next()))
+
+    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor | None, ...]:
+        factor = None if self._config.forward_only else self._loss_scale.factor()
+        towers = [self._tower(tower, batches, factor) for tower in range(len(self._devices))]
+        if self._config.forward_only:
+            return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
+        report = self._config.report_total_loss
+        weight_losses = self._decay.losses() if report else {}
+        updates = self._update(towers, weight_losses, factor)
+        with tf.device(self._devices[0]):
+            updates.ops.append(self._counter.assign_add(1, read_value=False))
+        return self._result(towers, weight_losses, updates)
+
+    def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> TowerResult:
+        with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
+            images, labels, _ = self._inputs.of_tower(tower, batches)
+            seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
+
+            def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                return self._manager.read(tower, spec.name, dtype)
+
+            return self._towers[tower](read, images, labels, seed, factor)
+
+    def _update(
+        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, factor: Factor
+    ) -> _Updates:
+        """Everything that changes the state of the model and of its optimizer."""
+        manager = self._manager
+        # Before the next step the factor may change; otherwise it stays on until the update,
+        # so that what it keeps from vanishing reaches the other devices too.
+        early, late = (factor, None) if manager.defers_gradients else (None, factor)
+        device_grads = [
+            self._with_variables(t, tower.gradients, early) for t, tower in enumerate(towers)
+        ]
+        devices, state = manager.preprocess_device_grads(self._decay.before_reduction(device_grads))
+        reduced = []
+        for index, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                reduced.append(manager.get_gradients_to_apply(index, state))
+        verdict = self._loss_scale.judge(
+            [[gradient for gradient, _ in pairs] for pairs in reduced],
+            together=manager.replicas_in_sync,
+        )
+        ops = list(verdict.updates)
+        for index, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                inverse = inverse_of(late)
+                pairs = [(unscaled(gradient, inverse), v) for gradient, v in reduced[index]]
+                ops += self._apply(pairs, verdict.guards[index], device, weight_losses)
+        moments = [tower.moments for tower in towers]
+        guards = verdict.guards
+        if manager.defers_gradients:
+            # What was judged is of the step before, and the moments are of this one.
+            guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
+        ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
+        return _Updates(ops, verdict.skipped)
+
+    def _with_variables(
+        self, tower: int, gradients: Sequence[Gradient], factor: Factor
+    ) -> list[tuple[Gradient, tf.Variable]]:
+        with tf.device(self._devices[tower]):
+            inverse = inverse_of(factor)
+            return [
+                (unscaled(gradient, inverse), self._manager.variable(tower, spec.name))
+                for gradient, spec in zip(gradients, self._trainables, strict=True)
+            ]
+
+    def _apply(
+        self,
+        reduced: GradientPairs,
+        guard: LossScaleLike,
+        device: str,
+        weight_losses: WeightLosses,
+    ) -> list[Any]:
+        assert self._optimizer is not None
+        pairs = []
+        for gradient, variable in reduced:
+            complete = self._decay.after_reduction(gradient, variable, weight_losses)
+            pairs.append((self._clipped(complete, variable), variable))
+        return self._manager.append_apply_gradients(
+            self._optimizer,
+            pairs,
+            guard,
+            device,
+            learning_rate=self._learning_rate_on(device),
+        )
+
+    def _learning_rate_on(self, device: str) -> tf.Tensor:
+        if device not in self._learning_rates:  # it holds none of the variables it updates
+            with tf.init_scope():
+                self._add_learning_rate(device)
+        return tower_variable.read(self._learning_rates[device])
+
+    def _add_learning_rate(self, device: str) -> None:
+        with tf.device(device):
+            self._learning_rates[device] = tf.Variable(
+                self._learning_rate, trainable=False, name="learning_rate"
+            )
+
+    def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        bound = self._config.gradient_clip
+        if bound is None:
+            return gradient
+        with tf.device(variable.device):
+            return tf.clip_by_value(gradient, -bound, bound)
+
+    def _result(
+        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, updates: _Updates
+    ) -> tuple[tf.Tensor | None, ...]:
+        with tf.device(self._devices[0]), tf.name_scope("result"):
+            loss = _mean([tower.loss for tower in towers])
+            if weight_losses:
+                loss = loss + self._decay.total(weight_losses)
+            top_1 = _mean([tower.top_1 for tower in towers])
+            top_5 = _mean([tower.top_5 for tower in towers])
+            with tf.control_dependencies(updates.ops):
+                return tf.identity(loss), top_1, top_5, updates.skipped
+
+
+def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
+    return [
+        statistic
+        for moments in towers
+        for layer in moments
+        for statistic in (layer.batch_mean, layer.batch_variance)
+    ]
+
+
+def _mean(values: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
+    present = [value for value in values if value is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    return tf.add_n(present) / float(len(present))

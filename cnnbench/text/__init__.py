@@ -1,0 +1,1 @@
+"""What goes to people: escaping, sorting, terminals, progress."""

@@ -1,0 +1,350 @@
+"""The driver: what a run prints, records, saves and refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.driver.console import Console
+from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.text.progress import Messages
+
+TINY = {
+    "model": "lenet",
+    "device": "cpu",
+    "batch_size": 2,
+    "num_batches": 4,
+    "num_warmup_batches": 2,
+    "init_learning_rate": 0.01,
+}
+
+
+def run(**flags: object) -> tuple[RunRecord, list[str]]:
+    out = io.StringIO()
+    record = BenchmarkCNN(Params(**{**TINY, **flags}), console=Console(out)).run()
+    return record, out.getvalue().splitlines()
+
+
+def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
+    record, _ = run(num_gpus=2)
+    assert record.status == "ok"
+    assert len(record.warmup_step_seconds) == len(record.warmup_losses) == 2
+    assert len(record.step_seconds) == len(record.losses) == 4
+    assert record.batch.per_device == 2
+    assert record.batch.global_ == 4
+    assert record.placement.num_towers == 2
+    assert record.placement.devices[1].endswith("CPU:1")
+    assert record.config["data_format"] == "NHWC"
+    assert record.config["data_name"] == "imagenet"
+    assert record.measured.loop_images == 16
+    assert record.measured.loop_seconds >= sum(record.step_seconds)
+    summary = record.summary()
+    assert summary.images_per_sec == pytest.approx(4 * 4 / sum(record.step_seconds))
+    assert summary.total_images_per_sec <= summary.images_per_sec
+    assert record.startup_seconds.build > 0
+    assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
+
+
+def test_the_report_ends_with_the_lower_rule() -> None:
+    record, lines = run(display_every=2)
+    assert lines[-1] == lines[-3] == "-" * 64
+    assert lines[-2] == f"total images/sec: {record.summary().total_images_per_sec:.2f}"
+    table = lines.index("Step\tImg/sec\ttotal_loss")
+    assert [line.split("\t")[0] for line in lines[table + 1 : -3]] == ["1", "2", "4"]
+    assert lines[table + 1].split("\t")[2] == f"{record.losses[0]:.3f}"
+
+
+def test_synthetic_training_lowers_the_loss() -> None:
+    record, _ = run(num_batches=15)
+    assert all(math.isfinite(loss) for loss in record.losses)
+    assert record.losses[-1] < record.losses[0]
+
+
+def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    out = io.StringIO()
+    params = Params(
+        **{**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
+    )
+    benchmark = BenchmarkCNN(params, console=Console(out))
+    with pytest.raises(NonFiniteLossError, match="at step"):
+        benchmark.run()
+    record = RunRecord.from_json(path.read_text())
+    assert record.status == "failed"
+    assert record.error.type == "NonFiniteLossError"
+    assert "total images/sec" not in out.getvalue()
+    assert len(record.warmup_losses) + len(record.losses) >= 1
+
+
+def test_allow_nonfinite_goes_on() -> None:
+    record, _ = run(init_learning_rate=1e9, allow_nonfinite=True, num_batches=5)
+    assert record.status == "ok"
+    assert not math.isfinite(record.losses[-1])
+
+
+def test_result_files_are_checked_before_any_slow_work(tmp_path: Path) -> None:
+    with pytest.raises(FlagError, match="result_json"):
+        run(result_json=str(tmp_path / "no" / "such" / "folder" / "record.json"))
+
+
+def test_record_and_csv_agree(tmp_path: Path) -> None:
+    import pandas as pd
+
+    json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
+    for _ in range(2):
+        record, _ = run(result_json=str(json_path), result_csv=str(csv_path))
+    document = json.loads(json_path.read_text())
+    assert document["schema"] == 1
+    assert document["summary"]["mfu"] > 0
+    rows = pd.read_csv(csv_path)
+    assert len(rows) == 2
+    assert rows.iloc[1]["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
+    assert rows.iloc[1]["run_id"] == record.run_id
+
+
+def test_more_gpus_than_there_are_is_refused() -> None:
+    with pytest.raises(FlagError, match=r"--num_gpus=2: TensorFlow sees 0 GPU"):
+        run(device="gpu", num_gpus=2)
+
+
+def test_auto_falls_back_to_the_cpu_and_says_so() -> None:
+    err = io.StringIO()
+    record = BenchmarkCNN(Params(**{**TINY, "device": "auto"}), messages=Messages(err)).run()
+    assert record.placement.device == "cpu"
+    assert record.config["device"] == "cpu"
+    assert "no GPU visible" in err.getvalue()
+
+
+def test_auto_refuses_nchw_on_the_cpu() -> None:
+    with pytest.raises(FlagError, match="data_format"):
+        run(device="auto", data_format="NCHW")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_path: Path) -> None:
+    whole, _ = run(num_batches=14, optimizer=optimizer)
+    run(num_batches=4, optimizer=optimizer, train_dir=str(tmp_path))
+    assert {p.name for p in tmp_path.glob("*.index")} == {"model.ckpt-6.index"}
+    err = io.StringIO()
+    params = Params(
+        **{**TINY, "num_batches": 14, "optimizer": optimizer, "train_dir": str(tmp_path)}
+    ).replace(num_gpus=2, batch_size=1, variable_update="replicated")
+    rest = BenchmarkCNN(params, messages=Messages(err)).run()
+    assert "resuming from" in err.getvalue()
+    # 6 steps are done, 2 warm up again, 8 are left of 14: 16 steps, as in one go.
+    assert len(rest.losses) == 8
+    assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
+
+
+def test_a_lost_optimizer_state_is_mentioned(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    err = io.StringIO()
+    flags = {**TINY, "num_batches": 12, "optimizer": "adam", "train_dir": str(tmp_path)}
+    BenchmarkCNN(Params(**flags), messages=Messages(err)).run()
+    assert "has no state of this optimizer, which starts afresh" in err.getvalue()
+
+
+def test_forward_only_uses_a_checkpoint_and_leaves_it_alone(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    record, _ = run(forward_only=True, train_dir=str(tmp_path), num_batches=3)
+    assert len(record.step_seconds) == 3
+    assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
+    run(num_batches=4, save_model_steps=1, max_ckpts_to_keep=0, train_dir=str(tmp_path))
+    assert len(list(tmp_path.glob("*.index"))) == 4
+
+
+@pytest.mark.parametrize("train_dir", ["/proc/none/ckpt", "/tmp/model.ckpt-12"])
+def test_a_directory_that_cannot_hold_checkpoints_is_refused_at_once(train_dir: str) -> None:
+    with pytest.raises(FlagError, match="--train_dir="):
+        run(train_dir=train_dir)
+
+
+def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cnnbench.records import run_json
+
+    def full(path: str, record: RunRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_json, "write", full)
+    out = io.StringIO()
+    csv_path = tmp_path / "r.csv"
+    files = {"result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
+    flags = {**TINY, **files, "peak_flops": 1e12}  # so that it is not measured
+    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device"):
+        BenchmarkCNN(Params(**flags), console=Console(out)).run()
+    assert "total images/sec" not in out.getvalue()
+    # The other file is written all the same.
+    assert len(csv_path.read_text().splitlines()) == 2
+
+
+def test_a_plug_in_with_a_defect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cnnbench.models import registry
+
+    # What it registers must not be there for the tests that follow.
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(
+        "from cnnbench.models import LearningRateSpec, Model, register_model\n"
+        "class Defective(Model):\n"
+        "    name, dataset, image_size, batch_size = 'defective', 'imagenet', 8, 2\n"
+        "    learning_rate = LearningRateSpec(0.1)\n"
+        "    def build(self, net, images):\n"
+        "        return images.nothing\n"
+        "register_model('defective', 'imagenet', Defective)\n"
+    )
+    with pytest.raises(FlagError, match="--model=defective: its build\\(\\) raises AttributeError"):
+        run(model="defective", model_plugin=str(plugin))
+
+
+def test_fp16_on_the_cpu_is_warned_about() -> None:
+    err = io.StringIO()
+    BenchmarkCNN(
+        Params(**{**TINY, "num_batches": 1, "precision": "fp16"}), messages=Messages(err)
+    ).run()
+    assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
+
+
+def test_a_finished_job_is_refused(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with pytest.raises(FlagError, match=r"num_batches=4: the checkpoint .* is at step 6"):
+        run(train_dir=str(tmp_path))
+
+
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
+    run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=2, train_dir=str(tmp_path))
+    assert {p.name for p in tmp_path.glob("*.index")} == {
+        "model.ckpt-8.index",
+        "model.ckpt-10.index",
+    }
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with pytest.raises(BenchmarkError, match=r"model\.ckpt-6 lacks .* of .* variables"):
+        run(model="alexnet", data_name="cifar10", train_dir=str(tmp_path), num_batches=20)
+
+
+def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="no checkpoint"):
+        run(eval=True, train_dir=str(tmp_path))
+
+
+def test_evaluation_prints_rates_accuracy_and_total(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    record, lines = run(eval=True, train_dir=str(tmp_path), num_eval_batches=4, display_every=2)
+    (evaluation,) = record.evaluations
+    assert evaluation.examples == 8
+    assert record.summary().total_images_per_sec > 0
+    table = lines[lines.index("==========") + 1 :]
+    assert table[0] == "Generating evaluation model"
+    assert table[1].startswith("Successfully loaded model from ")
+    assert [row.split("\t")[0] for row in table[2:4]] == ["2", "4"]
+    assert table[4] == (
+        f"Accuracy @ 1 = {evaluation.top_1:.4f} Accuracy @ 5 = {evaluation.top_5:.4f} [8 examples]"
+    )
+    assert table[-2].startswith("total images/sec: ")
+
+
+def test_training_with_evaluations(tmp_path: Path) -> None:
+    record, lines = run(
+        num_batches=6, eval_during_training_every_n_steps=2, num_eval_batches=1, num_gpus=2
+    )
+    assert [e.global_step for e in record.evaluations] == [4, 6, 8]
+    start = lines.index("==========")
+    assert lines[start + 1 : start + 6] == [
+        "Generating training model",
+        "Generating evaluation model",
+        "Initializing graph",
+        "Running warm up",
+        "Done warm up",
+    ]
+    assert "Mode:        training + evaluation" in lines
+    assert lines.count("Resuming training") == 2
+    assert "Done with training" in lines
+    assert "Running final evaluation at global_step 8" in lines
+    assert not any(line.startswith("total images/sec") for line in lines)
+
+
+def test_training_stops_at_the_accuracy_asked_for() -> None:
+    # Two fixed synthetic images are soon known by heart.
+    record, lines = run(
+        num_batches=40,
+        eval_during_training_every_n_steps=1,
+        num_eval_batches=1,
+        stop_at_top_1_accuracy=0.0,
+    )
+    assert len(record.step_seconds) == 1
+    assert lines[-1] == "Done with training"
+    assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
+
+
+def test_forward_only(tmp_path: Path) -> None:
+    record, lines = run(forward_only=True, num_gpus=2)
+    assert record.losses == (0.0,) * 4
+    assert "Mode:        forward only" in lines
+    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in lines
+    flops = record.model.forward_flops_per_image
+    summary = record.summary()
+    assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)
+
+
+def test_the_seed_decides_the_losses() -> None:
+    first, _ = run()
+    again, _ = run()
+    other, _ = run(tf_random_seed=99)
+    assert first.losses == pytest.approx(again.losses, rel=1e-5)
+    assert first.losses[0] != pytest.approx(other.losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reduced"),
+    [
+        ({}, ("copy",)),
+        ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",)),
+        ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",)),
+        ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, ()),
+        ({"all_reduce_spec": "nccl", "forward_only": True}, ()),
+        ({"variable_update": "independent"}, ()),
+        (
+            {
+                "variable_update": "distributed_all_reduce",
+                "all_reduce_spec": "copy:2048:xring/tree",
+            },
+            ("copy:2K", "xring"),
+        ),
+    ],
+)
+def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
+    flags: dict[str, object], reduced: tuple[str, ...]
+) -> None:
+    record, lines = run(**{"variable_update": "replicated", "num_gpus": 2, **flags})
+    assert record.placement.all_reduce == reduced
+    assert record.config["all_reduce_spec"] == flags.get("all_reduce_spec")
+    if flags.get("variable_update") != "independent":
+        assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
+
+
+def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    for mode, spec in (("replicated", "nccl"), ("distributed_all_reduce", "copy#3")):
+        record, _ = run(
+            train_dir=str(tmp_path),
+            eval=True,
+            variable_update=mode,
+            all_reduce_spec=spec,
+            num_gpus=2,
+        )
+        assert record.status == "ok"
+        assert record.placement.all_reduce == ()

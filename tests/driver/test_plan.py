@@ -1,0 +1,140 @@
+"""Batches, epochs, warm-up and evaluation points."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cnnbench.driver.plan import batches_and_epochs, make_plan
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.flags.ineffective import _AGGREGATING
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "batch", "examples", "expected"),
+    [
+        (None, None, 4, 100, (100, 4.0)),
+        (7, None, 4, 100, (7, 0.28)),
+        (None, 3.0, 2, 3, (5, 10 / 3)),  # 9 images in batches of 2
+        (None, 1.0, 2, 10, (5, 1.0)),
+        (None, 0.5, 32, 100, (2, 0.64)),
+        (None, 0.001, 32, 100, (1, 0.32)),
+    ],
+)
+def test_batches_and_epochs(batches, epochs, batch, examples, expected) -> None:
+    assert batches_and_epochs(batches, epochs, batch, examples) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "warmup"),
+    [
+        ({}, 10),
+        ({"num_warmup_batches": 3}, 3),
+        ({"num_warmup_batches": 0}, 0),
+        ({"autotune_threshold": 1}, 10),
+        ({"autotune_threshold": 3}, 45),
+    ],
+)
+def test_warm_up(flags, warmup) -> None:
+    assert make_plan(Params(**flags)).warmup == warmup
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        ({"eval_during_training_every_n_steps": 3}, {3, 6, 9}),
+        ({"eval_during_training_every_n_steps": 5}, {5}),  # 10 is the final evaluation
+        ({"eval_during_training_at_specified_steps": (2, 9, 10, 11)}, {2, 9}),
+        # An epoch of CIFAR-10 is 50000 images: 50 steps of 1000, so 0.05 is 2.5 steps.
+        ({"eval_during_training_every_n_epochs": 0.05}, {3, 5, 8}),
+        ({"eval_during_training_at_specified_epochs": (0.02, 0.15)}, {1, 8}),
+    ],
+)
+def test_evaluation_points(flags, steps) -> None:
+    plan = make_plan(
+        Params(model="resnet20", data_name="cifar10", batch_size=1000, num_batches=10, **flags)
+    )
+    assert plan.eval_steps == steps
+    assert plan.mode == "training + evaluation"
+    assert plan.num_eval_batches == 10
+
+
+def test_batches_are_per_device() -> None:
+    plan = make_plan(Params(model="resnet50", num_gpus=3))
+    assert (plan.batch_per_device, plan.global_batch) == (64, 192)
+    assert plan.num_epochs == pytest.approx(100 * 192 / 1281167)
+
+
+def test_evaluation_counts_validation_images() -> None:
+    params = Params(
+        model="resnet20",
+        data_name="cifar10",
+        eval=True,
+        train_dir="/somewhere",
+        batch_size=128,
+        num_gpus=2,
+        num_eval_epochs=1.0,
+    )
+    plan = make_plan(params)
+    assert plan.num_eval_batches == plan.num_batches == -(-10_000 // 256)
+    assert plan.warmup == 0
+    assert not plan.trains
+
+
+def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
+    def batches(**flags) -> int:
+        return make_plan(Params(eval_during_training_every_n_steps=1, **flags)).num_eval_batches
+
+    assert batches() == 100
+    assert batches(num_batches=7) == 7
+    assert batches(num_batches=7, num_eval_batches=2) == 2
+    assert batches(batch_size=1000, num_eval_epochs=1.0) == 50
+
+
+# Flag and value, and the field that they set, alone. Values are none of the defaults.
+AGGREGATION = [
+    ("all_reduce_spec", "copy:2K:xring", "all_reduce", parse_all_reduce_spec("copy:2K:xring")),
+    ("all_reduce_group_size", 3, "group_size", 3),
+    ("all_reduce_share_memory", False, "share_memory", False),
+    ("hierarchical_copy", True, "hierarchical_copy", True),
+    ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
+    ("gradient_repacking", 5, "gradient_repacking", 5),
+    ("precision", "bf16", "compact_dtype", "bfloat16"),
+    ("precision", "fp16", "compact_dtype", "float16"),
+    ("agg_small_grads_max_bytes", 77, "agg_small_grads_max_bytes", 77),
+    ("agg_small_grads_max_group", 7, "agg_small_grads_max_group", 7),
+    ("allreduce_merge_scope", 4, "allreduce_merge_scope", 4),
+    ("variable_consistency", "relaxed", "relaxed", True),
+    ("sparse_to_dense_grads", True, "sparse_to_dense", True),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "field", "expected"), AGGREGATION)
+def test_an_aggregation_flag_sets_its_field(flag, value, field, expected) -> None:
+    assert expected != getattr(AggregationSpec(), field)
+    plan = make_plan(Params(**{flag: value}))
+    assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
+
+
+def test_without_flags_nothing_is_done_to_gradients() -> None:
+    assert make_plan(Params()).aggregation == AggregationSpec()
+    for precision in ("fp16", "bf16"):
+        wide = Params(precision=precision, compact_gradient_transfer=False)
+        assert make_plan(wide).aggregation == AggregationSpec()
+
+
+def test_every_aggregation_flag_and_field_has_been_tried() -> None:
+    assert {flag for flag, *_ in AGGREGATION} - {"precision"} == {*_AGGREGATING} - {
+        "compact_gradient_transfer"
+    }
+    fields = {field.name for field in dataclasses.fields(AggregationSpec)}
+    assert {field for _, _, field, _ in AGGREGATION} == fields
+
+
+def test_unknown_models_are_refused_with_a_suggestion() -> None:
+    with pytest.raises(FlagError, match="resnet50"):
+        make_plan(Params(model="resnet5O"))

@@ -1,0 +1,189 @@
+"""The training scenario with scripted step times: no device, no waiting."""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.driver.console import Console
+from cnnbench.driver.plan import make_plan
+from cnnbench.driver.training import Training, TrainingConfig
+from cnnbench.errors import NonFiniteLossError
+from cnnbench.flags import Params
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Evaluation
+from cnnbench.step.train_step import StepResult
+from cnnbench.text.progress import Progress
+
+FAST, SLOW = 0.02, 0.03
+SETTLING = [FAST * 1.05**i for i in range(33, 0, -1)]
+"""Ever faster steps, down to FAST."""
+
+
+class Script:
+    """Steps that take scripted times; everything that Training talks to.
+
+    Attributes:
+      times: of the steps, the last one for ever.
+      rates: the global steps at which the learning rate was asked for.
+      saved, evaluated: global steps of checkpoints and evaluations.
+      loop: number of steps launched when the timed loop began and ended.
+    """
+
+    def __init__(self, times, losses=None):
+        self.times, self.losses = list(times), losses or {}
+        self.now = 0.0
+        self.launched = 0
+        self.rates, self.saved, self.evaluated, self.loop = [], [], [], []
+        self.wait_seconds = 0.0
+        self.loss_scale = SimpleNamespace(value=None)
+
+    def __call__(self):
+        index = min(self.launched, len(self.times) - 1)
+        loss = self.losses.get(self.launched, 1.0)
+        self.launched += 1
+        self.now += self.times[index]
+        return StepResult(Scalar(loss), None, None)
+
+    def set_learning_rate(self, rate):
+        self.rates.append(rate)
+
+    def save(self, directory, global_step):
+        self.saved.append(global_step)
+
+    def run(self, batches, global_step, console):
+        self.evaluated.append(global_step)
+        return Evaluation(
+            global_step=global_step, top_1=0.5, top_5=0.5, examples=1, images_per_sec=1.0
+        )
+
+    @contextmanager
+    def around_loop(self):
+        self.loop.append(self.launched)
+        yield
+        self.loop.append(self.launched)
+
+
+class Scalar:
+    def __init__(self, value):
+        self.value = value
+
+    def numpy(self):
+        return self.value
+
+
+def run(script, global_step=0, lag=0, steps=40, **flags):
+    params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
+    plan = make_plan(params)
+    config = TrainingConfig(
+        display_every=100,
+        ewma=None,
+        with_accuracy=False,
+        loss_name="loss",
+        allow_nonfinite=False,
+        save_directory=params.train_dir,
+        save_steps=params.save_model_steps,
+        save_seconds=0,
+        stop_at_top_1=None,
+        lag=lag,
+    )
+    out = io.StringIO()
+    measurements = Measurements(command=[], config={})
+    training = Training(
+        plan,
+        config,
+        script,
+        script,
+        float,  # the learning rate of a step is its number
+        Console(out),
+        Progress.silent(),
+        measurements,
+        script if params.train_dir else None,
+        script if plan.eval_steps else None,
+        global_step,
+        script.around_loop(),
+        lambda: script.now,
+    )
+    training.run(steps)
+    return measurements.record(), training, out.getvalue()
+
+
+def test_a_fixed_warm_up_is_as_long_as_asked_for():
+    script = Script([SLOW] * 15 + [FAST])
+    record, training, _ = run(script)
+    assert len(record.warmup_step_seconds) == 10
+    assert record.warmup_status == "fixed"
+    assert training.global_step == 50
+    assert script.loop == [10, 50]
+
+
+def test_auto_ends_when_steps_are_steady():
+    script = Script([0.5, FAST])
+    record, training, _ = run(script, warmup="auto")
+    assert record.warmup_status == "steady"
+    assert record.warmup_step_seconds == pytest.approx([0.5] + [FAST] * 19)
+    assert record.step_seconds == pytest.approx([FAST] * 40)
+    assert training.global_step == 60
+
+
+def test_auto_waits_until_the_level_holds():
+    record, _, _ = run(Script([*SETTLING, FAST]), warmup="auto")
+    # Looked at after 40 steps, and again after 45: then a quarter are steady.
+    assert len(record.warmup_step_seconds) == 45
+    assert record.warmup_status == "steady"
+    assert record.step_seconds == pytest.approx([FAST] * 40)
+
+
+def test_auto_does_not_end_before_the_steps_asked_for():
+    record, _, _ = run(Script([FAST]), warmup="auto", num_warmup_batches=33)
+    assert len(record.warmup_step_seconds) == 33
+
+
+def test_auto_comes_to_its_limit():
+    script = Script([0.02 * 1.05**i for i in range(60)])
+    record, training, _ = run(script, warmup="auto", max_warmup_batches=30)
+    assert record.warmup_status == "limit"
+    assert len(record.warmup_step_seconds) == 30
+    assert len(record.step_seconds) == 40
+    assert training.global_step == 70
+
+
+def test_auto_with_steady_steps_only_at_the_limit():
+    script = Script([*SETTLING[-23:], FAST])
+    record, _, _ = run(script, warmup="auto", max_warmup_batches=32)
+    assert (record.warmup_status, len(record.warmup_step_seconds)) == ("steady", 32)
+
+
+def test_warm_up_steps_train_and_count_in_the_global_step():
+    script = Script([FAST])
+    _, training, _ = run(script, global_step=7, warmup="auto")
+    assert training.global_step == 67
+    assert script.rates == list(map(float, range(7, 67)))
+
+
+def test_evaluations_and_checkpoints_count_timed_steps(tmp_path):
+    flags = {"eval_during_training_at_specified_steps": (10, 20), "train_dir": str(tmp_path)}
+    fixed, auto = Script([FAST]), Script([*SETTLING, FAST])
+    run(fixed, save_model_steps=15, **flags)
+    run(auto, save_model_steps=15, warmup="auto", **flags)
+    assert fixed.evaluated == [10 + 10, 10 + 20, 10 + 40]
+    assert fixed.saved == [10 + 15, 10 + 30, 10 + 40]
+    assert auto.evaluated == [45 + 10, 45 + 20, 45 + 40]
+    assert auto.saved == [45 + 15, 45 + 30, 45 + 40]
+
+
+def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():
+    script = Script([0.02 * 1.05**i for i in range(60)], losses={24: float("nan")})
+    with pytest.raises(NonFiniteLossError) as caught:
+        run(script, warmup="auto", max_warmup_batches=30)
+    assert caught.value.step == 24 - 30
+    assert script.loop == []
+
+
+def test_progress_and_phases_are_those_of_a_fixed_warm_up():
+    _, _, fixed = run(Script([FAST]))
+    _, _, auto = run(Script([FAST]), warmup="auto")
+    assert auto == fixed

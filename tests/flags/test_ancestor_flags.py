@@ -1,0 +1,91 @@
+"""Every flag of tf_cnn_benchmarks exists with its type and default, but for the rulings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cnnbench.flags import FLAGS
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.unavailable import NOT_YET
+
+ANCESTOR = {
+    row["name"]: row
+    for row in json.loads((Path(__file__).parent / "ancestor_flags.json").read_text())
+}
+OURS = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
+KINDS = {
+    "boolean": {"boolean"},
+    "integer": {"integer"},
+    "float": {"number"},
+    "string": {"string"},
+    "enum": {"string"},
+    "list": {"integers", "numbers"},
+}
+# Ruling 7 of the design: where to run and in which layout follows from the machine.
+NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
+# Horovod's mode is refused by name, with what to use instead.
+GONE_CHOICES = {"variable_update": {"horovod"}}
+NEW_FLAGS = {
+    "all_reduce_group_size",
+    "all_reduce_share_memory",
+    "precision",
+    "gradient_reduction",
+    "bn_stats",
+    "model_plugin",
+    "dataset_plugin",
+    "result_json",
+    "result_csv",
+    "result_label",
+    "allow_nonfinite",
+    "progress",
+    "peak_flops",
+    "warmup",
+    "max_warmup_batches",
+    "quiet_conditions",
+}
+
+
+def test_the_fixture_is_the_whole_list():
+    # 137 flags of the library and one of each of its two scripts.
+    assert len(ANCESTOR) == 139
+
+
+@pytest.mark.parametrize("name", ANCESTOR)
+def test_type(name):
+    assert OURS[name].kind in KINDS[ANCESTOR[name]["type"]]
+
+
+def test_defaults_differ_only_where_ruled():
+    different = {}
+    for name, row in ANCESTOR.items():
+        old = tuple(row["default"]) if row["type"] == "list" else row["default"]
+        new = OURS[name].default
+        if type(old) is not type(new) and row["type"] != "float":
+            pytest.fail(f"{name}: {old!r} became {new!r}")
+        if old != new:
+            different[name] = (old, new)
+    assert different == NEW_DEFAULTS
+
+
+def test_old_choices_still_spell_a_value():
+    for name, row in ANCESTOR.items():
+        spec = OURS[name]
+        for choice in set(row.get("choices", ())) - GONE_CHOICES.get(name, set()):
+            spec.check(spec.normalise(choice))
+
+
+def test_old_bounds_hold():
+    bounded = {name: row["bounds"] for name, row in ANCESTOR.items() if "bounds" in row}
+    assert len(bounded) == 4
+    for name, (low, high) in bounded.items():
+        assert (OURS[name].minimum, OURS[name].maximum) == (low, high)
+
+
+def test_new_flags_are_listed_here():
+    assert set(OURS) - set(ANCESTOR) == NEW_FLAGS
+
+
+def test_a_flag_is_either_alive_or_obsolete():
+    assert len(OURS) == len(FLAGS) + len(OBSOLETE)
+    assert {spec.name for spec in FLAGS} >= set(NOT_YET)

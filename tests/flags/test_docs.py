@@ -1,0 +1,50 @@
+from pathlib import Path
+
+from cnnbench.flags import FLAGS
+from cnnbench.flags.docs import markdown
+from cnnbench.flags.help import flags_help
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.unavailable import NOT_YET
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_flags_md_is_current():
+    text = (DOCS / "flags.md").read_text(encoding="utf-8")
+    assert text == markdown(), "run: python -m cnnbench.flags.docs > docs/flags.md"
+
+
+def test_help_has_every_flag_once():
+    lines = flags_help(80).splitlines()
+    heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
+    expected = [
+        f"  --[no]{spec.name}" if spec.kind == "boolean" else f"  --{spec.name}"
+        for spec in (*FLAGS, *OBSOLETE)
+    ]
+    assert heads == expected
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_gives_type_default_and_range():
+    text = " ".join(flags_help(80).split())
+    assert "(integer; default 1; at least 1)" in text
+    assert "(string; default sgd; one of momentum, sgd, rmsprop, adam)" in text
+    assert "not available yet: staged variables" in text
+
+
+def test_every_declaration_is_a_sentence():
+    for spec in (*FLAGS, *OBSOLETE):
+        assert spec.help.endswith("."), spec.name
+        assert "\n" not in spec.help, spec.name
+
+
+def test_migrating_md_names_every_obsolete_flag():
+    text = (DOCS / "migrating.md").read_text(encoding="utf-8")
+    missing = [spec.name for spec in OBSOLETE if f"`--{spec.name}`" not in text]
+    assert missing == []
+
+
+def test_migrating_md_names_what_is_not_available():
+    text = (DOCS / "migrating.md").read_text(encoding="utf-8")
+    old = [name for name in NOT_YET if name not in ("bn_stats", "dataset_plugin")]
+    assert [name for name in old if name not in text] == []

@@ -1,0 +1,61 @@
+"""A flag that is neither refused nor without meaning must reach the program."""
+
+import ast
+from pathlib import Path
+
+from cnnbench.flags import FLAGS
+from cnnbench.flags.unavailable import NOT_YET
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("cnnbench", "models", "variable_mgr")
+# Declarations, checks and notices do not make a flag work, nor does a column about it.
+# Another command has flags of its own, some by the same name.
+NOT_READERS = (
+    ROOT / "cnnbench" / "params",
+    ROOT / "cnnbench" / "result_csv.py",
+    ROOT / "cnnbench" / "allreduce",
+    ROOT / "cnnbench" / "commands" / "allreduce.py",
+)
+
+NOT_READ = {
+    "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
+    "input_preprocessor": "there is one",
+    "result_label": "goes into the record as it is, for readers of records",
+    "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
+}
+
+
+def _read_in(source, holders):
+    """Names of attributes taken from variables (or attributes) called like ``holders``."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            holder = getattr(node.value, "id", getattr(node.value, "attr", None))
+            if holder in holders:
+                names.add(node.attr)
+    return names
+
+
+def _read_anywhere():
+    names = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if any(path.is_relative_to(other) for other in NOT_READERS):
+                continue
+            # The input gets its flags as fields of the same names (InputSpec.from_flags).
+            holders = {"params", "flags"}
+            if path.is_relative_to(ROOT / "cnnbench" / "data"):
+                holders |= {"spec", "_spec"}
+            names |= _read_in(path.read_text(encoding="utf-8"), holders)
+    return names
+
+
+def test_every_flag_is_read():
+    refused = {name for name, entry in NOT_YET.items() if not entry.values}
+    unread = {spec.name for spec in FLAGS} - refused - _read_anywhere()
+    assert unread == set(NOT_READ)
+
+
+def test_the_search_knows_a_read():
+    source = "a = params.x\nb = self.params.y\nparams.z = 1\nother.u = spec.v\nclass C:\n w: int"
+    assert _read_in(source, {"params"}) == {"x", "y"}

@@ -1,0 +1,71 @@
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS, Params, parse_args, validate
+from cnnbench.flags.unavailable import NOT_YET, available_choices
+
+SPECS = {spec.name: spec for spec in FLAGS}
+
+
+def _refused_values(name):
+    spec, entry = SPECS[name], NOT_YET[name]
+    if entry.values:
+        return list(entry.values)
+    if spec.choices:
+        return [choice for choice in spec.choices if choice != spec.default]
+    if spec.kind == "boolean":
+        return [not spec.default]
+    if spec.kind == "integer":
+        return [spec.default + 1]
+    return ["something"]
+
+
+@pytest.mark.parametrize("name", sorted(NOT_YET))
+def test_refused_by_name(name):
+    for value in _refused_values(name):
+        text = SPECS[name].text(value)
+        with pytest.raises(FlagError) as caught:
+            parse_args([f"--{name}={text}"])
+        assert str(caught.value).startswith(f"--{name}={text}: not available yet (")
+        with pytest.raises(FlagError, match="not available yet"):
+            validate(Params(**{name: value}))
+
+
+def test_messages_say_what_works():
+    def message(flag, value):
+        with pytest.raises(FlagError) as caught:
+            validate(Params(**{flag: value}))
+        return caught.value.reason.split("; ")[-1]
+
+    assert message("data_name", "coco") == "use imagenet or cifar10"
+    assert message("bn_stats", "sync") == "use first or mean"
+    assert message("staged_vars", True) == "only --staged_vars=false is"
+    assert message("cross_replica_sync", False) == "only --cross_replica_sync=true is"
+    assert message("task_index", 2) == "leave it at 0"
+    assert message("trace_file", "trace") == "leave it out"
+    assert message("job_name", "worker") == "leave it out"
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("variable_update", ("parameter_server", "replicated", "independent")),
+        ("data_name", ("imagenet", "cifar10")),
+        ("bn_stats", ("first", "mean")),
+        ("compact_gradient_transfer", (True, False)),
+    ],
+)
+def test_the_rest_of_the_values_work(flag, values):
+    for value in values:
+        validate(Params(**{flag: value}))
+
+
+def test_evaluations_write_no_events_yet():
+    with pytest.raises(FlagError, match=r"summaries.*leave it at"):
+        parse_args(["--eval_dir=events"])
+
+
+def test_available_choices():
+    assert available_choices(SPECS["bn_stats"]) == ("first", "mean")
+    assert available_choices(SPECS["server_protocol"]) == ()
+    assert available_choices(SPECS["optimizer"]) == SPECS["optimizer"].choices

@@ -1,0 +1,50 @@
+"""A machine made of files, whose counters a test moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cnnbench.machine import sampling
+from cnnbench.machine.host import Host
+
+
+@dataclass
+class Machine:
+    """Files of /proc and /sys, a clock, and the CPU time of this process."""
+
+    root: Path
+    now: float = 100.0
+    own: float = 0.0
+    environ: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def host(self) -> Host:
+        return Host(root=self.root, environ=self.environ, modules=self.modules)
+
+    def clock(self) -> float:
+        return self.now
+
+    def put(self, path: str, text: object) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+
+    def cpu(self, busy: float, steal: float = 0.0) -> None:
+        """Seconds that all CPUs were busy, and that were stolen, since the machine started."""
+        user = round((busy - 0.04) * 100)
+        self.put("proc/stat", f"cpu  {user} 1 1 900 50 1 1 {round(steal * 100)} 7 7\ncpu0 1 2 3")
+
+    def load(self, average: float) -> None:
+        self.put("proc/loadavg", f"{average:.2f} 0.10 0.20 1/99 4242")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    monkeypatch.setattr(sampling, "_own_seconds", lambda: made.own)
+    monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
+    return made

@@ -1,0 +1,116 @@
+"""Whole runs on a machine whose counters the test makes up."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.machine import watch
+from cnnbench.machine.energy import Counter
+from cnnbench.machine.sampling import Sample
+from cnnbench.text.progress import Messages
+
+TINY = {
+    "model": "lenet",
+    "device": "cpu",
+    "batch_size": 2,
+    "num_batches": 4,
+    "num_warmup_batches": 2,
+    "init_learning_rate": 0.01,
+}
+
+
+def run(**flags: object) -> tuple[RunRecord, str]:
+    err = io.StringIO()
+    record = BenchmarkCNN(Params(**{**TINY, **flags}), messages=Messages(err)).run()
+    return record, err.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Busy with others while the run starts, robbed by the hypervisor in its loop."""
+    times = iter([(0.0, 0.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.0), (11.0, 2.0, 5.0)])
+
+    def take(host: object, clock: object) -> Sample:
+        at, busy, steal = next(times)
+        return Sample(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
+
+    monkeypatch.setattr(watch, "take", take)
+    joules = iter([10.0, 50.0])
+    counter = Counter("RAPL package-0", False, lambda: next(joules))
+    monkeypatch.setattr(watch, "rapl_counters", lambda host: (counter,))
+
+
+def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record, err = run(result_json=str(path), peak_flops=1e12)
+    assert "cnnbench: warning: other processes keep 2.0 of " in err
+    assert "cnnbench: warning: in the timed loop the hypervisor withheld 100% of " in err
+    assert record.conditions is not None
+    assert record.conditions.before == {"seconds": 1.0, "other_cpus": 2.0, "steal_fraction": 0.0}
+    assert record.conditions.during == {"seconds": 10.0, "other_cpus": 0.0, "steal_fraction": 1.0}
+    assert [(n.id, n.when) for n in record.conditions.notes] == [
+        ("load", "before"),
+        ("steal", "during"),
+    ]
+    assert RunRecord.from_json(path.read_text()) == record
+
+
+def test_silenced_conditions_are_recorded_all_the_same() -> None:
+    record, err = run(quiet_conditions="load,steal")
+    assert "warning" not in err
+    assert record.conditions is not None
+    assert len(record.conditions.notes) == 2
+
+
+def test_energy_of_the_timed_loop() -> None:
+    record, err = run()
+    assert record.measured.cpu_energy_joules == 40.0
+    assert record.measured.gpu_energy_joules is None
+    summary = record.summary()
+    assert summary.energy_joules == 40.0
+    assert summary.joules_per_image == 5.0  # 4 steps of 2 images
+    assert "cnnbench: 40 J in the timed loop, 5 J per image (RAPL package-0, all processes)" in err
+
+
+def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
+    record, err = run(eval_during_training_at_specified_steps=(2,), num_eval_batches=1)
+    assert record.measured.cpu_energy_joules is None
+    assert record.summary().joules_per_image is None
+    assert " J " not in err
+
+
+def test_evaluation_runs_have_conditions_and_energy_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr(watch, "rapl_counters", lambda host: ())
+        without.setattr(watch, "take", lambda host, clock: Sample(at=0.0))
+        run(train_dir=str(tmp_path))
+    record, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
+    assert record.conditions is not None
+    assert record.conditions.during["steal_fraction"] == 1.0
+    assert record.summary().joules_per_image == 10.0
+    assert record.warmup_status is None
+
+
+def test_a_run_that_fails_in_its_loop_records_what_there_was() -> None:
+    benchmark = BenchmarkCNN(Params(**{**TINY, "init_learning_rate": 1e9, "num_batches": 30}))
+    with pytest.raises(RuntimeError, match="loss is"):
+        benchmark.run()
+    assert benchmark.record is not None
+    assert benchmark.record.conditions is not None
+    assert benchmark.record.conditions.notes[0].id == "load"
+
+
+def test_warm_up_until_steady() -> None:
+    record, _ = run(warmup="auto", max_warmup_batches=40)
+    assert record.warmup_status in ("steady", "limit")
+    assert 20 <= len(record.warmup_step_seconds) <= 40
+    assert len(record.step_seconds) == 4
+    # A configuration is what was asked for, not how long it happened to take.
+    assert record.config["num_warmup_batches"] == 2
+    assert record.config["warmup"] == "auto"

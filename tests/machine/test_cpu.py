@@ -1,0 +1,186 @@
+"""Facts from /proc and /sys as different machines write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.machine import cpu
+from cnnbench.machine.host import Host
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(root=tmp_path, environ={}, modules={})
+
+
+def put(host, path, text):
+    file = host.root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_processor_of_a_pc(host):
+    block = "processor : {}\nmodel name\t: Xeon Gold\nphysical id\t: 0\ncore id\t: {}\n"
+    flags = "flags\t: fpu avx avx2 fma avx512_bf16 amx_bf16 hypervisor\n"
+    put(host, "proc/cpuinfo", "\n".join(block.format(i, i // 2) + flags for i in range(4)))
+    facts = cpu.processor(host)
+    assert facts["cpu_model"] == "Xeon Gold"
+    assert facts["physical_cores"] == 2
+    assert facts["cpu_isa"] == ["avx", "fma", "avx2", "avx512_bf16", "amx_bf16"]
+    assert facts["virtual_machine"] is True
+
+
+def test_processor_of_an_arm_server(host):
+    put(host, "proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve bf16\nCPU part : 0xd4f\n")
+    facts = cpu.processor(host)
+    assert facts["cpu_isa"] == ["asimd", "sve", "bf16"]
+    assert facts["physical_cores"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "turbo"),
+    [
+        ("intel_pstate/no_turbo", "1", False),
+        ("intel_pstate/no_turbo", "0\n", True),
+        ("cpufreq/boost", "1", True),
+        ("cpufreq/boost", "0", False),
+        ("other", "0", None),
+    ],
+)
+def test_turbo(host, path, text, turbo):
+    put(host, f"sys/devices/system/cpu/{path}", text)
+    assert cpu.clocks(host)["cpu_turbo"] is turbo
+
+
+def test_governors_of_all_cores(host):
+    for index, governor in enumerate(("performance", "powersave", "performance")):
+        put(host, f"sys/devices/system/cpu/cpufreq/policy{index}/scaling_governor", governor)
+    assert cpu.clocks(host)["cpu_governor"] == "performance,powersave"
+
+
+def test_memory(host):
+    put(host, "proc/meminfo", "MemTotal:  1024 kB\nMemAvailable:   512 kB\n")
+    put(host, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    for node in range(2):
+        put(host, f"sys/devices/system/node/node{node}/cpulist", "0")
+    put(host, "sys/devices/system/node/online", "0-1")
+    assert cpu.memory(host) == {
+        "memory_bytes": 1 << 20,
+        "memory_available_bytes": 1 << 19,
+        "numa_nodes": 2,
+        "transparent_huge_pages": "madvise",
+    }
+
+
+def test_smallest_limit_on_the_way_up_counts(host):
+    put(host, "proc/self/cgroup", "0::/a/b\n")
+    put(host, "sys/fs/cgroup/a/b/cpu.max", "400000 100000")
+    put(host, "sys/fs/cgroup/a/cpu.max", "150000 100000")
+    put(host, "sys/fs/cgroup/a/b/memory.max", "max")
+    put(host, "sys/fs/cgroup/a/memory.max", "1073741824")
+    assert cpu.limits(host) == {
+        "cgroup_cpu_limit": 1.5,
+        "cgroup_memory_limit_bytes": 1 << 30,
+    }
+
+
+def test_no_limits(host):
+    put(host, "proc/self/cgroup", "0::/\n")
+    put(host, "sys/fs/cgroup/cpu.max", "max 100000")
+    put(host, "sys/fs/cgroup/memory.max", "max")
+    assert set(cpu.limits(host).values()) == {None}
+
+
+def test_first_version_of_control_groups(host):
+    put(host, "proc/self/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/\n")
+    put(host, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000")
+    put(host, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+    put(host, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
+    put(host, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "2147483648")
+    assert cpu.limits(host) == {
+        "cgroup_cpu_limit": 2.0,
+        "cgroup_memory_limit_bytes": 1 << 31,
+    }
+
+
+def test_no_quota_in_the_first_version(host):
+    put(host, "proc/self/cgroup", "1:cpu:/\n")
+    put(host, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1")
+    put(host, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+    assert cpu.limits(host)["cgroup_cpu_limit"] is None
+
+
+def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):
+    monkeypatch.setattr(cpu.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5})
+    put(host, "sys/devices/system/cpu/online", "0-7")
+    assert cpu.logical_cpus(host) == {
+        "logical_cpus": 8,
+        "cpus_online": "0-7",
+        "usable_cpus": 4,
+        "cpu_affinity": "0-2,5",
+    }
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert cpu.logical_cpus(host)["cpu_affinity"] is None
+
+
+def test_frequencies_and_preference(host):
+    folder = "sys/devices/system/cpu/cpufreq/policy0"
+    put(host, f"{folder}/cpuinfo_max_freq", "3700000\n")
+    put(host, f"{folder}/scaling_max_freq", "2400000\n")
+    put(host, f"{folder}/energy_performance_preference", "balance_power\n")
+    facts = cpu.clocks(host)
+    assert facts["cpu_max_mhz"] == 3700
+    assert facts["cpu_max_mhz_allowed"] == 2400
+    assert facts["cpu_energy_preference"] == "balance_power"
+
+
+@pytest.mark.parametrize(
+    ("supplies", "battery"),
+    [
+        ({"AC": ("Mains", "0"), "BAT0": ("Battery", None)}, True),
+        ({"AC": ("Mains", "1"), "BAT0": ("Battery", None)}, None),
+        ({"USB1": ("Mains", "0"), "USB2": ("Mains", "1")}, None),
+        ({"BAT0": ("Battery", None)}, None),
+        ({}, None),
+    ],
+)
+def test_battery(host, supplies, battery):
+    for name, (kind, online) in supplies.items():
+        put(host, f"sys/class/power_supply/{name}/type", kind)
+        if online is not None:
+            put(host, f"sys/class/power_supply/{name}/online", online)
+    assert cpu.power(host)["on_battery"] is battery
+
+
+def test_kernel_settings(host):
+    put(host, "proc/sys/kernel/randomize_va_space", "2\n")
+    put(host, "proc/sys/kernel/numa_balancing", "1\n")
+    put(host, "sys/kernel/mm/transparent_hugepage/defrag", "always defer [madvise] never\n")
+    put(host, "proc/meminfo", "SwapTotal:  1024 kB\n")
+    put(host, "sys/hypervisor/type", "xen\n")
+    put(host, "sys/class/dmi/id/product_name", "Machine 1\n")
+    assert cpu.kernel(host) == {
+        "aslr": "full",
+        "numa_balancing": True,
+        "transparent_huge_pages_defrag": "madvise",
+        "swap_bytes": 1 << 20,
+        "hypervisor": "xen",
+        "machine_model": "Machine 1",
+    }
+
+
+def test_kernel_that_tells_nothing(host):
+    put(host, "proc/meminfo", "SwapTotal:  0 kB\n")
+    assert set(cpu.kernel(host).values()) == {None}
+
+
+def test_groups_of_both_versions_from_ours_upwards(host):
+    put(host, "proc/self/cgroup", "nonsense\n5:cpu,cpuacct:/d/x\n0::/u\n")
+    assert cpu.cgroup_folders(host, "cpu") == [
+        "sys/fs/cgroup/u",
+        "sys/fs/cgroup",
+        "sys/fs/cgroup/cpu/d/x",
+        "sys/fs/cgroup/cpu/d",
+        "sys/fs/cgroup/cpu",
+    ]

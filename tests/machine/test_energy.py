@@ -1,0 +1,174 @@
+"""Counters of joules, from files and from a made-up NVML."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cnnbench.machine.energy import Counter, Energy, EnergyMeter, nvml_counters, rapl_counters
+from cnnbench.machine.host import Host
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(root=tmp_path, environ={}, modules={})
+
+
+def zone(host, name, domain, microjoules=None, range_=262_143_328_850, **files):
+    folder = host.root / "sys/class/powercap" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "name").write_text(f"{domain}\n")
+    (folder / "max_energy_range_uj").write_text(f"{range_}\n")
+    if microjoules is not None:
+        (folder / "energy_uj").write_text(f"{microjoules}\n")
+    for file, value in files.items():
+        (folder / file).write_text(f"{value}\n")
+
+
+def test_packages_and_their_memory_and_nothing_twice(host):
+    zone(host, "intel-rapl:0", "package-0", 5_000_000)
+    zone(host, "intel-rapl:0:0", "core", 1)
+    zone(host, "intel-rapl:0:1", "dram", 7_000_000)
+    zone(host, "intel-rapl:1", "package-1", 9_000_000)
+    zone(host, "intel-rapl:2", "psys", 1)
+    zone(host, "intel-rapl-mmio:0", "package-0", 1)
+    counters = rapl_counters(host)
+    assert [(c.name, c.read()) for c in counters] == [
+        ("RAPL package-0", 5.0),
+        ("RAPL dram 0", 7.0),
+        ("RAPL package-1", 9.0),
+    ]
+
+
+def test_files_for_root_alone_are_no_counters(host):
+    zone(host, "intel-rapl:0", "package-0", 5_000_000)
+    zone(host, "intel-rapl:1", "package-1")  # energy_uj is missing, as if unreadable
+    assert rapl_counters(host) == ()
+    assert rapl_counters(Host(root=host.root / "empty")) == ()
+
+
+def test_longest_time_from_the_limits_of_the_package(host):
+    limits = {"constraint_0_power_limit_uw": 200_000_000, "constraint_1_max_power_uw": 250_000_000}
+    zone(host, "intel-rapl:0", "package-0", 0, range_=300_000_000_000, **limits)
+    zone(host, "intel-rapl:1", "package-1", 0, range_=300_000_000_000)
+    first, second = rapl_counters(host)
+    assert first.range_joules == 300_000
+    assert first.longest_seconds == pytest.approx(300_000 / 300)
+    assert second.longest_seconds == pytest.approx(300)
+
+
+class Scripted:
+    """A counter that says one value after the other."""
+
+    def __init__(self, *values, on_gpu=False, name="c", **limits):
+        self.values = list(values)
+        self.counter = Counter(name, on_gpu, lambda: self.values.pop(0), **limits)
+
+
+def measure(*counters, seconds=10.0):
+    times = iter([0.0, seconds])
+    meter = EnergyMeter([one.counter for one in counters], clock=lambda: next(times))
+    meter.start()
+    return meter.stop()
+
+
+def test_difference():
+    assert measure(Scripted(100.0, 142.5)) == Energy(42.5, None, "c")
+
+
+def test_overflow():
+    assert measure(Scripted(90.0, 5.0, range_joules=100.0)) == Energy(15.0, None, "c")
+
+
+def test_counter_that_went_back_without_a_range_is_unknown():
+    assert measure(Scripted(90.0, 5.0)) is None
+
+
+def test_loop_in_which_the_counter_may_have_gone_round_twice():
+    limits = {"range_joules": 100.0, "longest_seconds": 9.0}
+    assert measure(Scripted(10.0, 20.0, **limits)) is None
+    assert measure(Scripted(10.0, 20.0, **limits), seconds=8.0) == Energy(10.0, None, "c")
+
+
+def test_kinds_are_added_up_apart():
+    found = measure(
+        Scripted(0.0, 1.0, name="package-0"),
+        Scripted(0.0, 2.0, name="package-1"),
+        Scripted(0.0, 4.0, name="GPU 0", on_gpu=True),
+    )
+    assert found == Energy(3.0, 4.0, "package-0, package-1, GPU 0")
+
+
+def test_a_part_is_not_given_out_as_the_whole():
+    found = measure(
+        Scripted(0.0, None, name="package-0"),
+        Scripted(0.0, 2.0, name="package-1"),
+        Scripted(0.0, 4.0, name="GPU 0", on_gpu=True),
+    )
+    assert found == Energy(None, 4.0, "GPU 0")
+
+
+def test_nothing_to_read():
+    assert measure() is None
+    assert EnergyMeter([]).stop() is None
+
+
+@given(st.floats(0, 1e6), st.floats(0, 0.999), st.floats(1, 1e6))
+def test_any_one_overflow_is_undone(start, share, limit):
+    first = start % limit
+    taken = share * limit
+    found = measure(Scripted(first, (first + taken) % limit, range_joules=limit))
+    assert found.cpu_joules == pytest.approx(taken, abs=1e-6 * limit)
+
+
+class FakeNvml:
+    def __init__(self) -> None:
+        self.open = False
+
+    def nvmlInit(self):
+        self.open = True
+
+    def nvmlShutdown(self):
+        self.open = False
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return SimpleNamespace(index=index)
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle.index}"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        assert self.open
+        if handle.index == 0:
+            raise RuntimeError("not supported")
+        return 1500
+
+
+def with_driver(host, module):
+    file = host.root / "proc/driver/nvidia/version"
+    file.parent.mkdir(parents=True)
+    file.write_text("570")
+    return Host(root=host.root, environ={}, modules={"pynvml": module})
+
+
+def test_gpus_of_the_run(host):
+    module = FakeNvml()
+    with nvml_counters(with_driver(host, module), "1", 1) as counters:
+        assert [(c.name, c.on_gpu, c.read()) for c in counters] == [("NVML GPU 1", True, 1.5)]
+    assert not module.open
+
+
+def test_gpu_that_does_not_count(host):
+    with nvml_counters(with_driver(host, FakeNvml()), "", 1) as (counter,):
+        assert counter.read() is None
+
+
+def test_no_driver(host):
+    with nvml_counters(host, "", 1) as counters:
+        assert counters == ()

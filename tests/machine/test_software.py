@@ -1,0 +1,68 @@
+"""Versions, with and without TensorFlow loaded, in and outside a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import cnnbench
+from cnnbench.machine import software
+from cnnbench.machine.host import Host
+
+
+def test_loaded_tensorflow_tells_its_build():
+    facts = software.tensorflow_build(Host(modules={"tensorflow": tf}))
+    assert facts["tensorflow_version"] == tf.__version__
+    assert facts["tensorflow_cuda_build"] in (True, False)
+    assert software.tensorflow_build(Host(modules={})) == {}
+
+
+def test_threads_are_a_fact_only_when_set(monkeypatch):
+    host = Host(modules={"tensorflow": tf})
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 0)
+    assert software.tensorflow_threads(host) == {"intra_op_threads": 3, "inter_op_threads": None}
+    assert software.tensorflow_threads(Host(modules={})) == {}
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu"])
+def test_package_that_tensorflow_came_in(package, monkeypatch):
+    versions = {package: "2.21.0", "numpy": "2.0"}
+    monkeypatch.setattr(software, "_version", versions.get)
+    facts = software.packages(Host())
+    assert facts["tensorflow_package"] == package
+    assert facts["tensorflow_version"] == "2.21.0"
+    assert facts["keras_version"] is None
+
+
+def run_git(folder, *arguments):
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def test_commit_of_a_checkout(tmp_path, monkeypatch):
+    package = tmp_path / "cnnbench"
+    package.mkdir()
+    source = package / "__init__.py"
+    source.write_text("")
+    monkeypatch.setattr(cnnbench, "__file__", str(source))
+    assert software.commit(Host()) == {}
+    run_git(tmp_path, "init", "-q")
+    run_git(tmp_path, "add", ".")
+    identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+    run_git(tmp_path, *identity, "commit", "-q", "-m", "x")
+    clean = software.commit(Host())
+    assert len(clean["git_commit"]) == 40
+    assert clean["git_dirty"] is False
+    source.write_text("changed = True")
+    assert software.commit(Host())["git_dirty"] is True
+
+
+def test_repository_around_an_installed_package_is_not_ours(tmp_path, monkeypatch):
+    run_git(tmp_path, "init", "-q")
+    installed = tmp_path / "venv" / "site-packages" / "cnnbench" / "__init__.py"
+    installed.parent.mkdir(parents=True)
+    monkeypatch.setattr(cnnbench, "__file__", str(Path(installed)))
+    assert software.commit(Host()) == {}

@@ -1,0 +1,115 @@
+"""A run's look at the machine, from its start to the end of its timed loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.machine import watch as watch_module
+from cnnbench.machine.condition import RunFlags
+from cnnbench.machine.nvidia import GpuState
+from cnnbench.machine.watch import Watch
+
+FACTS = {"logical_cpus": 2, "usable_cpus": 2}
+
+
+def test_before_and_during(machine):
+    machine.cpu(busy=10.0)
+    machine.load(0.5)
+    machine.put("sys/class/powercap/intel-rapl:0/name", "package-0")
+    machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 1_000_000)
+    watch = Watch(machine.host, clock=machine.clock)
+    machine.now, machine.own = 104.0, 2.0
+    machine.cpu(busy=16.0)  # two of the six seconds are ours
+    assert [c.id for c in watch.before(FACTS, RunFlags())] == ["load"]
+    with watch:
+        machine.now, machine.own = 114.0, 20.0
+        machine.cpu(busy=34.0, steal=4.5)
+        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 43_000_000)
+    assert [c.id for c in watch.during()] == ["steal"]
+    assert watch.energy is not None
+    assert watch.energy.cpu_joules == 42.0
+    record = watch.record()
+    assert record is not None
+    assert record.before == {
+        "seconds": 4.0,
+        "other_cpus": 1.0,
+        "steal_fraction": 0.0,
+        "load_average": 0.5,
+    }
+    assert record.during["steal_fraction"] == 0.2
+    assert record.during["other_cpus"] == 0.0
+    assert [(note.id, note.when) for note in record.notes] == [
+        ("load", "before"),
+        ("steal", "during"),
+    ]
+
+
+def test_a_run_that_fails_early_has_no_conditions(machine):
+    watch = Watch(machine.host, clock=machine.clock)
+    assert watch.during() == ()
+    assert watch.record() is None
+    watch.before(FACTS, RunFlags())
+    record = watch.record()
+    assert record is not None
+    assert (record.during, record.notes) == ({}, ())
+
+
+def test_a_loop_that_fails_is_recorded_all_the_same(machine):
+    machine.cpu(busy=1.0)
+    watch = Watch(machine.host, clock=machine.clock)
+    watch.before(FACTS, RunFlags())
+
+    def loop():
+        with watch:
+            machine.now += 10
+            machine.cpu(busy=19.0)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        loop()
+    assert [c.id for c in watch.during()] == ["load"]
+
+
+def test_no_files_are_read_in_the_loop(machine, monkeypatch):
+    watch = Watch(machine.host, clock=machine.clock)
+    watch.before(FACTS, RunFlags())
+    taken = []
+    take = watch_module.take
+    monkeypatch.setattr(watch_module, "take", lambda *a: taken.append(1) or take(*a))
+    with watch:
+        assert len(taken) == 1
+    assert len(taken) == 2
+
+
+def states(*processes):
+    return tuple(GpuState(i, f"GPU-{i}", 1500, (), them) for i, them in enumerate(processes))
+
+
+def test_gpus_are_asked_before_and_after(machine, monkeypatch):
+    machine.put("proc/driver/nvidia/version", "570")
+    machine.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    answers = [states({}, {42: "python"}), states({}, {42: "python", 50: "me", 51: "you"})]
+    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+    watch = Watch(machine.host, clock=machine.clock)
+    flags = RunFlags(on_gpu=True)
+    (condition,) = watch.before(FACTS, flags)
+    assert condition.text == "GPU 1 also runs 42 (python)"
+    assert condition.advice == "end them, or use CUDA_VISIBLE_DEVICES=0"
+    with watch:
+        pass
+    (condition,) = watch.during()
+    assert condition.text == "during the run there came 50 (me), 51 (you) on GPU 1"
+    record = watch.record()
+    assert record is not None
+    assert record.before["gpu_clocks_mhz"] == [1500]
+    assert record.before["gpu_processes"] == ["1: 42 (python)"]
+
+
+def test_gpus_are_not_asked_for_a_run_on_the_cpu(machine, monkeypatch):
+    machine.put("proc/driver/nvidia/version", "570")
+    monkeypatch.setattr(watch_module, "gpu_states", lambda host: pytest.fail("asked"))
+    watch = Watch(machine.host, gpus=False, clock=machine.clock)
+    watch.before(FACTS, RunFlags())
+    with watch:
+        pass
+    assert watch.during() == ()

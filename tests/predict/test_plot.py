@@ -1,0 +1,87 @@
+"""Pictures: valid, labelled, and told apart without colour."""
+
+import itertools
+import xml.etree.ElementTree
+
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.predict import plot
+from cnnbench.predict.links import PRESETS
+from cnnbench.predict.network import Network
+from cnnbench.predict.packing import Packing
+from cnnbench.predict.points import read_points
+from cnnbench.predict.predict import Workload, predict
+from cnnbench.predict.tensor import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+from .conftest import TRUTH, measured_by
+
+SPECS = tuple(parse_all_reduce_spec(text) for text in ("xring", "copy", "xring/rechd"))
+
+
+def draw(path, model, step_seconds=0.1, points=()):
+    workload = Workload("toy", (Tensor(1 << 20),), Packing(), "float32", step_seconds, 32)
+    predictions = predict(model, workload, SPECS, (2, 4, 8))
+    plot.draw(str(path), model, SPECS, workload, predictions, 8, points)
+
+
+def texts(path):
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+
+
+def test_svg_with_labels_and_units(tmp_path):
+    path = tmp_path / "plot.svg"
+    draw(path, Network(PRESETS["hdr"]))
+    found = texts(path)
+    assert "size of one tensor (bytes)" in found
+    assert "time of the reduction (s)" in found
+    assert "devices" in found
+    assert any(text.startswith("scaling efficiency") for text in found)
+    assert "one tensor on 8 devices" in found
+    # A spec without prediction has no curve and no place in the legend.
+    assert {"xring", "copy"} <= set(found)
+    assert "xring/rechd" not in found
+
+
+def test_time_instead_of_efficiency_without_a_step(tmp_path):
+    path = tmp_path / "plot.svg"
+    draw(path, Network(PRESETS["hdr"]), step_seconds=None)
+    found = texts(path)
+    assert found.count("time of the reduction (s)") == 2
+    assert not any("efficiency" in text for text in found)
+
+
+def test_measured_points_stand_beside_their_curves(tmp_path, write):
+    path = tmp_path / "plot.svg"
+    draw(path, TRUTH, points=read_points([write(measured_by(TRUTH))]))
+    assert {"xring, measured", "copy, measured"} <= set(texts(path))
+
+
+def test_the_same_predictions_give_the_same_file(tmp_path):
+    paths = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    for path in paths:
+        draw(path, Network(PRESETS["hdr"]))
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_png(tmp_path):
+    path = tmp_path / "plot.png"
+    draw(path, Network(PRESETS["hdr"]))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_differ_in_more_than_colour():
+    looks = [plot.style(index) for index in range(12)]
+    assert len({look["marker"] for look in looks}) == 12
+    assert all(a["linestyle"] != b["linestyle"] for a, b in itertools.pairwise(looks))
+
+
+@pytest.mark.parametrize("name", ["plot.pdf", "plot", "missing/plot.svg"])
+def test_impossible_paths_are_refused_at_once(tmp_path, name):
+    path = str(tmp_path / name)
+    with pytest.raises(FlagError) as error:
+        plot.prepare(path)
+    assert str(error.value).startswith(f"--plot={path}: ")

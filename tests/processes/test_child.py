@@ -1,0 +1,169 @@
+"""One child: how it may end, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from cnnbench.processes.child import execute
+
+PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def python(code):
+    return (sys.executable, "-I", "-c", textwrap.dedent(code))
+
+
+def gone(pid):
+    """Whether a process is dead, if need be after a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def wait_for(path):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not come")
+
+
+@pytest.mark.parametrize("status", [0, 3, 255])
+def test_exit_status_and_output(tmp_path, status):
+    code = f"import sys; print('out'); print('err', file=sys.stderr); sys.exit({status})"
+    log = tmp_path / "log"
+    log.write_text("old")
+    finished = execute(python(code), log, PATIENCE)
+    assert (finished.status, finished.timed_out, finished.error) == (status, False, None)
+    assert sorted(log.read_text().splitlines()) == ["err", "out"]
+    assert 1 << 20 < finished.max_rss_bytes < 1 << 33
+    assert 0 < finished.seconds < PATIENCE
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_child_that_dies_of_a_signal(tmp_path, number):
+    code = f"import os; os.kill(os.getpid(), {int(number)})"
+    finished = execute(python(code), tmp_path / "log", PATIENCE)
+    assert (finished.status, finished.timed_out) == (-number, False)
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    finished = execute(("/no/such/program", "x"), tmp_path / "log", PATIENCE)
+    assert finished.status is None
+    assert finished.error == "/no/such/program: No such file or directory"
+
+
+def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
+    code = """
+        import signal, sys, time
+        def leave(*_): print("good-bye", flush=True); sys.exit(130)
+        signal.signal(signal.SIGTERM, leave)
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    finished = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
+    assert (finished.status, finished.timed_out) == (130, True)
+    assert (tmp_path / "log").read_text().split() == ["ready", "good-bye"]
+
+
+def test_time_out_with_a_child_that_hears_nothing(tmp_path):
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    """
+    finished = execute(python(code), tmp_path / "log", timeout=0.5, grace=0.2)
+    assert (finished.status, finished.timed_out) == (-signal.SIGKILL, True)
+    assert finished.seconds < PATIENCE
+
+
+def test_grandchildren_end_with_the_child(tmp_path):
+    code = f"""
+        import subprocess, sys
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(other.pid))
+    """
+    finished = execute(python(code), tmp_path / "log", PATIENCE)
+    assert finished.status == 0
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_guard_that_is_killed_takes_the_child_along(tmp_path):
+    code = f"""
+        import os, signal, time
+        open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    """
+    finished = execute(python(code), tmp_path / "log", PATIENCE)
+    assert finished.status is None
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_the_child_inherits_neither_the_link_nor_standard_input(tmp_path):
+    code = """
+        import os
+        print(sorted(int(n) for n in os.listdir("/proc/self/fd"))[:4], repr(os.read(0, 1)))
+    """
+    execute(python(code), tmp_path / "log", PATIENCE)
+    # The fourth is the listing itself.
+    assert (tmp_path / "log").read_text() == "[0, 1, 2, 3] b''\n"
+
+
+def parent(tmp_path):
+    """A process that executes a child which sleeps; both process numbers."""
+    child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
+    child += "time.sleep(600)"
+    code = f"""
+        import pathlib, signal, sys
+        from cnnbench.processes.child import execute
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            execute((sys.executable, "-c", {child!r}), pathlib.Path({str(tmp_path / "log")!r}), 600)
+        except KeyboardInterrupt:
+            sys.exit(130)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    return process, int(wait_for(tmp_path / "pid"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_the_child_does_not_outlive_its_parent(tmp_path, number):
+    process, child = parent(tmp_path)
+    os.kill(process.pid, number)
+    expected = 130 if number in (signal.SIGTERM, signal.SIGINT) else -number
+    assert process.wait(PATIENCE) == expected
+    assert gone(child)
+
+
+def test_the_child_volunteers_when_memory_runs_out(tmp_path):
+    execute(python("print(open('/proc/self/oom_score_adj').read())"), tmp_path / "log", PATIENCE)
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        own = int(file.read())
+    assert int((tmp_path / "log").read_text()) >= max(own, 500)
+
+
+def test_variables_and_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    code = "import os; print(os.environ['KEPT'], os.environ['ADDED'], os.getcwd())"
+    log = tmp_path / "log"
+    execute(python(code), log, PATIENCE, environment={"ADDED": "a=b"}, folder=tmp_path)
+    assert log.read_text() == f"kept a=b {tmp_path.resolve()}\n"
+    assert "ADDED" not in os.environ

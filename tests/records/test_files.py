@@ -1,0 +1,114 @@
+"""Result files: refused early with a reason, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.records import files
+from cnnbench.records.files import resolve_output, write_whole
+
+needs_no_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_good_path_leaves_no_trace(tmp_path):
+    assert resolve_output("result_json", str(tmp_path / "r.json")) == tmp_path / "r.json"
+    assert names(tmp_path) == []
+
+
+def test_relative_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve_output("result_json", "r.json") == tmp_path / "r.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("", "is a folder"),
+        ("sub", "is a folder"),
+        ("new/", "is a folder"),
+        ("missing/r.json", "there is no folder"),
+        ("file/r.json", "there is no folder"),
+        ("fifo", "is not a regular file"),
+        ("x" * 300, "cannot be written: File name too long"),
+        ("nul\0byte", "cannot be written"),
+    ],
+)
+def test_bad_path_names_flag_value_and_reason(path, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FlagError) as caught:
+        resolve_output("result_json", path)
+    assert str(caught.value).startswith(f"--result_json={path}: ")
+    assert reason in str(caught.value)
+
+
+def test_devices_are_refused():
+    with pytest.raises(FlagError, match="not a regular file"):
+        resolve_output("result_json", os.devnull)
+
+
+@needs_no_root
+def test_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(FlagError, match="cannot be written: Permission denied"):
+        resolve_output("result_json", str(tmp_path / "r.json"))
+
+
+def test_write_replaces_and_keeps_permissions(tmp_path):
+    target = tmp_path / "r.json"
+    target.write_bytes(b"old content")
+    target.chmod(0o640)
+    write_whole(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert names(tmp_path) == ["r.json"]
+
+
+def test_new_file_obeys_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "r.json", b"x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o640
+
+
+def test_symbolic_link_stays_a_link(tmp_path):
+    (tmp_path / "real.json").write_bytes(b"old")
+    link = tmp_path / "link.json"
+    link.symlink_to("real.json")
+    write_whole(resolve_output("result_json", str(link)), b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "real.json").read_bytes() == b"new"
+
+
+def test_failure_while_writing_keeps_the_old_file(tmp_path, monkeypatch):
+    target = tmp_path / "r.json"
+    target.write_bytes(b"old")
+
+    def full_disk(descriptor, data):
+        os.write(descriptor, data[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["r.json"]
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, bytes(data[:3])))
+    write_whole(tmp_path / "r", b"0123456789")
+    assert (tmp_path / "r").read_bytes() == b"0123456789"

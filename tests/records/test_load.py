@@ -1,0 +1,213 @@
+import json
+import os
+
+import pytest
+
+from cnnbench import testing
+from cnnbench.compare import load_records
+from cnnbench.errors import UsageError
+from cnnbench.history import document as history
+from cnnbench.predict import output
+from cnnbench.records import load as loading
+from cnnbench.report.renderers import json as comparison
+
+
+def write(path, record):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record.to_json())
+    return path
+
+
+def ids(loaded):
+    return [record.run_id for record in loaded.records]
+
+
+def test_a_file_a_folder_and_a_pattern(runs, tmp_path):
+    for name in ("run10.json", "run9.json", "deep/er/run1.json"):
+        write(tmp_path / name, runs(run_id=name))
+    (tmp_path / "runs.csv").write_text("no JSON, and not called so")
+    assert ids(load_records([tmp_path / "run9.json"])) == ["run9.json"]
+    # Numbers in names by value: 9 before 10.
+    assert ids(load_records([tmp_path])) == ["deep/er/run1.json", "run9.json", "run10.json"]
+    assert ids(load_records([f"{tmp_path}/run*.json"])) == ["run9.json", "run10.json"]
+    assert ids(load_records([f"{tmp_path}/**/run1.json"])) == ["deep/er/run1.json"]
+    assert ids(load_records([f"{tmp_path}/d*"])) == ["deep/er/run1.json"]
+
+
+def test_a_run_counts_once_however_often_it_is_found(runs, tmp_path):
+    record = runs(run_id="one")
+    write(tmp_path / "a.json", record)
+    write(tmp_path / "copy.json", record)
+    os.symlink(tmp_path / "a.json", tmp_path / "link.json")
+    loaded = load_records([tmp_path, tmp_path / "a.json"])
+    assert ids(loaded) == ["one"]
+    assert [str(one) for one in loaded.skipped] == [
+        f"{tmp_path}/copy.json: a second copy of run one"
+    ]
+    assert loaded.defects == ()
+
+
+def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
+    good = runs(run_id="good")
+    text = good.to_json()
+    contents = {
+        "empty": "",
+        "foreign": '{"name": "left-pad", "version": "1.0.0"}',
+        "future": text.replace('"schema": 1', '"schema": 2', 1),
+        "infinite": text.replace('"step_seconds": [', '"step_seconds": [NaN, ', 1),
+        "lacking": json.dumps({k: v for k, v in json.loads(text).items() if k != "config"}),
+        "list": "[1, 2]",
+        "nested": "[" * 100_000,
+        "text": "total images/sec: 8.00",
+        "truncated": text[: len(text) // 2],
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(content)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    write(tmp_path / "good.json", good)
+    loaded = load_records([tmp_path])
+    assert ids(loaded) == ["good"]
+    assert loaded.defects == loaded.skipped
+    reasons = {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped}
+    assert reasons == {
+        "binary": "not JSON: not text in UTF-8",
+        "empty": "empty",
+        "foreign": "not a run record: schema: missing; this is not a cnnbench run record",
+        "future": "not a run record: schema: 2 is not known to this version, which reads 1",
+        "infinite": "not a run record: NaN is not JSON",
+        "lacking": "not a run record: config: missing",
+        "list": "not a run record: record: expected an object, got list",
+        "nested": "not a run record: nested too deeply",
+        "text": "not JSON: Expecting value (line 1, column 1)",
+        "truncated": f"cut off after {len(text) // 2} characters",
+    }
+
+
+def test_other_documents_of_ours_are_no_defects(tmp_path):
+    (tmp_path / "gate.json").write_text('{"schema": 1, "kind": "comparison", "notes": []}')
+    loaded = load_records([tmp_path])
+    assert [str(one) for one in loaded.skipped] == [
+        f"{tmp_path}/gate.json: holds a document of the kind 'comparison', not a run record"
+    ]
+    assert loaded.defects == ()
+
+
+def test_the_documents_of_ours_are_those_that_the_modules_write():
+    ours = {comparison.KIND, history.KIND, output.KIND, testing._KIND}
+    assert ours == loading._OTHERS
+
+
+@pytest.mark.parametrize("kind", ["banana", "compare", 7, None, ["run"]])
+def test_documents_of_others_are_defects_whatever_they_call_themselves(tmp_path, kind):
+    (tmp_path / "x.json").write_text(json.dumps({"schema": 7, "kind": kind}))
+    (defect,) = load_records([tmp_path]).defects
+    assert defect.reason == f"not a run record: kind: {str(kind)!r} is none that cnnbench writes"
+
+
+def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
+    write(tmp_path / "run.json", runs(run_id="run"))
+    record = reductions(6.0, run_id="reductions")
+    write(tmp_path / "deep" / "allreduce.json", record)
+    write(tmp_path / "copy.json", record)
+    loaded = load_records([tmp_path])
+    assert ids(loaded) == ["run"]
+    assert loaded.allreduces == (record,)
+    assert loaded.everything == (*loaded.records, record)
+    assert [str(one) for one in loaded.skipped] == [
+        f"{tmp_path}/deep/allreduce.json: a second copy of run reductions"
+    ]
+    assert loaded.defects == ()
+
+
+def test_faulty_all_reduces_are_named_with_the_reason(reductions, tmp_path):
+    document = reductions(6.0).to_dict()
+    point = document["points"][0]
+    contents = {
+        "future": {**document, "schema": 2},
+        "lacking": {"schema": 1, "kind": "allreduce", "points": []},
+        "stopped clock": {**document, "points": [{**point, "seconds": [0.002, 0.0]}]},
+        "no time": {**document, "started_at": "yesterday"},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    loaded = load_records([tmp_path])
+    assert loaded.everything == ()
+    assert loaded.defects == loaded.skipped
+    assert {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped} == {
+        "future": "not an all-reduce measurement: schema: 2 is not known to this version, which "
+        "reads 1",
+        "lacking": "not an all-reduce measurement: run_id: missing",
+        "no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO 8601 time",
+        "stopped clock": "not an all-reduce measurement: points[0].seconds: not all are positive "
+        "times",
+    }
+
+
+def test_unreadable_files_are_named(tmp_path):
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (defect,) = load_records([tmp_path]).defects
+    assert defect.reason == "cannot be read: No such file or directory"
+
+
+def test_folders_that_cannot_be_read_are_named(runs, tmp_path, monkeypatch):
+    write(tmp_path / "good.json", runs(run_id="good"))
+    write(tmp_path / "locked" / "secret.json", runs(run_id="secret"))
+    scan = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    loaded = load_records([tmp_path])
+    assert ids(loaded) == ["good"]
+    assert [str(one) for one in loaded.defects] == [
+        f"{tmp_path}/locked: cannot be read: Permission denied"
+    ]
+    assert load_records([tmp_path / "locked"]).defects == loaded.defects
+
+
+def test_links_to_folders_are_followed_and_no_folder_is_read_twice(runs, tmp_path):
+    write(tmp_path / "elsewhere" / "run.json", runs(run_id="linked"))
+    write(tmp_path / "other" / "run.json", runs(run_id="other"))
+    results = tmp_path / "results"
+    write(results / "deep" / "run.json", runs(run_id="deep"))
+    (results / "a").symlink_to(tmp_path / "elsewhere")
+    (results / "b").symlink_to(tmp_path / "elsewhere")
+    (results / "deep" / "back").symlink_to(results)
+    loaded = load_records([results])
+    assert ids(loaded) == ["linked", "deep"]
+    assert loaded.skipped == ()
+    (results / "up").symlink_to(tmp_path)
+    loaded = load_records([results])
+    assert ids(loaded) == ["linked", "deep"]
+    assert [str(one) for one in loaded.skipped] == [f"{results}/up: a link to a folder around it"]
+    assert loaded.defects == ()
+
+
+def test_a_pipe_with_the_name_of_a_record_does_not_hang(runs, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    write(tmp_path / "good.json", runs(run_id="good"))
+    assert ids(load_records([tmp_path])) == ["good"]
+
+
+def test_what_is_not_there_is_wrong_use(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: no such file or folder"):
+        load_records([tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match=r"\*\.json: no file matches this pattern"):
+        load_records([f"{tmp_path}/*.json"])
+    assert load_records([tmp_path]).records == ()
+
+
+def test_a_name_with_signs_of_a_pattern_is_a_name_if_there_is_one(runs, tmp_path):
+    write(tmp_path / "run[1].json", runs(run_id="bracket"))
+    assert ids(load_records([tmp_path / "run[1].json"])) == ["bracket"]
+
+
+def test_a_record_of_a_later_version_with_more_in_it_is_read(runs, tmp_path):
+    document = {**runs(run_id="later").to_dict(), "weather": "fine"}
+    document["measured"]["joules"] = 1
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    write(tmp_path / "b.json", runs(run_id="now"))
+    assert ids(load_records([tmp_path])) == ["later", "now"]

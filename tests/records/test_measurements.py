@@ -1,0 +1,121 @@
+"""What a run collects becomes a record, however the run ends."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from datetime import datetime, timedelta
+
+import pytest
+
+from cnnbench.errors import BenchmarkError
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Batch, Evaluation, RunRecord
+
+
+def start(**config):
+    return Measurements(command=["cnnbench", "--x=1"], config=config, explicit_flags=["x"])
+
+
+def test_skipped_steps_are_numbered_within_warm_up_and_loop():
+    run = start()
+    run.add_warmup_step(0.5, 9.0, skipped=True)
+    run.add_warmup_step(0.5, 9.0)
+    run.add_step(0.25, 8.0)
+    run.add_step(0.25, 8.0, skipped=True)
+    assert run.record().loss_scaling is None
+    run.loss_scale_start, run.loss_scale_end = 128.0, 32.0
+    scaling = run.record().loss_scaling
+    assert (scaling.start, scaling.end) == (128.0, 32.0)
+    assert scaling.warmup_skipped_steps == (1,)
+    assert scaling.skipped_steps == (2,)
+
+
+def test_everything_measured_reaches_the_record():
+    run = start(x=1, names=("a", "b"))
+    run.batch = Batch(per_device=8, global_=16)
+    run.import_seconds, run.build_seconds, run.first_step_seconds = 1.0, 2.0, 3.0
+    run.add_warmup_step(0.5, 9.0)
+    run.add_step(0.25, 8.0)
+    run.add_step(0.25, math.nan)
+    evaluation = Evaluation(global_step=3, top_1=0.0, top_5=1.0, examples=4, images_per_sec=5.0)
+    run.add_evaluation(evaluation)
+    run.loop_seconds = 0.64
+    run.environment = {"hostname": "h"}
+    record = run.record()
+    assert record.status == "ok"
+    assert record.error is None
+    assert record.command == ("cnnbench", "--x=1")
+    assert record.config == {"x": 1, "names": ["a", "b"]}
+    assert record.explicit_flags == ("x",)
+    assert (record.warmup_step_seconds, record.warmup_losses) == ((0.5,), (9.0,))
+    assert record.step_seconds == (0.25, 0.25)
+    assert record.losses[0] == 8.0
+    assert math.isnan(record.losses[1])
+    assert record.evaluations == (evaluation,)
+    assert record.startup_seconds.import_ == 1.0
+    assert record.environment == {"hostname": "h"}
+    assert record.summary().images_per_sec == pytest.approx(64.0)
+    # Two steps of 16 images in 0.64 s.
+    assert record.summary().total_images_per_sec == pytest.approx(50.0)
+
+
+def test_images_counted_elsewhere_win_over_steps_times_batch():
+    run = start()
+    run.batch = Batch(per_device=8, global_=8)
+    run.add_step(1.0)
+    run.loop_seconds, run.loop_images = 2.0, 100
+    assert run.record().summary().total_images_per_sec == 50.0
+
+
+def test_failed_run_keeps_what_it_measured_and_says_why():
+    run = start()
+    run.batch = Batch(per_device=2, global_=2)
+    run.add_step(0.5, 1.0)
+    record = run.record("failed", BenchmarkError("disk full"))
+    assert (record.error.type, record.error.message) == ("BenchmarkError", "disk full")
+    assert record.step_seconds == (0.5,)
+    assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_interruption_between_time_and_loss_drops_that_step():
+    class CtrlC:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+    run = start()
+    run.add_step(0.5, 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        run.add_step(0.5, CtrlC())
+    record = run.record("interrupted")
+    assert (record.step_seconds, record.losses) == ((0.5,), (1.0,))
+
+
+def test_steps_without_losses():
+    run = start()
+    run.add_step(0.5)
+    run.add_step(0.5)
+    assert run.steps == 2
+    assert run.record().losses == ()
+
+
+def test_run_ids_are_unique_and_the_start_is_utc():
+    records = [start().record() for _ in range(100)]
+    assert len({r.run_id for r in records}) == 100
+    assert datetime.fromisoformat(records[0].started_at).utcoffset() == timedelta(0)
+
+
+def test_config_values_without_json_form_are_refused_before_the_run():
+    with pytest.raises(ValueError, match="no JSON form"):
+        start(x=object())
+
+
+def test_ten_thousand_steps_take_kilobytes():
+    run = start()
+    tracemalloc.start()
+    for _ in range(10_000):
+        run.add_step(0.5, 1.0)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 16 bytes per step and the arrays' spare room.
+    assert size < 250_000

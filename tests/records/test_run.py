@@ -1,0 +1,353 @@
+"""The record: its document, strict reading, and a summary that is always recomputed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cnnbench.records.run import (
+    Batch,
+    ErrorInfo,
+    Evaluation,
+    LossScaling,
+    Measured,
+    ModelInfo,
+    Placement,
+    RunRecord,
+    StartupSeconds,
+)
+
+RESNET = ModelInfo(
+    name="resnet50",
+    parameters=25_000_000,
+    trainable_parameters=24_900_000,
+    forward_flops_per_image=1000,
+    training_flops_per_image=3000,
+)
+
+
+def make_record(**changes):
+    values = {
+        "run_id": "r1",
+        "started_at": "2026-05-04T03:02:01+00:00",
+        "status": "ok",
+        "command": ("cnnbench", "--model=resnet50"),
+        "config": {"model": "resnet50", "forward_only": False, "steps": [1, 2], "decay": None},
+        "explicit_flags": ("model",),
+        "model": RESNET,
+        "placement": Placement(
+            device="cpu",
+            devices=("/cpu:0", "/cpu:1"),
+            num_towers=2,
+            num_workers=1,
+            variable_update="replicated",
+            all_reduce=("copy",),
+        ),
+        "batch": Batch(per_device=4, global_=8),
+        "startup_seconds": StartupSeconds(import_=1.5, build=0.5, first_step=2.0),
+        "warmup_step_seconds": (0.9,),
+        "step_seconds": (0.1, 0.2, 0.4),
+        "losses": (3.0, 2.0, 1.0),
+        "warmup_losses": (4.0,),
+        "evaluations": (
+            Evaluation(global_step=4, top_1=0.5, top_5=0.75, examples=16, images_per_sec=99.0),
+        ),
+        "measured": Measured(
+            loop_seconds=0.8,
+            loop_images=24,
+            input_wait_seconds=0.2,
+            peak_memory_bytes=1 << 30,
+            peak_flops_per_sec=1e6,
+            peak_flops_source="measured: matmul",
+        ),
+        "environment": {"hostname": "h", "cpu_count": 2},
+    }
+    return RunRecord(**{**values, **changes})
+
+
+def test_document_has_the_keys_of_schema_1():
+    document = make_record().to_dict()
+    assert document["schema"] == 1
+    assert set(document) == {
+        *("schema", "run_id", "started_at", "status", "error", "command", "config"),
+        *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
+        *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
+        *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
+    }
+    assert set(document["batch"]) == {"per_device", "global"}
+    assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
+    assert set(document["placement"]) == {
+        *("device", "devices", "num_towers", "num_workers", "variable_update", "all_reduce"),
+    }
+    assert set(document["evaluations"][0]) == {
+        *("global_step", "top_1", "top_5", "loss", "examples", "images_per_sec"),
+    }
+    assert set(document["summary"]) == {
+        *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
+        *("total_images_per_sec", "achieved_flops_per_sec", "mfu", "peak_flops_per_sec"),
+        *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
+        *("energy_joules", "joules_per_image", "energy_source"),
+    }
+
+
+def test_summary_worked_by_hand():
+    # 8 images per step; mean step 0.7/3 s; 3000 FLOPs per image; peak 1e6 FLOP/s;
+    # 24 images in a loop of 0.8 s, 0.2 s of it waiting.
+    summary = make_record().summary()
+    assert summary.images_per_sec == pytest.approx(24 / 0.7)
+    assert summary.images_per_sec_uncertainty == pytest.approx(math.sqrt(5600 / 27))
+    assert summary.images_per_sec_jitter == pytest.approx(29.652)
+    assert summary.total_images_per_sec == pytest.approx(30.0)
+    assert summary.achieved_flops_per_sec == pytest.approx(24 / 0.7 * 3000)
+    assert summary.mfu == pytest.approx(24 / 0.7 * 3000 / 1e6)
+    assert summary.input_wait_fraction == pytest.approx(0.25)
+    assert summary.peak_memory_bytes == 1 << 30
+    assert summary.peak_flops_source == "measured: matmul"
+
+
+def test_forward_only_counts_forward_flops():
+    record = make_record(config={"forward_only": True})
+    assert record.summary().achieved_flops_per_sec == pytest.approx(24 / 0.7 * 1000)
+
+
+def test_summary_of_a_run_that_never_started_is_unknown_not_zero():
+    record = make_record(
+        status="failed",
+        error=ErrorInfo(type="FlagError", message="no"),
+        model=None,
+        placement=None,
+        batch=None,
+        startup_seconds=StartupSeconds(),
+        warmup_step_seconds=(),
+        warmup_losses=(),
+        step_seconds=(),
+        losses=(),
+        measured=Measured(),
+    )
+    assert set(dataclasses.asdict(record.summary()).values()) == {None}
+    assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_round_trip():
+    record = make_record()
+    assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_losses_that_are_not_finite_stay_valid_json_and_come_back():
+    record = make_record(
+        losses=(math.nan, math.inf, -math.inf),
+        evaluations=(
+            Evaluation(
+                global_step=1, top_1=0, top_5=0, loss=math.inf, examples=1, images_per_sec=1.0
+            ),
+        ),
+    )
+    text = record.to_json()
+    document = json.loads(text, parse_constant=lambda name: pytest.fail(f"token {name}"))
+    assert document["losses"] == ["NaN", "Infinity", "-Infinity"]
+    back = RunRecord.from_json(text)
+    assert math.isnan(back.losses[0])
+    assert back.losses[1:] == (math.inf, -math.inf)
+    assert back.evaluations[0].loss == math.inf
+
+
+def test_numpy_scalars_are_plain_numbers_in_json():
+    record = make_record(
+        losses=(np.float32(0.5), np.float64(0.25), np.int64(1)),
+        config={"seed": np.int32(7)},
+    )
+    document = json.loads(record.to_json())
+    assert document["losses"] == [0.5, 0.25, 1]
+    assert document["config"] == {"seed": 7}
+
+
+def test_stored_summary_is_not_trusted():
+    document = make_record().to_dict()
+    document["summary"]["images_per_sec"] = 1e9
+    assert RunRecord.from_dict(document).summary().images_per_sec == pytest.approx(24 / 0.7)
+    del document["summary"]
+    assert RunRecord.from_dict(document) == make_record()
+
+
+def test_document_without_measured_is_read_as_unknown():
+    document = make_record().to_dict()
+    del document["measured"]
+    record = RunRecord.from_dict(document)
+    assert record.measured == Measured()
+    assert record.summary().total_images_per_sec is None
+    assert record.summary().images_per_sec == pytest.approx(24 / 0.7)
+
+
+def test_loss_scaling_survives_and_may_be_missing():
+    scaling = LossScaling(start=128.0, end=64.0, warmup_skipped_steps=(1,), skipped_steps=(2, 3))
+    record = make_record(loss_scaling=scaling)
+    document = record.to_dict()
+    assert document["loss_scaling"]["skipped_steps"] == [2, 3]
+    assert RunRecord.from_dict(document) == record
+    del document["loss_scaling"]
+    assert RunRecord.from_dict(document) == make_record()
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers"),
+    [
+        ("skipped_steps", (0,)),
+        ("skipped_steps", (4,)),
+        ("skipped_steps", (2, 1)),
+        ("skipped_steps", (1, 1)),
+        ("warmup_skipped_steps", (2,)),
+    ],
+)
+def test_skipped_steps_are_steps_of_the_run(key, numbers):
+    with pytest.raises(ValueError, match=rf"^loss_scaling\.{key}: "):
+        make_record(loss_scaling=LossScaling(start=2.0, end=1.0, **{key: numbers}))
+
+
+def test_unknown_keys_are_ignored():
+    document = make_record().to_dict()
+    document["added_later"] = {"x": 1}
+    document["model"]["added_later"] = 1
+    assert RunRecord.from_dict(document) == make_record()
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None, True, [1]])
+def test_other_schemas_are_refused(schema):
+    document = {**make_record().to_dict(), "schema": schema}
+    with pytest.raises(ValueError, match="schema"):
+        RunRecord.from_dict(document)
+
+
+def all_keys(document, path=()):
+    for key, value in document.items():
+        yield (*path, key)
+        if key in ("model", "placement", "batch", "startup_seconds"):
+            yield from all_keys(value, (*path, key))
+
+
+# The summary is not read; the others were not there in the first documents of schema 1.
+NOT_REQUIRED = ("summary", "measured", "loss_scaling", "warmup_status", "conditions")
+REQUIRED = [p for p in all_keys(make_record().to_dict()) if p[0] not in NOT_REQUIRED]
+
+
+@pytest.mark.parametrize("path", REQUIRED, ids=".".join)
+def test_missing_key_is_named(path):
+    document = copy.deepcopy(make_record().to_dict())
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    with pytest.raises(ValueError, match="^" + r"\.".join(path) + ": missing"):
+        RunRecord.from_dict(document)
+
+
+def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none():
+    assert "ab" not in make_record().to_dict()
+    assert RunRecord.from_dict(make_record().to_dict()).ab is None
+    place = {"side": "a", "seed": 7, "pair": 3, "position": 2}
+    document = {**make_record().to_dict(), "ab": place}
+    assert RunRecord.from_dict(document).ab == place
+    assert RunRecord.from_dict(document).to_dict()["ab"] == place
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("run_id", 7),
+        ("started_at", "yesterday"),
+        ("started_at", "2026-05-04T03:02:01"),
+        ("started_at", "0001-01-01T00:00:00+14:00"),
+        ("started_at", "9999-12-31T23:59:59-14:00"),
+        ("status", "fine"),
+        ("error", {"type": "X", "message": "for an ok run"}),
+        ("command", "cnnbench"),
+        ("command", [1]),
+        ("config", []),
+        ("explicit_flags", {}),
+        ("model", "resnet50"),
+        ("model.parameters", "many"),
+        ("model.parameters", 1.5),
+        ("model.parameters", True),
+        ("model.training_flops_per_image", 2**64),
+        ("placement.devices", [None]),
+        ("placement.num_towers", None),
+        ("batch.global", 0),
+        ("batch.global", "8"),
+        ("batch.global", 10**400),
+        ("startup_seconds.import", -1.0),
+        ("startup_seconds.build", "NaN"),
+        ("step_seconds", None),
+        ("step_seconds", [0.1, 0.2, "0.4"]),
+        ("step_seconds", [0.1, 0.2, "NaN"]),
+        ("step_seconds", [0.1, 0.2, 0.0]),
+        ("step_seconds", [0.1, 0.2, -0.4]),
+        ("losses", [1.0]),
+        ("losses", [1.0, 2.0, "nan"]),
+        ("losses", [1.0, 2.0, 10**400]),
+        ("warmup_losses", [1.0, 2.0]),
+        ("evaluations", [{}]),
+        ("measured.loop_seconds", "Infinity"),
+        ("measured.peak_memory_bytes", 0.5),
+        ("measured.peak_memory_bytes", 10**400),
+        ("measured.loop_images", 10**400),
+        ("conditions", {"before": {}, "during": {"other_cpus": 10**400}, "notes": []}),
+        ("config", {"model": [{"batch_size": -(10**400)}]}),
+        ("environment", None),
+        ("ab", 3),
+    ],
+)
+def test_wrong_value_is_named(path, value):
+    document = copy.deepcopy(make_record().to_dict())
+    *outer, last = path.split(".")
+    inner = document
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    with pytest.raises(ValueError, match="^" + path.replace(".", r"\.")):
+        RunRecord.from_dict(document)
+
+
+def test_whole_numbers_may_be_as_large_as_64_bits_and_within_mappings_as_doubles():
+    document = make_record().to_dict()
+    # What a container without a limit of its memory says of it, and what somebody asked for.
+    document["environment"]["cgroup_memory_limit_bytes"] = 2**64 - 1
+    document["measured"]["peak_memory_bytes"] = 2**64 - 1
+    document["config"]["num_batches"] = 10**300
+    record = RunRecord.from_dict(document)
+    assert record.environment["cgroup_memory_limit_bytes"] == 2**64 - 1
+    assert record.measured.peak_memory_bytes == 2**64 - 1
+    assert record.config["num_batches"] == 10**300
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": NaN}'])
+def test_what_is_no_record_is_refused(text):
+    with pytest.raises(ValueError):
+        RunRecord.from_json(text)
+
+
+def test_failed_run_needs_its_error():
+    with pytest.raises(ValueError, match="error"):
+        make_record(status="failed")
+
+
+def test_records_are_immutable_and_can_be_pickled():
+    record = make_record()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.status = "failed"
+    assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_reading_and_writing_records_does_not_load_tensorflow():
+    program = (
+        "import sys, cnnbench.records.run, cnnbench.records.measurements; "
+        "print({'tensorflow', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr

@@ -1,0 +1,270 @@
+"""Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
+
+import json
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from cnnbench.compare import FORMATS, Skipped, compare_records
+from cnnbench.report.renderers import render
+from cnnbench.report.renderers import terminal as table
+from cnnbench.report.renderers.github import render as github
+from cnnbench.report.renderers.markdown import LIMIT
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
+HOSTILE = (
+    "a|b`c``<script>alert(1)</script>&\"'\n## x\r\n::error::%0A @you #1 [l](http://x) www.x.y"
+    " **bold** _it_ ~~no~~ $x$ \\| \x1b[31m\x00 \u202ekcab\u2066 \x9b"
+)
+
+
+def suite(runs, factors, **more):
+    return [
+        record
+        for model, factor in factors.items()
+        for record in runs.of(*(speed * factor for speed in BASE), flags={"model": model}, **more)
+    ]
+
+
+@pytest.fixture
+def everything(runs):
+    """A comparison in which every verdict occurs."""
+    like = {"slow": 1.0, "fast": 1.0, "same": 1.0, "failed": 1.0}
+    base = suite(runs, {**like, "other": 1.0, "gone": 1.0})
+    base += runs.of(90, 95, 100, 105, 110, 115, flags={"model": "noisy"})
+    base += runs.with_memory(*[1000] * 6, flags={"model": "greedy"})
+    new = suite(runs, {**like, "slow": 0.9, "fast": 1.1}, environment={"git_commit": "b" * 40})
+    new += suite(runs, {"other": 1.0}, environment={"cpu_model": "Slow CPU"})
+    new += runs.of(91, 94, 99, 104, 109, 116, flags={"model": "noisy"})
+    new += runs.with_memory(*[1500] * 6, flags={"model": "greedy"})
+    new.append(runs(None, flags={"model": "failed"}, error=("ResourceExhaustedError", "no memory")))
+    return compare_records(
+        base,
+        new,
+        base_label="results/base",
+        new_label="results/new",
+        skipped=(
+            Skipped("results/new/cut.json", "cut off after 10 characters"),
+            Skipped("results/new/ar.json", "holds another kind", defect=False),
+        ),
+    )
+
+
+@pytest.fixture
+def hostile(runs):
+    """A comparison with hostile text wherever a record or a path can bring it in."""
+    flags = {"model": HOSTILE}
+    base = runs.of(*BASE, flags=flags, environment={"cpu_model": HOSTILE, "hostname": HOSTILE})
+    new = runs.of(*BASE, flags=flags)
+    failed = {"model": f"failed {HOSTILE}"}
+    new.append(runs(None, flags=failed, error=("Error", HOSTILE)))
+    return compare_records(
+        [*base, *runs.of(*BASE, flags=failed)],
+        new,
+        base_label=HOSTILE,
+        new_label=HOSTILE,
+        skipped=(Skipped(HOSTILE, HOSTILE),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "file"),
+    [
+        ("table", "table.txt"),
+        ("markdown", "comment.md"),
+        ("json", "comparison.json"),
+        ("junit", "junit.xml"),
+        ("github", "annotations.txt"),
+    ],
+)
+def test_golden(everything, format, file):
+    found = render(everything, format)
+    path = GOLDEN / file
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+    assert found.endswith("\n")
+
+
+def test_there_is_a_golden_file_for_every_format():
+    assert len(list(GOLDEN.iterdir())) == len(FORMATS)
+
+
+def test_colours_repeat_what_the_words_say(everything):
+    plain, coloured = table.render(everything), table.render(everything, colour=True)
+    assert "\x1b" not in plain
+    assert "\x1b[31;1m- slower" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_every_verdict_has_a_word_and_a_sign_of_its_own(everything):
+    text = table.render(everything)
+    rows = [line for line in text.splitlines() if ", batch 8, " in line and line[1] == " "]
+    signs = {line.split("  ")[0] for line in rows}
+    assert signs == {
+        "- slower",
+        "! failed",
+        "x not comparable",
+        "o missing",
+        "? inconclusive",
+        "+ faster",
+        "= same",
+        "- more",
+    }
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "wanted"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_when_there_are_colours(monkeypatch, terminal, environ, wanted):
+    class Stream:
+        def isatty(self):
+            return terminal
+
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert table.wants_colour(Stream()) is wanted
+
+
+def test_json_is_strict_and_documented(everything):
+    def refuse(name):
+        raise AssertionError(name)
+
+    document = json.loads(render(everything, "json"), parse_constant=refuse)
+    assert (document["schema"], document["kind"]) == (1, "comparison")
+    documentation = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    entry = document["configurations"][0]
+    keys = {*document, *entry, *entry["results"][0], *document["policy"], *document["skipped"][0]}
+    undocumented = {key for key in keys if f"`{key}`" not in documentation}
+    assert undocumented == set()
+
+
+def test_json_numbers_are_those_of_the_judgement(everything):
+    document = json.loads(render(everything, "json"))
+    slow = next(one for one in document["configurations"] if one["name"].startswith("slow"))
+    assert slow["verdict"] == "slower"
+    assert slow["results"][0]["change"] == pytest.approx(-0.1)
+    assert slow["results"][0]["base_values"] == pytest.approx(BASE)
+    # One of eight configurations that were tested: noisy, greedy, slow, fast, same; not the others.
+    assert slow["results"][0]["p_adjusted"] == pytest.approx(5 * 2 / 252)
+
+
+def test_junit_counts(everything):
+    root = xml.fromstring(render(everything, "junit"))
+    throughput, memory, files = root
+    assert {name: throughput.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "8",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "3",
+    }
+    assert memory.get("failures") == "1"
+    assert files.get("skipped") == "2"
+
+
+def test_github_levels(everything):
+    lines = render(everything, "github").splitlines()
+    levels = [line.split(" ")[0] for line in lines]
+    # slower, failed and the memory; not comparable, missing, noisy and the file; faster, counts.
+    assert levels == ["::error"] * 3 + ["::warning"] * 4 + ["::notice"] * 2
+
+
+def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(runs):
+    names = {f"net{number}": 1.0 for number in range(12)}
+    slow = dict.fromkeys(names, 0.5)
+    lines = github(compare_records(suite(runs, names) + suite(runs, names), _fresh(runs, slow)))
+    errors = [line for line in lines.splitlines() if line.startswith("::error")]
+    assert len(errors) == 10
+    assert errors[-1].startswith("::error title=3 more::")
+    assert errors[-1].count("%0A") == 2
+
+
+def _fresh(runs, factors):
+    return suite(runs, factors) + suite(runs, factors)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_hostile_text_holds_no_sign_that_nobody_sees(hostile, format):
+    assert "".join(render(hostile, format).splitlines()).isprintable()
+
+
+def test_hostile_text_stays_within_a_line_of_the_table(hostile):
+    text = render(hostile, "table")
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert not any(line.startswith(("## x", "::error")) for line in text.splitlines())
+
+
+def test_hostile_text_is_inert_in_markdown(hostile):
+    text = render(hostile, "markdown")
+    # Whatever has a meaning is an entity, in the middle of code.
+    plain = re.sub(r"&#[0-9]+;", "", text)
+    for sign in ("<script", "`", "@", "#1", "[", "]", "http:", "www.", "::", "**", "_", "~", "$"):
+        assert sign not in plain.replace("**memory**", "")
+    assert "\\" not in plain
+    # The columns of every row are those of its head.
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {9}
+    # What we did not write ourselves opens no element but code.
+    tags = set(re.findall(r"</?([a-z]+)", text))
+    assert tags == {"code", "details", "summary"}
+
+
+def test_hostile_text_is_text_in_junit(hostile):
+    document = render(hostile, "junit")
+    root = xml.fromstring(document)
+    assert root.find(".//script") is None
+    names = [case.get("name") for case in root.iter("testcase")]
+    assert any("<script>alert(1)</script>" in name for name in names)
+
+
+def test_hostile_text_gives_no_commands_to_github(hostile):
+    lines = render(hostile, "github").splitlines()
+    assert lines
+    for line in lines:
+        assert re.match(r"::(error|warning|notice) title=[^:,\r\n]*::", line)
+        # Every per cent sign begins an escape: %0A in the text came out as %250A.
+        assert re.fullmatch(r"([^%]|%25|%0A|%0D|%3A|%2C)*", line)
+    assert any("%250A" in line for line in lines)
+
+
+def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
+    found = compare_records([runs(flags={"model": "\udc80"})], [runs(flags={"model": "\udc80"})])
+    for format in FORMATS:
+        text = render(found, format)
+        text.encode()
+        if format == "junit":
+            xml.fromstring(text)
+
+
+def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
+    names = [f"net{number:04}" for number in range(1500)]
+    one_each = [runs(100.0, flags={"model": name}) for name in names]
+    slow = runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
+    found = compare_records(
+        [*one_each, *runs.of(*BASE, flags={"model": "slow"})],
+        [*one_each, *slow],
+        metrics=("throughput",),
+        skipped=[Skipped(f"results/new/{name}.json", "empty") for name in names],
+    )
+    text = render(found, "markdown")
+    assert 60_000 < len(text) <= LIMIT
+    assert "🔴 slower | <code>slow, batch 8, 1 cpu</code>" in text
+    rows = text.count("🟡 inconclusive |")
+    assert f"| … | {1500 - rows} more |" in text
+    assert re.search(r"^- … and \d+ reasons more$", text, re.MULTILINE)
+    assert re.search(r"^- … and \d+ lines more$", text, re.MULTILINE)
+    assert text.endswith("</details>\n")

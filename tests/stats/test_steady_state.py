@@ -1,0 +1,181 @@
+"""Series whose steady state is known, and series that have none."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnnbench.records.measurements import Measurements
+from cnnbench.stats.steady_state import (
+    MIN_STEPS,
+    Shape,
+    of_record,
+    steady_state,
+)
+
+
+def noisy(levels, cv=0.02, seed=0, correlation=0.0):
+    """Times around levels, with noise in proportion to them."""
+    rng = random.Random(seed)
+    state, times = 0.0, []
+    for level in levels:
+        state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
+        times.append(level * (1 + cv * state))
+    return times
+
+
+def test_flat():
+    found = steady_state(noisy([0.02] * 100))
+    assert (found.start, found.shape, found.steps) == (0, Shape.FLAT, 100)
+    assert found.reached
+
+
+def test_constant_series_is_flat():
+    assert steady_state([0.5] * MIN_STEPS).shape is Shape.FLAT
+
+
+def test_warm_up_of_many_steps():
+    found = steady_state(noisy([0.03] * 25 + [0.02] * 75))
+    assert (found.start, found.shape) == (25, Shape.WARM_UP)
+    assert [(one.start, one.stop) for one in found.levels] == [(0, 25), (25, 100)]
+    assert found.levels[1].seconds == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize("compiling", [[0.48], [0.48, 0.126]])
+def test_first_steps_that_compile(compiling):
+    found = steady_state([*compiling, *noisy([0.02] * 60)])
+    assert (found.start, found.shape) == (len(compiling), Shape.WARM_UP)
+
+
+def test_slow_steps_in_the_middle_are_not_the_start():
+    times = noisy([0.02] * 60)
+    times[30:32] = [0.3, 0.2]
+    assert steady_state(times).start == 0
+
+
+def test_slowdown():
+    found = steady_state(noisy([0.02] * 30 + [0.026] * 70))
+    assert (found.start, found.shape) == (30, Shape.SLOWDOWN)
+
+
+def test_slowdown_after_a_warm_up():
+    found = steady_state(noisy([0.04] * 20 + [0.02] * 20 + [0.03] * 60))
+    assert (found.start, found.shape) == (40, Shape.SLOWDOWN)
+
+
+def test_change_at_the_end():
+    found = steady_state(noisy([0.02] * 90 + [0.03] * 10))
+    assert (found.start, found.shape) == (None, Shape.NOT_STEADY)
+    assert not found.reached
+    assert len(found.levels) == 2
+
+
+def test_neighbours_that_come_and_go():
+    levels = ([0.0195] * 20 + [0.033] * 20) * 3
+    found = steady_state(noisy(levels, cv=0.05))
+    assert found.shape is Shape.NOT_STEADY
+
+
+def test_a_regime_that_lasts_long_enough_is_steady():
+    assert steady_state(noisy([0.02] * 70 + [0.03] * 30)).start == 70
+    assert steady_state(noisy([0.02] * 80 + [0.03] * 20)).start is None
+
+
+@pytest.mark.parametrize(("steps", "growth"), [(100, 1.01), (100, 0.99), (40, 1.02), (20, 1.05)])
+def test_endless_drift_is_not_steady(steps, growth):
+    times = noisy([0.02 * growth**i for i in range(steps)], cv=0.01)
+    assert not steady_state(times).reached
+
+
+def test_changes_below_the_tolerance_do_not_count():
+    found = steady_state(noisy([0.0204] * 50 + [0.02] * 50, cv=0.001))
+    assert len(found.levels) == 2
+    assert found.start == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, MIN_STEPS - 1])
+def test_too_short_to_tell(count):
+    found = steady_state([0.02] * count)
+    assert (found.start, found.shape, found.levels) == (None, Shape.TOO_SHORT, ())
+
+
+@pytest.mark.parametrize("unknown", [math.nan, math.inf, 0.0, -1.0])
+def test_unknown_times_keep_their_place_and_say_nothing(unknown):
+    times = noisy([0.03] * 25 + [0.02] * 75)
+    times[3] = times[24] = times[60] = unknown
+    assert steady_state(times).start == 25
+    assert steady_state([unknown] * 500).shape is Shape.TOO_SHORT
+    assert steady_state([unknown, *noisy([0.02] * 30)]).start == 1
+
+
+def test_beginning_is_found_to_the_step_in_long_series():
+    times = noisy([0.03] * 103 + [0.02] * 20_000, cv=0.03)
+    assert steady_state(times).start == pytest.approx(103, abs=2)
+    late = noisy([0.03] * 5_511 + [0.02] * 10_000, cv=0.03)
+    assert steady_state(late).start == pytest.approx(5_511, abs=5)
+
+
+def test_few_false_alarms_on_noise_as_found_on_shared_machines():
+    series = [noisy([0.02] * 60, cv=0.08, seed=i, correlation=0.3) for i in range(100)]
+    found = [steady_state(times) for times in series]
+    assert sum(not one.reached for one in found) <= 3
+    assert sum(one.reached and one.start > 3 for one in found) <= 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.floats(1e-6, 1e3), st.sampled_from([math.nan, math.inf, 0.0])), max_size=60
+    )
+)
+def test_any_series_has_an_answer(times):
+    found = steady_state(times)
+    assert found.steps == len(times)
+    if found.start is None:
+        assert found.shape in (Shape.TOO_SHORT, Shape.NOT_STEADY)
+    else:
+        assert 0 <= found.start < len(times)
+        assert math.isfinite(times[found.start])
+    edges = [(one.start, one.stop) for one in found.levels]
+    assert all(a < b for a, b in edges)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=20, max_size=50),
+    # Powers of two, so that scaling rounds nothing.
+    st.sampled_from([2.0**-10, 2.0, 1024.0]),
+)
+def test_the_unit_of_time_does_not_matter(times, factor):
+    one, other = steady_state([float(t) for t in times]), steady_state([t * factor for t in times])
+    assert (one.start, one.shape) == (other.start, other.shape)
+
+
+def record(warmup, timed):
+    run = Measurements(command=[], config={})
+    for seconds in warmup:
+        run.add_warmup_step(seconds)
+    for seconds in timed:
+        run.add_step(seconds)
+    return run.record()
+
+
+def test_warm_up_and_timed_steps_are_one_series():
+    times = noisy([0.03] * 25 + [0.02] * 85)
+    found = of_record(record(times[:10], times[10:]))
+    assert found.series == steady_state(times)
+    assert (found.warmup_steps, found.timed_steps) == (10, 100)
+    assert found.unsteady_timed_steps == 15
+
+
+def test_steady_before_the_first_timed_step():
+    assert of_record(record([0.5, 0.3, 0.02], [0.02] * 40)).unsteady_timed_steps == 0
+
+
+def test_runs_without_an_answer():
+    assert of_record(record([], [])).unsteady_timed_steps is None
+    assert of_record(record([], [0.02] * 45 + [0.03] * 5)).unsteady_timed_steps is None

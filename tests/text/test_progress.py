@@ -1,0 +1,220 @@
+"""The progress line with a clock of our own, and messages that keep clear of it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Summary
+from cnnbench.text.progress import Messages, Progress, loss_scaling_lines, summary_lines
+
+ERASE = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def drawn(stream):
+    return [line for line in stream.getvalue().split(ERASE) if line]
+
+
+def test_line_shows_step_share_rate_and_time_left():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 100, images_per_step=8)
+    bar.update(1)
+    # 24 further steps in 12 s: 2 steps/s, 16 images/s, 75 steps left.
+    clock.now += 12
+    bar.update(25)
+    assert drawn(stream) == [
+        "training 1/100 [....................]   1%",
+        "training 25/100 [#####...............]  25%  16.0 images/sec  ETA 0:00:38",
+    ]
+
+
+def test_first_step_does_not_spoil_the_estimate():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 3)
+    clock.now += 1000
+    bar.update(1)
+    clock.now += 1
+    bar.update(2)
+    assert drawn(stream)[-1].endswith("ETA 0:00:01")
+
+
+def test_draws_at_most_ten_times_a_second():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 1000)
+    for step in range(1, 1001):
+        clock.now += 0.001
+        bar.update(step)
+    assert 9 <= len(drawn(stream)) <= 10
+
+
+def test_line_is_cut_to_the_terminal():
+    stream = Terminal()
+    bar = Progress(stream, clock=Clock())
+    bar.start("x" * 200, 10)
+    bar.update(1)
+    assert len(drawn(stream)[0]) == 79
+
+
+def test_finish_leaves_nothing_on_the_line():
+    stream = Terminal()
+    bar = Progress(stream, clock=Clock())
+    bar.start("training", 10)
+    bar.update(1)
+    bar.finish()
+    bar.finish()
+    assert stream.getvalue().endswith("1/10 [##..................]  10%" + ERASE)
+
+
+@pytest.mark.parametrize(
+    ("stream", "style", "term", "visible"),
+    [
+        (Terminal(), "auto", "xterm", True),
+        (Terminal(), "auto", "dumb", False),
+        (io.StringIO(), "auto", "xterm", False),
+        (io.StringIO(), "on", "dumb", True),
+        (Terminal(), "off", "xterm", False),
+    ],
+)
+def test_where_it_shows(stream, style, term, visible, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    bar = Progress(stream, style, clock=Clock())
+    bar.start("training", 10)
+    bar.update(1)
+    assert bool(stream.getvalue()) == visible
+
+
+def test_terminal_that_goes_away_does_not_end_the_run():
+    class Gone(Terminal):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    bar = Progress(Gone(), clock=Clock())
+    bar.start("training", 10)
+    bar.update(1)
+    bar.update(2)
+    bar.finish()
+
+
+def test_closed_stream_is_no_terminal():
+    stream = Terminal()
+    stream.close()
+    Progress(stream, "on", clock=Clock()).update(1)
+
+
+def test_messages_clear_the_progress_line_first():
+    stream = Terminal()
+    bar = Progress(stream, clock=Clock())
+    messages = Messages(stream, bar)
+    bar.start("training", 10)
+    bar.update(1)
+    before = stream.getvalue()
+    messages.notice("two\nlines")
+    messages.warning("noisy machine")
+    assert stream.getvalue() == (
+        before + ERASE + "cnnbench: two lines\ncnnbench: warning: noisy machine\n"
+    )
+
+
+def test_line_returns_after_a_message():
+    stream = Terminal()
+    bar = Progress(stream, clock=Clock())
+    bar.start("training", 10)
+    bar.update(1)
+    bar.clear()
+    bar.update(2)
+    assert "2/10" in drawn(stream)[-1]
+
+
+def test_silent_ones_are_silent(capfd):
+    progress = Progress.silent()
+    progress.start("training", 2)
+    progress.update(1)
+    progress.finish()
+    Messages.silent().warning("x")
+    assert capfd.readouterr() == ("", "")
+
+
+def summary(**values):
+    names = Summary.__dataclass_fields__
+    return Summary(**{**dict.fromkeys(names), **values})
+
+
+def _scaled_record(start, end, warmup=(), timed=()):
+    run = Measurements(command=[], config={})
+    for step in range(1, 4):
+        run.add_warmup_step(1.0, 1.0, skipped=step in warmup)
+        run.add_step(1.0, 1.0, skipped=step in timed)
+    run.loss_scale_start, run.loss_scale_end = start, end
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("record", "lines"),
+    [
+        (_scaled_record(None, None), []),
+        (_scaled_record(128.0, 128.0), []),
+        (_scaled_record(128.0, 512.0), ["the loss scale went from 128 to 512"]),
+        (
+            _scaled_record(2.0**24, 2.0**23, timed=[1]),
+            [
+                "1 of 6 steps skipped for gradients that were not finite; "
+                "the loss scale went from 16777216 to 8388608"
+            ],
+        ),
+        (
+            _scaled_record(4.0, 1.0, [1, 2], [3]),
+            [
+                "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
+                "warm-up); the loss scale went from 4 to 1, its lowest: the cause is hardly "
+                "fp16's range"
+            ],
+        ),
+    ],
+)
+def test_what_an_automatic_loss_scale_did(record, lines):
+    assert loss_scaling_lines(record) == lines
+
+
+def test_summary_in_words():
+    assert summary_lines(
+        summary(
+            achieved_flops_per_sec=45.25e9,
+            peak_flops_per_sec=90.5e9,
+            peak_flops_source="measured: matmul",
+            mfu=0.5,
+            input_wait_fraction=0.031,
+            peak_memory_bytes=800 * 2**20,
+        )
+    ) == [
+        "45.2 GFLOP/s achieved, 50.0% of 90.5 GFLOP/s (measured: matmul)",
+        "3.1% of the time spent waiting for input",
+        "800 MiB peak memory",
+    ]
+
+
+def test_summary_says_nothing_about_what_is_unknown():
+    assert summary_lines(summary()) == []
+    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2.0 TFLOP/s achieved"]
