@@ -11,8 +11,8 @@ PACKAGES = ("cnnbench", "models", "variable_mgr")
 # Declarations, checks and notices do not make a flag work, nor does a column about it.
 # Another command has flags of its own, some by the same name.
 NOT_READERS = (
-    ROOT / "cnnbench" / "params",
-    ROOT / "cnnbench" / "result_csv.py",
+    ROOT / "cnnbench" / "flags",
+    ROOT / "cnnbench" / "records" / "run_csv.py",
     ROOT / "cnnbench" / "allreduce",
     ROOT / "cnnbench" / "commands" / "allreduce.py",
 )

@@ -56,7 +56,7 @@ def test_group_that_fails_costs_only_its_own_facts(tmp_path):
 
 def test_collecting_does_not_load_tensorflow():
     program = (
-        "import sys; from cnnbench import environment; facts = environment.collect(); "
+        "import sys; from cnnbench.machine.facts import collect; facts = collect(); "
         "print('tensorflow' in sys.modules, 'tensorflow_version' in facts)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

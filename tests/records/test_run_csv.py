@@ -21,16 +21,16 @@ from cnnbench.records.run import Batch, Evaluation, ModelInfo, Placement
 
 APPENDER = """
 import sys
-from cnnbench import result_csv
+from cnnbench.records import run_csv
 from cnnbench.records.measurements import Measurements
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-result_csv.prepare(path)
+run_csv.prepare(path)
 print("ready", flush=True)
 sys.stdin.readline()
 number = 0
 while number != count:
     run = Measurements(command=[name, str(number), "quoted, 'text' \\"here\\"" * 200], config={})
-    result_csv.append(path, run.record())
+    run_csv.append(path, run.record())
     number += 1
 """
 

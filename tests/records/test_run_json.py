@@ -15,7 +15,7 @@ from cnnbench.records.measurements import Measurements
 
 WRITER = """
 import sys
-from cnnbench import result_json
+from cnnbench.records import run_json
 from cnnbench.records.measurements import Measurements
 path, number = sys.argv[1], 0
 print("ready", flush=True)
@@ -23,7 +23,7 @@ while True:
     run = Measurements(command=[str(number)], config={"padding": "x" * 100_000})
     for _ in range(number % 50):
         run.add_step(1.0, 2.0)
-    result_json.write(path, run.record())
+    run_json.write(path, run.record())
     number += 1
 """
 

@@ -29,7 +29,7 @@ def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_p
     (tmp_path / "cnnbench" / "old.py").rename(tmp_path / "cnnbench" / "new.py")
     typecheck.link_tree(tmp_path, tree)
     names = sorted(p.name for p in (tree / "cnnbench").iterdir())
-    assert names == ["configs", "models", "new.py", "params", "variable_mgr"]
+    assert names == ["configs", "flags", "models", "new.py", "variable_mgr"]
     assert (tree / "cnnbench" / "models" / "__init__.py").exists()
 
 
