@@ -33,10 +33,10 @@ def _packages() -> list[str]:
 
 def _version() -> str:
     """The version, read without importing the package."""
-    text = (HERE / "cnnbench" / "__init__.py").read_text(encoding="utf-8")
+    text = (HERE / "cnnbench" / "version.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
     if match is None:
-        raise ValueError('cnnbench/__init__.py has no line of the form __version__ = "..."')
+        raise ValueError('cnnbench/version.py has no line of the form __version__ = "..."')
     return match.group(1)
 
 
@@ -64,23 +64,31 @@ setup(
         "absl-py>=2.0",
         "numpy>=1.26",
         # For reports, comparisons and suites; a training run imports none of them.
-        "matplotlib>=3.8",
+        "jinja2>=3.1,<4",
+        "matplotlib>=3.8,<4",
         "ml-dtypes>=0.4",  # bfloat16 for NumPy; TensorFlow brings it along
-        "pandas>=2.1",
-        "pyyaml>=6.0",
-        "scipy>=1.11",
+        "pandas>=2.1,<4",
+        "psutil>=5.9,<8",
+        "pyyaml>=6.0,<7",
+        "rich>=13,<16",
+        "scipy>=1.11,<2",
     ],
     extras_require={
-        "and-cuda": [TENSORFLOW.replace("tensorflow", "tensorflow[and-cuda]")],
+        "and-cuda": [
+            TENSORFLOW.replace("tensorflow", "tensorflow[and-cuda]"),
+            "nvidia-ml-py>=12,<14",
+        ],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "scikit-learn>=1.4",
             "scikit-image>=0.22",
             "ruff>=0.6",
             "mypy>=1.11",
             "types-PyYAML>=6.0",
+            "types-psutil>=5.9",
             "setuptools>=70.1",  # the test of the wheel builds one without isolation
         ],
     },

@@ -13,12 +13,12 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.version import __version__
+
 if TYPE_CHECKING:
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
     from cnnbench.flags import Params
     from cnnbench.records.run import RunRecord
-
-__version__ = "0.1.0"
 
 __all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
 

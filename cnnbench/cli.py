@@ -67,7 +67,7 @@ def _outcome(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
-        from cnnbench import __version__
+        from cnnbench.version import __version__
 
         write_product(f"cnnbench {__version__}")
         return ExitCode.OK

@@ -87,7 +87,7 @@ use_environment() {
     return
   fi
   ENV_BIN=$ROOT/.venv/bin
-  key=$(cat "$ROOT/setup.py" "$ROOT/pyproject.toml" "$ROOT/cnnbench/__init__.py" | cksum)
+  key=$(cat "$ROOT/setup.py" "$ROOT/pyproject.toml" "$ROOT/cnnbench/version.py" | cksum)
   environment_is_current && return
   choose_python
   # shellcheck disable=SC2086 # wanted is a list of words

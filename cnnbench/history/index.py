@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench import __version__
 from cnnbench.history.entry import Entry, from_json, to_json
 from cnnbench.history.metrics import METRICS
 from cnnbench.records.load import Skipped, fault, json_files, load_records
 from cnnbench.records.timestamps import started
 from cnnbench.text.sort import natural_key
+from cnnbench.version import __version__
 
 NAME = ".history.sqlite"
 """Of the index, in the directory it is about."""

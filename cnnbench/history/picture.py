@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cnnbench import __version__
 from cnnbench.compare.explain import count
 from cnnbench.errors import FlagError
 from cnnbench.history import words
@@ -29,6 +28,7 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.document import words as cell
 from cnnbench.report.html.style import ALONE
+from cnnbench.version import __version__
 
 FLAG = "plot"
 SUFFIXES = (".html", ".svg")

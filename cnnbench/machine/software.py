@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import cnnbench
+from cnnbench import version as own
 from cnnbench.machine.host import FactGroup, Facts, Host
 
 _TENSORFLOW_PACKAGES = (
@@ -36,7 +36,7 @@ def packages(host: Host) -> Facts:
         (None, None),
     )
     return {
-        "cnnbench_version": cnnbench.__version__,
+        "cnnbench_version": own.__version__,
         "tensorflow_package": tensorflow[0],
         "tensorflow_version": tensorflow[1],
         "keras_version": _version("keras"),
@@ -75,7 +75,7 @@ def tensorflow_threads(host: Host) -> Facts:
 
 def commit(host: Host) -> Facts:
     """Commit of the checkout that cnnbench runs from, and whether files differ from it."""
-    checkout = Path(cnnbench.__file__).resolve().parent.parent
+    checkout = Path(own.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return {}
     return {

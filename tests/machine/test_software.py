@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-import cnnbench
+from cnnbench import version
 from cnnbench.machine import software
 from cnnbench.machine.host import Host
 
@@ -47,7 +47,7 @@ def test_commit_of_a_checkout(tmp_path, monkeypatch):
     package.mkdir()
     source = package / "__init__.py"
     source.write_text("")
-    monkeypatch.setattr(cnnbench, "__file__", str(source))
+    monkeypatch.setattr(version, "__file__", str(source))
     assert software.commit(Host()) == {}
     run_git(tmp_path, "init", "-q")
     run_git(tmp_path, "add", ".")
@@ -64,5 +64,5 @@ def test_repository_around_an_installed_package_is_not_ours(tmp_path, monkeypatc
     run_git(tmp_path, "init", "-q")
     installed = tmp_path / "venv" / "site-packages" / "cnnbench" / "__init__.py"
     installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(cnnbench, "__file__", str(Path(installed)))
+    monkeypatch.setattr(version, "__file__", str(Path(installed)))
     assert software.commit(Host()) == {}

@@ -85,7 +85,7 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with the real scripts, whose .venv is said to be finished."""
     root = (tmp_path / "check out").resolve()
     (root / "cnnbench").mkdir(parents=True)
-    for name in ("setup.py", "pyproject.toml", "cnnbench/__init__.py"):
+    for name in ("setup.py", "pyproject.toml", "cnnbench/version.py"):
         (root / name).write_text(f"# {name}\n")
     shutil.copytree(ROOT / "scripts", root / "scripts")
     bin_folder = root / ".venv" / "bin"
@@ -103,7 +103,7 @@ def _executable(path: Path, body: str) -> None:
 
 
 def _finish(root: Path, extras: str) -> None:
-    names = ("setup.py", "pyproject.toml", "cnnbench/__init__.py")
+    names = ("setup.py", "pyproject.toml", "cnnbench/version.py")
     data = b"".join((root / name).read_bytes() for name in names)
     key = subprocess.run(["cksum"], input=data, capture_output=True, check=True).stdout.decode()
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -54,7 +54,7 @@ def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
 def _files(comparison: Comparison) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: files")
     for one in comparison.skipped:
-        case = _case(suite, "cnnbench.records.files", one.path)
+        case = _case(suite, "cnnbench.files", one.path)
         xml.SubElement(case, "skipped", message=plain(one.reason))
     return _counted(suite)
 
