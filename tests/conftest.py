@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -22,6 +23,7 @@ from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
+from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Devices, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
@@ -41,6 +43,20 @@ tf.config.set_logical_device_configuration(
     [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
 )
 tf.config.set_soft_device_placement(False)
+
+# A shell ignores it for background jobs, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _forget_plugins():
+    """Removes the models of a test's plug-in files after the test."""
+    known = set(registry._plugins)
+    yield
+    for file in set(registry._plugins) - known:
+        for key in registry._plugins.pop(file)[1]:
+            registry._factories.pop(key, None)
 
 
 @pytest.fixture(scope="session")

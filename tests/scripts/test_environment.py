@@ -134,6 +134,8 @@ def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path
     _finish(checkout, "test")
     done = _script(checkout, "test", "-k", "x", cwd=tmp_path)
     assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
+    whole = _script(checkout, "test", cwd=tmp_path)
+    assert whole.stdout == f"pytest {checkout}\n<-n>\n<2>\n<--dist>\n<worksteal>\n"
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.14", "2.7", "4.0"])
