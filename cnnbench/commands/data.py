@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from cnnbench.data.dataset import find_dataset
-from cnnbench.data.detect import detect, find_subsets
 from cnnbench.data.image_folder import scan
+from cnnbench.data.open import detect, find_subsets
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.text.terminal import LineWriter
 

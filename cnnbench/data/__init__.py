@@ -3,15 +3,9 @@
 Importing this package does not import TensorFlow; making an input does.
 """
 
-from cnnbench.data.dataset import (
-    CIFAR10,
-    IMAGENET,
-    Dataset,
-    dataset_names,
-    find_dataset,
-    register_dataset,
-)
-from cnnbench.data.source import InputSource, TowerBatch, make_input
+from cnnbench.data.dataset import Dataset, dataset_names, find_dataset, register_dataset
+from cnnbench.data.open import CIFAR10, IMAGENET, make_input
+from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import RESIZE_METHODS, InputSpec
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The data sets: names, class counts, subset sizes, and which one a directory holds.
+"""Data sets: their names, class counts and subset sizes, and which one the flags mean.
 
 No TensorFlow here: flags are resolved and help is printed without it.
 """
@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cnnbench.errors import FlagError
-
-if TYPE_CHECKING:
-    from cnnbench.data.pipeline import Pipeline
-    from cnnbench.data.spec import InputSpec
 
 SUBSETS = ("train", "validation")
 
@@ -27,14 +23,14 @@ class Dataset:
       num_classes: width of the logits. ImageNet has 1000 classes and label 0 is the
         background; CIFAR-10 keeps the 11 of tf_cnn_benchmarks (10 classes, one spare).
       examples: examples per subset of the published data set, the epoch of synthetic data.
-      open: makes the host pipeline that reads the files named by an `InputSpec`.
+      open: takes an `InputSpec`, returns the `Pipeline` that reads the files it names.
       count: examples in the files of a directory, given the directory and the subset.
     """
 
     name: str
     num_classes: int
     examples: Mapping[str, int]
-    open: Callable[[InputSpec], Pipeline] = field(repr=False)
+    open: Callable[[Any], Any] = field(repr=False)
     count: Callable[[str, str], int] = field(repr=False)
 
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
@@ -51,43 +47,6 @@ class Dataset:
         return self.examples[subset] if data_dir is None else self.count(data_dir, subset)
 
 
-def _open_imagenet(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.imagenet import ImageNetPipeline
-
-    return ImageNetPipeline(spec)
-
-
-def _open_cifar10(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.cifar10 import Cifar10Pipeline
-
-    return Cifar10Pipeline(spec)
-
-
-def _count_imagenet(data_dir: str, subset: str) -> int:
-    from cnnbench.data import imagenet_files
-
-    files = imagenet_files.find_files(data_dir, subset)
-    return imagenet_files.count_examples(files, IMAGENET, subset)
-
-
-def _count_cifar10(data_dir: str, subset: str) -> int:
-    from cnnbench.data import cifar10_files
-
-    files = cifar10_files.find_files(data_dir, subset)
-    return sum(cifar10_files.count_records(path) for path in files)
-
-
-IMAGENET = Dataset(
-    "imagenet",
-    1001,
-    {"train": 1_281_167, "validation": 50_000},
-    _open_imagenet,
-    _count_imagenet,
-)
-CIFAR10 = Dataset(
-    "cifar10", 11, {"train": 50_000, "validation": 10_000}, _open_cifar10, _count_cifar10
-)
-
 _DATASETS: dict[str, Dataset] = {}
 
 
@@ -100,10 +59,6 @@ def register_dataset(dataset: Dataset) -> None:
     if _DATASETS.get(dataset.name, dataset) is not dataset:
         raise ValueError(f"a data set named {dataset.name!r} is registered already")
     _DATASETS[dataset.name] = dataset
-
-
-register_dataset(IMAGENET)
-register_dataset(CIFAR10)
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -127,7 +82,7 @@ def find_dataset(data_name: str | None, data_dir: str | None) -> Dataset:
             raise FlagError("data_name", data_name, f"must be one of {_choices()}")
         return _DATASETS[data_name]
     if data_dir is None:
-        return IMAGENET
+        return _DATASETS["imagenet"]
     for name, dataset in _DATASETS.items():
         if name in data_dir:
             return dataset

@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.dataset import IMAGENET, SUBSETS
+from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
 from cnnbench.data.imagenet_records import DECODING, serialize
+from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
 
 LABELS_FILE = "labels.txt"

@@ -106,23 +106,3 @@ class InputSource(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def make_input(spec: InputSpec, devices: Sequence[str]) -> InputSource:
-    """The input that ``spec`` describes, ready to deliver to ``devices``.
-
-    Args:
-      spec: what to deliver; without ``data_dir`` the data is synthetic.
-      devices: one device string per tower.
-
-    Raises:
-      FlagError: ``data_dir`` holds no files of this subset.
-      DataError: a file that cannot be read as this data set.
-    """
-    if spec.data_dir is None:
-        from cnnbench.data.synthetic import SyntheticInput
-
-        return SyntheticInput(spec, devices)
-    from cnnbench.data.prefetch import PipelineInput
-
-    return PipelineInput(spec, devices, spec.dataset.open(spec))

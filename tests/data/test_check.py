@@ -8,8 +8,8 @@ import tensorflow as tf
 from cnnbench.data import CIFAR10, IMAGENET
 from cnnbench.data.check import check
 from cnnbench.data.cifar10_files import write_cifar10
-from cnnbench.data.detect import detect, find_subsets
 from cnnbench.data.imagenet_records import serialize
+from cnnbench.data.open import detect, find_subsets
 from cnnbench.errors import UsageError
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.data import colour
-from cnnbench.data.colour import distort_colour, scale_and_turn_chroma
+from cnnbench.data import image
+from cnnbench.data.image import distort_colour, scale_and_turn_chroma
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
     monkeypatch.setattr(tf.image, "stateless_random_brightness", lambda x, *a, **k: x)
     monkeypatch.setattr(tf.image, "stateless_random_contrast", lambda x, *a, **k: x / 2)
     for name in ("_saturation_and_hue_in_yiq", "_saturation_and_hue_in_hsv"):
-        monkeypatch.setattr(colour, name, lambda x, *a: x + 0.1)
+        monkeypatch.setattr(image, name, lambda x, *a: x + 0.1)
     grey = tf.fill([2, 2, 3], 0.4)
     contrast_last = distort_colour(grey, position(0), 1, in_yiq=in_yiq)
     contrast_first = distort_colour(grey, position(1), 1, in_yiq=in_yiq)
