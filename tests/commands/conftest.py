@@ -93,9 +93,8 @@ def photo_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digit_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real handwritten digits in CIFAR-10's binary form."""
+    from cifar10_writer import write_cifar10
     from sklearn.datasets import load_digits
-
-    from cnnbench.data.cifar10_files import write_cifar10
 
     digits = load_digits()
     grey = (digits.images[:300] * (255 / 16)).astype(np.uint8)

@@ -7,9 +7,9 @@ import tempfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from cifar10_writer import write_cifar10
 
 from cnnbench.commands import data
-from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.data.imagenet_records import serialize
 from cnnbench.errors import DataError, FlagError, UsageError
 

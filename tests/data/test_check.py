@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cifar10_writer import write_cifar10
 
 from cnnbench.data import CIFAR10, IMAGENET
 from cnnbench.data.check import check
-from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.data.imagenet_records import serialize
 from cnnbench.data.open import detect, find_subsets
 from cnnbench.errors import UsageError

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from cifar10_writer import write_cifar10
 
 from cnnbench.data import CIFAR10, InputSpec, make_input
 from cnnbench.data.cifar10 import pad_crop_flip
-from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.errors import FlagError
 
 COUNT = 22

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from cifar10_writer import write_cifar10
 
 from cnnbench.data import (
     CIFAR10,
@@ -16,7 +17,6 @@ from cnnbench.data import (
     register_dataset,
     tfrecord,
 )
-from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.errors import FlagError
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cifar10_writer import write_cifar10
 from sklearn.datasets import load_digits
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.data.cifar10_files import write_cifar10
 
 HELD_OUT = 360
 

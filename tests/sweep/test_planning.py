@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cifar10_writer import write_cifar10
 
-from cnnbench.data.cifar10_files import write_cifar10
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.sweep import suites
 from cnnbench.sweep.document import load
