@@ -36,11 +36,7 @@ STILL = {
     ("metrics", "compare"),
     ("predict", "allreduce"),
     ("records", "allreduce"),
-    ("records", "flags"),
-    ("runtime", "flags"),
-    ("stats", "records"),
     ("testing", "commands"),
-    ("text", "records"),
 }
 """Arrows that still point up or sideways; each is to go, none to come."""
 

@@ -15,6 +15,7 @@ from cnnbench.flags import Params, validate
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.flags.groups.output import check_labels
 from cnnbench.flags.shared import check_on_local_devices
+from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
 DEFAULT_SIZES = "1K:64M:x4"
@@ -42,7 +43,7 @@ class Plan:
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
     length: Length
-    runtime: Params
+    runtime: Settings
 
     def ways(self, specs: Sequence[AllReduceSpec]) -> tuple[Way, ...]:
         """Every spec with every packing, then the peers."""
@@ -137,8 +138,8 @@ def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
     )
 
 
-def _runtime(params: AllReduceParams, devices: int) -> Params:
-    """The parameters of a run that configure TensorFlow the same way."""
+def _runtime(params: AllReduceParams, devices: int) -> Settings:
+    """The settings of a run with the same flags."""
     runtime = Params(
         num_gpus=devices,
         device=params.device,
@@ -151,4 +152,4 @@ def _runtime(params: AllReduceParams, devices: int) -> Params:
         enable_optimizations=params.enable_optimizations,
     )
     validate(runtime)
-    return runtime
+    return Settings.of(runtime)

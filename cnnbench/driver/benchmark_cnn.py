@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from cnnbench.driver.console import Console, HeaderInfo, Phase
 from cnnbench.driver.learning_rate import make_schedule
-from cnnbench.driver.notices import peak_warning, steady_state_notice, warm_up_warning
+from cnnbench.driver.notices import (
+    loss_scaling_lines,
+    peak_warning,
+    steady_state_notice,
+    summary_lines,
+    warm_up_warning,
+)
 from cnnbench.driver.plan import Plan, make_plan
 from cnnbench.driver.precision import COMPUTE_DTYPES
 from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
@@ -30,7 +36,7 @@ from cnnbench.runtime import memory, peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native_log import without_chatter
 from cnnbench.runtime.signals import uninterrupted
-from cnnbench.text.progress import Messages, Progress, loss_scaling_lines, summary_lines
+from cnnbench.text.progress import Messages, Progress
 
 if TYPE_CHECKING:
     from cnnbench.driver.build import BuiltRun
@@ -65,10 +71,13 @@ class BenchmarkCNN:
         self.params = params
         self.plan: Plan = make_plan(params)
         self.record: RunRecord | None = None
+        self._settings = runtime.Settings.of(params)
         self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
-        self._files = ResultFiles(params)
+        self._files = ResultFiles(
+            params.result_json, params.result_csv, params.train_dir if self.plan.trains else None
+        )
         self._watch: Watch | None = None
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
@@ -117,12 +126,12 @@ class BenchmarkCNN:
         """
         self._watch = Watch(gpus=self.params.device != "cpu")
         start = time.perf_counter()
-        for warning in runtime.export_environment(self.params):
+        for warning in runtime.export_environment(self._settings):
             self._messages.warning(warning)
         with without_chatter():
             tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
-            devices = runtime.configure(self.params)
+            devices = runtime.configure(self._settings)
         from cnnbench.driver.build import assemble
 
         for notice in devices.notices:
@@ -272,10 +281,10 @@ class BenchmarkCNN:
         )
         measurements.update_config(
             device=devices.kind,
-            data_format=runtime.data_format(self.params, devices.kind),
+            data_format=runtime.data_format(self.params.data_format, devices.kind),
             num_intra_threads=devices.intra_threads,
             num_inter_threads=devices.inter_threads,
-            datasets_num_private_threads=runtime.input_threads(self.params, devices.kind),
+            datasets_num_private_threads=runtime.input_threads(self._settings, devices.kind),
         )
         measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
 
@@ -336,7 +345,7 @@ class BenchmarkCNN:
             num_batches=plan.num_batches,
             num_epochs=plan.num_epochs,
             devices=devices.labels,
-            data_format=runtime.data_format(params, devices.kind),
+            data_format=runtime.data_format(params.data_format, devices.kind),
             optimizer=params.optimizer,
             variable_update=params.variable_update,
             all_reduce_spec=params.all_reduce_spec,

@@ -85,7 +85,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             plan.spec,
             manager,
             evaluation_inputs,
-            runtime.data_format(params, devices.kind),
+            runtime.data_format(params.data_format, devices.kind),
             COMPUTE_DTYPES[params.precision],
             params.display_every,
         )
@@ -120,7 +120,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
 
 def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
     return StepConfig(
-        data_format=runtime.data_format(params, devices.kind),
+        data_format=runtime.data_format(params.data_format, devices.kind),
         compute_dtype=COMPUTE_DTYPES[params.precision],
         weight_decay=params.weight_decay,
         gradient_clip=params.gradient_clip,
@@ -154,6 +154,8 @@ def _inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -
         channels=plan.model.channels,
         seed=params.tf_random_seed,
         dtype=COMPUTE_DTYPES[params.precision],
-        datasets_num_private_threads=runtime.input_threads(params, devices.kind),
+        datasets_num_private_threads=runtime.input_threads(
+            runtime.Settings.of(params), devices.kind
+        ),
     )
     return make_input(spec, devices.towers)

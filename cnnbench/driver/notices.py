@@ -1,9 +1,51 @@
-"""What a run says on standard error about its figures when it is over."""
+"""Notices about the results of a run, printed on standard error at its end."""
 
 from __future__ import annotations
 
-from cnnbench.records.run import RunRecord
-from cnnbench.stats.steady_state import Level, RecordSteadyState, Shape, of_record
+from cnnbench.records.run import RunRecord, Summary
+from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.stats.steady_state import Level, Shape
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """Notices of FLOP/s, input waits, memory and energy; those that are known."""
+    lines = []
+    if summary.achieved_flops_per_sec is not None:
+        line = f"{_flops(summary.achieved_flops_per_sec)} achieved"
+        if summary.mfu is not None and summary.peak_flops_per_sec is not None:
+            line += f", {summary.mfu:.1%} of {_flops(summary.peak_flops_per_sec)}"
+            line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
+        lines.append(line)
+    if summary.input_wait_fraction:
+        lines.append(f"{summary.input_wait_fraction:.1%} of the time spent waiting for input")
+    if summary.peak_memory_bytes is not None:
+        lines.append(f"{summary.peak_memory_bytes / 2**20:.0f} MiB peak memory")
+    if summary.energy_joules is not None:
+        line = f"{summary.energy_joules:.0f} J in the timed loop"
+        if summary.joules_per_image is not None:
+            line += f", {summary.joules_per_image:.3g} J per image"
+        lines.append(f"{line} ({summary.energy_source}, all processes)")
+    return lines
+
+
+def loss_scaling_lines(record: RunRecord) -> list[str]:
+    """Skipped steps and changes of an automatic loss scale; empty without any."""
+    scaling = record.loss_scaling
+    if scaling is None:
+        return []
+    warmup = len(scaling.warmup_skipped_steps)
+    skipped = warmup + len(scaling.skipped_steps)
+    moved = f"the loss scale went from {scaling.start:.10g} to {scaling.end:.10g}"
+    if not skipped:
+        return [] if scaling.start == scaling.end else [moved]
+    steps = len(record.warmup_step_seconds) + len(record.step_seconds)
+    line = f"{skipped} of {steps} steps skipped for gradients that were not finite"
+    if warmup:
+        line += f" ({warmup} of them in the warm-up)"
+    line += f"; {moved}"
+    if scaling.end <= 1.0:
+        line += ", its lowest: the cause is hardly fp16's range"
+    return [line]
 
 
 def warm_up_warning(record: RunRecord) -> str | None:
@@ -35,7 +77,7 @@ def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
 
     None where the series is too short to tell.
     """
-    found = of_record(record)
+    found = run_steady_state(record)
     if found.series.shape is Shape.TOO_SHORT or not found.timed_steps:
         return None
     if found.series.start is None:
@@ -47,7 +89,7 @@ def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
     return _late(record, found, unsteady), True
 
 
-def _not_steady(found: RecordSteadyState) -> str:
+def _not_steady(found: RunSteadyState) -> str:
     text = "step times reached no steady state"
     if len(found.series.levels) > 1:
         before, last = found.series.levels[-2:]
@@ -55,7 +97,7 @@ def _not_steady(found: RecordSteadyState) -> str:
     return f"{text}; a longer run or a quieter machine would tell more"
 
 
-def _late(record: RunRecord, found: RecordSteadyState, unsteady: int) -> str:
+def _late(record: RunRecord, found: RunSteadyState, unsteady: int) -> str:
     assert found.series.start is not None
     text = (
         f"step times are steady only from {_place(found, found.series.start)} on, after "
@@ -70,7 +112,7 @@ def _late(record: RunRecord, found: RecordSteadyState, unsteady: int) -> str:
     return text
 
 
-def _place(found: RecordSteadyState, index: int) -> str:
+def _place(found: RunSteadyState, index: int) -> str:
     if index < found.warmup_steps:
         return f"warm-up step {index + 1}"
     return f"step {index - found.warmup_steps + 1}"
@@ -78,3 +120,10 @@ def _place(found: RecordSteadyState, index: int) -> str:
 
 def _change(before: Level, after: Level) -> str:
     return f"from {before.seconds * 1e3:.3g} to {after.seconds * 1e3:.3g} ms"
+
+
+def _flops(per_sec: float) -> str:
+    for unit, size in (("TFLOP/s", 1e12), ("GFLOP/s", 1e9)):
+        if per_sec >= size:
+            return f"{per_sec / size:.1f} {unit}"
+    return f"{per_sec / 1e6:.1f} MFLOP/s"

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.flags import Params
 from cnnbench.records import run_csv, run_json
 from cnnbench.records.run import RunRecord
 
@@ -17,14 +16,15 @@ class ResultFiles:
     """Proves before a run that its files can be written, and writes them after it.
 
     Args:
-      params: names the files.
+      json_path: --result_json; None without it.
+      csv_path: --result_csv; None without it.
+      train_dir: directory that checkpoints are saved to; None if none are.
     """
 
-    def __init__(self, params: Params) -> None:
-        self._json = params.result_json
-        self._csv = params.result_csv
-        saves = params.train_dir is not None and not (params.eval or params.forward_only)
-        self._train_dir = params.train_dir if saves else None
+    def __init__(self, json_path: str | None, csv_path: str | None, train_dir: str | None) -> None:
+        self._json = json_path
+        self._csv = csv_path
+        self._train_dir = train_dir
 
     @property
     def wanted(self) -> bool:

@@ -14,11 +14,11 @@ from typing import Any
 from cnnbench.metrics.registry import throughput
 from cnnbench.records import run_csv
 from cnnbench.records.allreduce_files import row as allreduce_row
+from cnnbench.records.steady_state import run_steady_state
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured, Sample
 from cnnbench.report.sections.scaling import curves
 from cnnbench.report.sections.throughput import median_step
-from cnnbench.stats.steady_state import of_record
 from cnnbench.text.escape import spreadsheet
 
 _FLAGS = (
@@ -52,7 +52,7 @@ def runs(material: Material) -> list[dict[str, Any]]:
     names = {record.run_id: one.name for one in material.configured for record in one.records}
     rows = []
     for record in material.runs:
-        steady = of_record(record)
+        steady = run_steady_state(record)
         rows.append(
             {
                 "configuration": names[record.run_id],

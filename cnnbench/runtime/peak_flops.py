@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.runtime.cores import available_cores
+from cnnbench.runtime.tensorflow import available_cores
 
 _TERA = 1e12
 

@@ -8,15 +8,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.flags import Params
-from cnnbench.runtime.cores import available_cores
 from cnnbench.runtime.devices import DeploymentConfig
 
 _DECLARED = ((2, 18), (2, 22))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of a run that configure TensorFlow; each field is the flag of its name."""
+
+    device: str
+    num_gpus: int
+    gpu_indices: str
+    num_intra_threads: int | None
+    num_inter_threads: int
+    datasets_num_private_threads: int | None
+    gpu_thread_mode: str
+    per_gpu_thread_count: int
+    allow_growth: bool | None
+    use_unified_memory: bool | None
+    autotune_threshold: int | None
+    winograd_nonfused: bool
+    batchnorm_persistent: bool
+    enable_optimizations: bool
+    xla: bool
+
+    @classmethod
+    def of(cls, flags: object) -> Settings:
+        """The settings in an object with these attributes, such as `cnnbench.flags.Params`."""
+        return cls(**{field.name: getattr(flags, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -42,7 +66,15 @@ class Devices:
     notices: tuple[str, ...] = ()
 
 
-def export_environment(params: Params) -> tuple[str, ...]:
+def available_cores() -> int:
+    """Processors in the affinity mask, or of the machine where the system has no masks."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
+
+
+def export_environment(settings: Settings) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads.
 
     Must run before TensorFlow is imported. A variable that the user has set stays as
@@ -51,25 +83,25 @@ def export_environment(params: Params) -> tuple[str, ...]:
     Returns:
       Warnings about variables that say something else than the flags.
     """
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if params.gpu_thread_mode != "global":
-        settings["TF_GPU_THREAD_MODE"] = params.gpu_thread_mode
-        settings["TF_GPU_THREAD_COUNT"] = str(params.per_gpu_thread_count or 2)
-    if params.autotune_threshold is not None:
-        settings["TF_AUTOTUNE_THRESHOLD"] = str(params.autotune_threshold)
-    if params.use_unified_memory:
-        settings["TF_FORCE_UNIFIED_MEMORY"] = "1"
-    settings["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if params.winograd_nonfused else "0"
-    settings["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
-        "1" if params.batchnorm_persistent else "0"
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if settings.gpu_thread_mode != "global":
+        variables["TF_GPU_THREAD_MODE"] = settings.gpu_thread_mode
+        variables["TF_GPU_THREAD_COUNT"] = str(settings.per_gpu_thread_count or 2)
+    if settings.autotune_threshold is not None:
+        variables["TF_AUTOTUNE_THRESHOLD"] = str(settings.autotune_threshold)
+    if settings.use_unified_memory:
+        variables["TF_FORCE_UNIFIED_MEMORY"] = "1"
+    variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if settings.winograd_nonfused else "0"
+    variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
+        "1" if settings.batchnorm_persistent else "0"
     )
-    if params.xla:
+    if settings.xla:
         # Without it, auto-clustering leaves operations on the CPU alone.
-        settings["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
-    if params.device == "cpu":
-        settings["CUDA_VISIBLE_DEVICES"] = ""
+        variables["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
+    if settings.device == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     warnings = []
-    for name, value in settings.items():
+    for name, value in variables.items():
         found = os.environ.setdefault(name, value)
         if found != value and name not in _FOR_THE_USER:
             warnings.append(f"the environment has {name}={found}, which wins over {value!r}")
@@ -103,11 +135,11 @@ def load_tensorflow() -> Any:
     return tf
 
 
-def configure(params: Params) -> Devices:
+def configure(settings: Settings) -> Devices:
     """Applies thread, compiler and device flags and returns the run's devices.
 
     Args:
-      params: validated parameters.
+      settings: validated.
 
     Returns:
       The devices the towers run on.
@@ -119,21 +151,21 @@ def configure(params: Params) -> Devices:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    kind, notices = _device_kind(params, len(gpus))
-    intra, inter = thread_counts(params, kind, available_cores())
-    _set_threads(tf, params, intra, inter)
-    _set_graph_optimizers(tf, params)
+    kind, notices = _device_kind(settings, len(gpus))
+    intra, inter = thread_counts(settings, kind, available_cores())
+    _set_threads(tf, settings, intra, inter)
+    _set_graph_optimizers(tf, settings)
     tf.config.set_soft_device_placement(False)
-    order = chosen = tuple(range(params.num_gpus))
+    order = chosen = tuple(range(settings.num_gpus))
     if kind == "gpu":
-        chosen = _gpu_order(params, len(gpus))
+        chosen = _gpu_order(settings, len(gpus))
         # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
         # are numbered anew, in the order of the machine.
         visible = sorted(chosen)
         order = tuple(visible.index(i) for i in chosen)
-        _use_gpus(tf, params, [gpus[i] for i in visible])
+        _use_gpus(tf, settings, [gpus[i] for i in visible])
     else:
-        _make_logical_cpus(tf, params.num_gpus)
+        _make_logical_cpus(tf, settings.num_gpus)
     deployment = DeploymentConfig(num_towers=max(order) + 1, device=kind)
     return Devices(
         kind=kind,
@@ -146,62 +178,66 @@ def configure(params: Params) -> Devices:
     )
 
 
-def data_format(params: Params, kind: str) -> Literal["NHWC", "NCHW"]:
+def data_format(asked: str, kind: str) -> Literal["NHWC", "NCHW"]:
     """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
+
+    Args:
+      asked: "NHWC", "NCHW" or "auto".
+      kind: "cpu" or "gpu".
 
     Raises:
       FlagError: NCHW where --device=auto has found no GPU.
     """
-    if kind == "cpu" and params.data_format == "NCHW":
+    if kind == "cpu" and asked == "NCHW":
         raise FlagError(
             "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
         )
-    if params.data_format == "auto":
+    if asked == "auto":
         return "NCHW" if kind == "gpu" else "NHWC"
-    return "NCHW" if params.data_format == "NCHW" else "NHWC"
+    return "NCHW" if asked == "NCHW" else "NHWC"
 
 
-def _device_kind(params: Params, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
-    if params.device == "gpu" and visible_gpus < params.num_gpus:
+def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    if settings.device == "gpu" and visible_gpus < settings.num_gpus:
         raise FlagError(
             "num_gpus",
-            params.num_gpus,
+            settings.num_gpus,
             f"TensorFlow sees {visible_gpus} GPU(s); with --device=cpu it would run on "
             "that many logical CPU devices",
         )
-    if params.device != "auto":
-        return params.device, ()
+    if settings.device != "auto":
+        return settings.device, ()
     if visible_gpus == 0:
         return "cpu", (
-            f"no GPU visible to TensorFlow: running on {params.num_gpus} logical CPU device(s); "
+            f"no GPU visible to TensorFlow: running on {settings.num_gpus} logical CPU device(s); "
             "--device=cpu says so without this notice, --device=gpu makes it an error",
         )
-    if visible_gpus < params.num_gpus:
+    if visible_gpus < settings.num_gpus:
         raise FlagError(
             "num_gpus",
-            params.num_gpus,
+            settings.num_gpus,
             f"TensorFlow sees {visible_gpus} GPU(s); ask for at most that many, or pass "
             "--device=cpu for logical CPU devices",
         )
     return "gpu", ()
 
 
-def _gpu_order(params: Params, visible: int) -> tuple[int, ...]:
-    if not params.gpu_indices:
-        return tuple(range(params.num_gpus))
-    order = tuple(int(i) for i in params.gpu_indices.split(","))
+def _gpu_order(settings: Settings, visible: int) -> tuple[int, ...]:
+    if not settings.gpu_indices:
+        return tuple(range(settings.num_gpus))
+    order = tuple(int(i) for i in settings.gpu_indices.split(","))
     too_high = [i for i in order if i >= visible]
     if too_high:
         raise FlagError(
-            "gpu_indices", params.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
+            "gpu_indices", settings.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
         )
-    return order[: params.num_gpus]
+    return order[: settings.num_gpus]
 
 
-def _set_threads(tf: Any, params: Params, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, settings: Settings, intra: int, inter: int) -> None:
     pools = (
-        ("num_intra_threads", "intra_op", intra, params.num_intra_threads),
-        ("num_inter_threads", "inter_op", inter, params.num_inter_threads or None),
+        ("num_intra_threads", "intra_op", intra, settings.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, settings.num_inter_threads or None),
     )
     for flag, pool, size, given in pools:
         try:
@@ -215,20 +251,20 @@ def _set_threads(tf: Any, params: Params, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _use_gpus(tf: Any, params: Params, gpus: Sequence[Any]) -> None:
+def _use_gpus(tf: Any, settings: Settings, gpus: Sequence[Any]) -> None:
     try:
         tf.config.set_visible_devices(gpus, "GPU")
-        if params.allow_growth:
+        if settings.allow_growth:
             for gpu in gpus:
                 tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
         if tf.config.get_visible_devices("GPU") != list(gpus):
             raise FlagError(
-                "num_gpus", params.num_gpus, "this process already runs TensorFlow on other GPUs"
+                "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
 
 
-def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
+def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
@@ -238,35 +274,35 @@ def thread_counts(params: Params, kind: str, cores: int) -> tuple[int, int]:
     whole, because the intra-op pool is one for all towers. GPUs need one host thread per
     kernel launch, as tf_cnn_benchmarks had it.
     """
-    intra, inter = params.num_intra_threads, params.num_inter_threads
+    intra, inter = settings.num_intra_threads, settings.num_inter_threads
     if kind == "gpu":
         return 1 if intra is None else intra, inter
-    if intra is None and inter == 0 and params.num_gpus >= max(cores, 2):
+    if intra is None and inter == 0 and settings.num_gpus >= max(cores, 2):
         return 1, cores
     return 0 if intra is None else intra, inter
 
 
-def input_threads(params: Params, kind: str) -> int:
+def input_threads(settings: Settings, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
     Its own, unless told otherwise: with an inter-op pool of one thread the pipeline
     would wait for the step it is to feed. On a GPU host, the cores that kernel launches
     leave over.
     """
-    if params.datasets_num_private_threads is not None:
-        return params.datasets_num_private_threads
+    if settings.datasets_num_private_threads is not None:
+        return settings.datasets_num_private_threads
     cores = available_cores()
     if kind == "cpu":
         return cores
-    launchers = 0 if params.gpu_thread_mode == "global" else (params.per_gpu_thread_count or 2)
-    return max(1, cores - (launchers + 2) * params.num_gpus)
+    launchers = 0 if settings.gpu_thread_mode == "global" else (settings.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * settings.num_gpus)
 
 
-def _set_graph_optimizers(tf: Any, params: Params) -> None:
+def _set_graph_optimizers(tf: Any, settings: Settings) -> None:
     # Both are set either way: a process may run one configuration after another.
-    tf.config.optimizer.set_jit("autoclustering" if params.xla else False)
+    tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
     tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": not params.enable_optimizations}
+        {"disable_meta_optimizer": not settings.enable_optimizations}
     )
 
 

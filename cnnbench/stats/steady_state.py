@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cnnbench.records.run import RunRecord
 from cnnbench.stats.changepoints import MIN_SEGMENT, change_points
 from cnnbench.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
 
@@ -117,33 +116,6 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
         return SteadyState(None, Shape.NOT_STEADY, shown, len(seconds))
     return SteadyState(known[start], _shape(levels, start, last), shown, len(seconds))
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSteadyState:
-    """The steady state of a run: of its warm-up and its timed steps as one series.
-
-    Attributes:
-      series: see `SteadyState`; warm-up steps count.
-      warmup_steps, timed_steps: lengths of the two parts.
-    """
-
-    series: SteadyState
-    warmup_steps: int
-    timed_steps: int
-
-    @property
-    def unsteady_timed_steps(self) -> int | None:
-        """Timed steps before the steady state; None where there is none or one cannot tell."""
-        if self.series.start is None:
-            return None
-        return max(0, self.series.start - self.warmup_steps)
-
-
-def of_record(record: RunRecord) -> RecordSteadyState:
-    """The steady state of a run, worked out from its raw times; nothing of it is stored."""
-    warmup, timed = record.warmup_step_seconds, record.step_seconds
-    return RecordSteadyState(steady_state(warmup + timed), len(warmup), len(timed))
 
 
 def _levels(values: Sequence[float], first: int, end: int) -> list[Level]:

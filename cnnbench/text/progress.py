@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from cnnbench.records.run import RunRecord, Summary
 from cnnbench.text.terminal import LineWriter, is_terminal
 
 _BAR_WIDTH = 20
@@ -147,54 +146,6 @@ class Messages:
     def warning(self, text: str) -> None:
         """Something that may spoil the figures."""
         self._writer.lines([f"cnnbench: warning: {_one_line(text)}"])
-
-
-def summary_lines(summary: Summary) -> list[str]:
-    """What a record says beyond the ancestor's figures, one notice per line."""
-    lines = []
-    if summary.achieved_flops_per_sec is not None:
-        line = f"{_flops(summary.achieved_flops_per_sec)} achieved"
-        if summary.mfu is not None and summary.peak_flops_per_sec is not None:
-            line += f", {summary.mfu:.1%} of {_flops(summary.peak_flops_per_sec)}"
-            line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
-        lines.append(line)
-    if summary.input_wait_fraction:
-        lines.append(f"{summary.input_wait_fraction:.1%} of the time spent waiting for input")
-    if summary.peak_memory_bytes is not None:
-        lines.append(f"{summary.peak_memory_bytes / 2**20:.0f} MiB peak memory")
-    if summary.energy_joules is not None:
-        line = f"{summary.energy_joules:.0f} J in the timed loop"
-        if summary.joules_per_image is not None:
-            line += f", {summary.joules_per_image:.3g} J per image"
-        lines.append(f"{line} ({summary.energy_source}, all processes)")
-    return lines
-
-
-def loss_scaling_lines(record: RunRecord) -> list[str]:
-    """What an automatic loss scale did, if it did anything."""
-    scaling = record.loss_scaling
-    if scaling is None:
-        return []
-    warmup = len(scaling.warmup_skipped_steps)
-    skipped = warmup + len(scaling.skipped_steps)
-    moved = f"the loss scale went from {scaling.start:.10g} to {scaling.end:.10g}"
-    if not skipped:
-        return [] if scaling.start == scaling.end else [moved]
-    steps = len(record.warmup_step_seconds) + len(record.step_seconds)
-    line = f"{skipped} of {steps} steps skipped for gradients that were not finite"
-    if warmup:
-        line += f" ({warmup} of them in the warm-up)"
-    line += f"; {moved}"
-    if scaling.end <= 1.0:
-        line += ", its lowest: the cause is hardly fp16's range"
-    return [line]
-
-
-def _flops(per_sec: float) -> str:
-    for unit, size in (("TFLOP/s", 1e12), ("GFLOP/s", 1e9)):
-        if per_sec >= size:
-            return f"{per_sec / size:.1f} {unit}"
-    return f"{per_sec / 1e6:.1f} MFLOP/s"
 
 
 def _clock_face(seconds: float) -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.driver.notices import peak_warning, steady_state_notice, warm_up_warning
+from cnnbench.driver.notices import (
+    loss_scaling_lines,
+    peak_warning,
+    steady_state_notice,
+    summary_lines,
+    warm_up_warning,
+)
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, ModelInfo
+from cnnbench.records.run import Batch, ModelInfo, Summary
 
 
 def record(warmup, timed, status="fixed"):
@@ -104,3 +110,66 @@ def test_more_than_the_peak(peak, source, expected):
     run.add_step(0.02)
     run.peak_flops_per_sec, run.peak_flops_source = peak, source
     assert peak_warning(run.record()) == expected
+
+
+def summary(**values):
+    names = Summary.__dataclass_fields__
+    return Summary(**{**dict.fromkeys(names), **values})
+
+
+def _scaled_record(start, end, warmup=(), timed=()):
+    run = Measurements(command=[], config={})
+    for step in range(1, 4):
+        run.add_warmup_step(1.0, 1.0, skipped=step in warmup)
+        run.add_step(1.0, 1.0, skipped=step in timed)
+    run.loss_scale_start, run.loss_scale_end = start, end
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("record", "lines"),
+    [
+        (_scaled_record(None, None), []),
+        (_scaled_record(128.0, 128.0), []),
+        (_scaled_record(128.0, 512.0), ["the loss scale went from 128 to 512"]),
+        (
+            _scaled_record(2.0**24, 2.0**23, timed=[1]),
+            [
+                "1 of 6 steps skipped for gradients that were not finite; "
+                "the loss scale went from 16777216 to 8388608"
+            ],
+        ),
+        (
+            _scaled_record(4.0, 1.0, [1, 2], [3]),
+            [
+                "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
+                "warm-up); the loss scale went from 4 to 1, its lowest: the cause is hardly "
+                "fp16's range"
+            ],
+        ),
+    ],
+)
+def test_what_an_automatic_loss_scale_did(record, lines):
+    assert loss_scaling_lines(record) == lines
+
+
+def test_summary_in_words():
+    assert summary_lines(
+        summary(
+            achieved_flops_per_sec=45.25e9,
+            peak_flops_per_sec=90.5e9,
+            peak_flops_source="measured: matmul",
+            mfu=0.5,
+            input_wait_fraction=0.031,
+            peak_memory_bytes=800 * 2**20,
+        )
+    ) == [
+        "45.2 GFLOP/s achieved, 50.0% of 90.5 GFLOP/s (measured: matmul)",
+        "3.1% of the time spent waiting for input",
+        "800 MiB peak memory",
+    ]
+
+
+def test_summary_says_nothing_about_what_is_unknown():
+    assert summary_lines(summary()) == []
+    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2.0 TFLOP/s achieved"]

@@ -7,7 +7,12 @@ import os
 import pytest
 
 from cnnbench.flags import Params
-from cnnbench.runtime.tensorflow import export_environment, input_threads, thread_counts
+from cnnbench.runtime.tensorflow import (
+    Settings,
+    export_environment,
+    input_threads,
+    thread_counts,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ from cnnbench.runtime.tensorflow import export_environment, input_threads, threa
     ],
 )
 def test_thread_counts(flags, kind, cores, expected) -> None:
-    assert thread_counts(Params(**flags), kind, cores) == expected
+    assert thread_counts(Settings.of(Params(**flags)), kind, cores) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,14 +48,13 @@ def test_thread_counts(flags, kind, cores, expected) -> None:
 )
 def test_input_threads(flags, kind, expected, monkeypatch) -> None:
     monkeypatch.setattr("cnnbench.runtime.tensorflow.available_cores", lambda: 16)
-    assert input_threads(Params(**flags), kind) == expected
+    assert input_threads(Settings.of(Params(**flags)), kind) == expected
 
 
 def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
     monkeypatch.setattr(os, "environ", {"TF_GPU_THREAD_COUNT": "7"})
-    export_environment(
-        Params(autotune_threshold=2, winograd_nonfused=False, use_unified_memory=True)
-    )
+    params = Params(autotune_threshold=2, winograd_nonfused=False, use_unified_memory=True)
+    export_environment(Settings.of(params))
     assert os.environ["TF_GPU_THREAD_COUNT"] == "7"
     assert os.environ["TF_GPU_THREAD_MODE"] == "gpu_private"
     assert os.environ["TF_AUTOTUNE_THRESHOLD"] == "2"
@@ -61,5 +65,5 @@ def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
 
 def test_a_cpu_run_does_not_touch_the_gpus(monkeypatch) -> None:
     monkeypatch.setattr(os, "environ", {})
-    export_environment(Params(device="cpu"))
+    export_environment(Settings.of(Params(device="cpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""

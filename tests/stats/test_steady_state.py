@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.records.measurements import Measurements
 from cnnbench.stats.steady_state import (
     MIN_STEPS,
     Shape,
-    of_record,
     steady_state,
 )
 
@@ -153,29 +151,3 @@ def test_any_series_has_an_answer(times):
 def test_the_unit_of_time_does_not_matter(times, factor):
     one, other = steady_state([float(t) for t in times]), steady_state([t * factor for t in times])
     assert (one.start, one.shape) == (other.start, other.shape)
-
-
-def record(warmup, timed):
-    run = Measurements(command=[], config={})
-    for seconds in warmup:
-        run.add_warmup_step(seconds)
-    for seconds in timed:
-        run.add_step(seconds)
-    return run.record()
-
-
-def test_warm_up_and_timed_steps_are_one_series():
-    times = noisy([0.03] * 25 + [0.02] * 85)
-    found = of_record(record(times[:10], times[10:]))
-    assert found.series == steady_state(times)
-    assert (found.warmup_steps, found.timed_steps) == (10, 100)
-    assert found.unsteady_timed_steps == 15
-
-
-def test_steady_before_the_first_timed_step():
-    assert of_record(record([0.5, 0.3, 0.02], [0.02] * 40)).unsteady_timed_steps == 0
-
-
-def test_runs_without_an_answer():
-    assert of_record(record([], [])).unsteady_timed_steps is None
-    assert of_record(record([], [0.02] * 45 + [0.03] * 5)).unsteady_timed_steps is None

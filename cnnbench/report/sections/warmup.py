@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from cnnbench.records.run import RunRecord
+from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 from cnnbench.report.charts import LOWER, Axis
 from cnnbench.report.document import (
     Block,
@@ -21,7 +22,7 @@ from cnnbench.report.document import (
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured
 from cnnbench.report.sections.family_charts import family_charts
-from cnnbench.stats.steady_state import RecordSteadyState, Shape, of_record
+from cnnbench.stats.steady_state import Shape
 
 _COLUMNS = (
     Column("configuration"),
@@ -68,19 +69,19 @@ def section(material: Material) -> Section | None:
     return Section(key="warmup", title="Start-up and warm-up", blocks=tuple(blocks))
 
 
-def _series(one: Configured) -> list[RecordSteadyState]:
+def _series(one: Configured) -> list[RunSteadyState]:
     return [
         found
         for record in one.good
-        if (found := of_record(record)).series.shape is not Shape.TOO_SHORT
+        if (found := run_steady_state(record)).series.shape is not Shape.TOO_SHORT
     ]
 
 
-def _unsteady(series: Sequence[RecordSteadyState]) -> bool:
+def _unsteady(series: Sequence[RunSteadyState]) -> bool:
     return any(found.unsteady_timed_steps != 0 for found in series)
 
 
-def _row(one: Configured, found: Sequence[RecordSteadyState]) -> tuple[Cell, ...]:
+def _row(one: Configured, found: Sequence[RunSteadyState]) -> tuple[Cell, ...]:
     starts = [
         run.series.start - run.warmup_steps + 1 for run in found if run.series.start is not None
     ]
