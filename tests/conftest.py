@@ -18,7 +18,6 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import pytest
 import tensorflow as tf
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
@@ -35,6 +34,7 @@ from cnnbench.records.run import (
     RunRecord,
     StartupSeconds,
 )
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
 

@@ -31,11 +31,9 @@ LAYERS = (
 
 STILL = {
     ("compare", "report"),
-    ("compare", "allreduce"),
     ("history", "sweep"),
     ("metrics", "compare"),
     ("predict", "allreduce"),
-    ("records", "allreduce"),
     ("testing", "commands"),
 }
 """Arrows that still point up or sideways; each is to go, none to come."""

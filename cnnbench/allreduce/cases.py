@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cnnbench.allreduce.sizes import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.allreduce import AllReduceParams
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """What is done to the tensors before they are reduced and undone afterwards.
-
-    Attributes:
-      gradient_repacking: packs that all tensors are joined into; 0 for none.
-      agg_small_grads_max_bytes: tensors of up to so many bytes are joined; 0 for none.
-      agg_small_grads_max_group: most tensors joined into one.
-      compact_dtype: 16-bit format that tensors are sent in; None as they are.
-      allreduce_merge_scope: consecutive tensors that share a name scope.
-      variable_consistency: "strong", or "relaxed" for the tensors of the call before.
-    """
-
-    gradient_repacking: int = 0
-    agg_small_grads_max_bytes: int = 0
-    agg_small_grads_max_group: int = 10
-    compact_dtype: str | None = None
-    allreduce_merge_scope: int = 1
-    variable_consistency: str = "strong"
-
-    def __str__(self) -> str:
-        parts = []
-        if self.agg_small_grads_max_bytes:
-            parts.append(f"small{self.agg_small_grads_max_bytes}x{self.agg_small_grads_max_group}")
-        if self.gradient_repacking:
-            parts.append(f"packs{self.gradient_repacking}")
-        if self.compact_dtype:
-            parts.append(self.compact_dtype)
-        if self.allreduce_merge_scope > 1:
-            parts.append(f"scope{self.allreduce_merge_scope}")
-        if self.variable_consistency == "relaxed":
-            parts.append("relaxed")
-        return "+".join(parts) or "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +29,14 @@ class Way:
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
-    packing: Packing = Packing()
+    packing: Packing = field(default_factory=Packing)
 
     def __str__(self) -> str:
         return self.peer or str(self.spec)
 
     def aggregation(self) -> AggregationSpec:
         """The stages around the algorithm, for `cnnbench.variable_mgr`."""
-        return AggregationSpec(
-            all_reduce=self.spec,
-            gradient_repacking=self.packing.gradient_repacking,
-            compact_dtype=self.packing.compact_dtype,
-            agg_small_grads_max_bytes=self.packing.agg_small_grads_max_bytes,
-            agg_small_grads_max_group=self.packing.agg_small_grads_max_group,
-            allreduce_merge_scope=self.packing.allreduce_merge_scope,
-            relaxed=self.packing.variable_consistency == "relaxed",
-        )
+        return AggregationSpec(all_reduce=self.spec, **dataclasses.asdict(self.packing))
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:

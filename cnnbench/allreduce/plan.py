@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
-from cnnbench.allreduce.cases import Packing, Way, parse_packings, parse_peers, parse_specs
+from cnnbench.allreduce.cases import Way, parse_packings, parse_peers, parse_specs
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.sizes import Workload, parse_sizes
 from cnnbench.errors import FlagError, UsageError
@@ -16,6 +16,7 @@ from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.flags.groups.output import check_labels
 from cnnbench.flags.shared import check_on_local_devices
 from cnnbench.runtime.tensorflow import Settings
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
 DEFAULT_SIZES = "1K:64M:x4"

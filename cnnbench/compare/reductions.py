@@ -226,7 +226,7 @@ def _process_label(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing(flags: Mapping[str, Any]) -> list[str]:
-    from cnnbench.allreduce.cases import Packing
+    from cnnbench.variable_mgr.aggregation.spec import Packing
 
     wire = flags["wire_dtype"]
     packing = Packing(

@@ -232,7 +232,7 @@ def _aggregation(params: Params) -> AggregationSpec:
         agg_small_grads_max_bytes=params.agg_small_grads_max_bytes,
         agg_small_grads_max_group=params.agg_small_grads_max_group,
         allreduce_merge_scope=params.allreduce_merge_scope,
-        relaxed=params.variable_consistency == "relaxed",
+        variable_consistency=params.variable_consistency,
         sparse_to_dense=params.sparse_to_dense_grads,
         group_size=params.all_reduce_group_size,
         share_memory=params.all_reduce_share_memory,

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.records.codec import OPTIONAL, Json, decode, encode
 from cnnbench.records.run import STATUSES, ErrorInfo
 from cnnbench.records.timestamps import started
 from cnnbench.stats.descriptive import median
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 SCHEMA = 1
 KIND = "allreduce"

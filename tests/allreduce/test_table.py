@@ -3,8 +3,8 @@
 import dataclasses
 
 from cnnbench.allreduce import table
-from cnnbench.allreduce.cases import Packing
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
 COMMON = {

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.compare import Policy, Verdict, compare_records
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.kinds import KINDS
@@ -16,6 +15,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.records.allreduce import Copying
 from cnnbench.report.renderers import render
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 BASE = (6.0, 6.012, 5.988, 6.006, 5.994)
 

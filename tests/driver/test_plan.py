@@ -108,7 +108,7 @@ AGGREGATION = [
     ("agg_small_grads_max_bytes", 77, "agg_small_grads_max_bytes", 77),
     ("agg_small_grads_max_group", 7, "agg_small_grads_max_group", 7),
     ("allreduce_merge_scope", 4, "allreduce_merge_scope", 4),
-    ("variable_consistency", "relaxed", "relaxed", True),
+    ("variable_consistency", "relaxed", "variable_consistency", "relaxed"),
     ("sparse_to_dense_grads", True, "sparse_to_dense", True),
 ]
 

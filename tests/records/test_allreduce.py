@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.records.allreduce import (
     AllReduceRecord,
     Copying,
@@ -14,6 +13,7 @@ from cnnbench.records.allreduce import (
     nearest_rank,
 )
 from cnnbench.records.run import ErrorInfo
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
 def point(**changes):

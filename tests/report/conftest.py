@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
 from cnnbench.records.run import (
     ConditionNote,
@@ -15,6 +14,7 @@ from cnnbench.records.run import (
     StartupSeconds,
 )
 from cnnbench.report import Sources, gather
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 

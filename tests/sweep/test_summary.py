@@ -8,13 +8,13 @@ import uuid
 
 import pytest
 
-from cnnbench.allreduce.cases import Packing
 from cnnbench.processes.child_records import figure, headline, parse
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.run import Batch, Evaluation
 from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.summary import exit_code, summarise, table
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_relaxed_defers_sparse_gradients_like_dense_ones(towers, make_manager):
         VariableSpec("table", (5, 2), Initializer.constant(0.0)),
     )
     manager = make_manager(
-        "replicated", towers, declared, aggregation=AggregationSpec(relaxed=True)
+        "replicated", towers, declared, aggregation=AggregationSpec(variable_consistency="relaxed")
     )
 
     @tf.function(autograph=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-LINE_BYTES = 64
+from cnnbench.variable_mgr.sizes import LINE_BYTES, buffer_sizes
 
 
 class _Piece(NamedTuple):
@@ -98,20 +98,6 @@ class FlatLayout:
                 *_split(tf.slice(buffer, [begin], [sum(odd)]), odd),
             ]
         return _split(buffer, whole or odd)
-
-
-def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Elements of each of several equal buffers, what is left over in the last.
-
-    Args:
-      elements: to be distributed.
-      buffers: how many, at least 1.
-      line: all but the last are multiples of it, unless their size is below it.
-    """
-    share = elements // buffers
-    if share >= line:
-        share -= share % line
-    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
 
 
 def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:

@@ -11,6 +11,7 @@ from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
 from cnnbench.variable_mgr.aggregation.shapes import static_dtypes, static_shapes
 from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
+from cnnbench.variable_mgr.sizes import groups_of_small
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,8 @@ class SmallGradients:
         self, dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]
     ) -> list[list[int]]:
         """The indices in order, cut into what travels together."""
-        groups: list[list[int]] = []
-        # Whether the last group may grow.
-        growing = False
-        for i, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
-            small = dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
-            if small and growing and len(groups[-1]) < self.max_group:
-                groups[-1].append(i)
-            else:
-                groups.append([i])
-            growing = small
-        return groups
+        small = (
+            dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
+            for dtype, shape in zip(dtypes, shapes, strict=True)
+        )
+        return groups_of_small(small, self.max_group)

@@ -11,21 +11,62 @@ from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 MOST_PACKS = 500
 
 
-@dataclass(frozen=True, kw_only=True)
-class AggregationSpec:
-    """The algorithms and the stages around them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """What is done to gradients before they are reduced and undone afterwards.
+
+    Fields are named as the flags; records of reductions hold them under these keys.
+
+    Attributes:
+      gradient_repacking: flat packs that all gradients are joined into, 0 for none,
+        `MOST_PACKS` at most.
+      agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
+      agg_small_grads_max_group: most gradients joined into one.
+      compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
+      allreduce_merge_scope: consecutive tensors that share a name scope.
+      variable_consistency: "strong", or "relaxed" to apply gradients one step late.
+    """
+
+    gradient_repacking: int = 0
+    agg_small_grads_max_bytes: int = 0
+    agg_small_grads_max_group: int = 10
+    compact_dtype: str | None = None
+    allreduce_merge_scope: int = 1
+    variable_consistency: str = "strong"
+
+    @property
+    def relaxed(self) -> bool:
+        """Whether gradients are applied one step late."""
+        return self.variable_consistency == "relaxed"
+
+    @property
+    def joins(self) -> bool:
+        """Whether gradients are joined."""
+        return bool(self.gradient_repacking or self.agg_small_grads_max_bytes)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.agg_small_grads_max_bytes:
+            parts.append(f"small{self.agg_small_grads_max_bytes}x{self.agg_small_grads_max_group}")
+        if self.gradient_repacking:
+            parts.append(f"packs{self.gradient_repacking}")
+        if self.compact_dtype:
+            parts.append(self.compact_dtype)
+        if self.allreduce_merge_scope > 1:
+            parts.append(f"scope{self.allreduce_merge_scope}")
+        if self.relaxed:
+            parts.append("relaxed")
+        return "+".join(parts) or "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregationSpec(Packing):
+    """The algorithms, and the packing around them.
 
     Attributes:
       all_reduce: as given by --all_reduce_spec; None for copying.
       hierarchical_copy: without `all_reduce`, copy in two steps instead of one.
       network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
-      gradient_repacking: flat packs that all gradients are joined into, 0 for none,
-        `MOST_PACKS` at most.
-      compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
-      agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
-      agg_small_grads_max_group: most gradients joined into one.
-      allreduce_merge_scope: consecutive tensors that share a name scope.
-      relaxed: whether gradients are applied one step late.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for those of a process.
       share_memory: see `ReduceContext`.
@@ -34,12 +75,6 @@ class AggregationSpec:
     all_reduce: AllReduceSpec | None = None
     hierarchical_copy: bool = False
     network_topology: str = "dgx1"
-    gradient_repacking: int = 0
-    compact_dtype: str | None = None
-    agg_small_grads_max_bytes: int = 0
-    agg_small_grads_max_group: int = 10
-    allreduce_merge_scope: int = 1
-    relaxed: bool = False
     sparse_to_dense: bool = False
     group_size: int = 0
     share_memory: bool = True

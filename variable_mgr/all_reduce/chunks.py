@@ -12,12 +12,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-
-# TensorFlow hands out a part of a buffer without a copy if the part begins and ends on
-# such a boundary, in bytes.
-ALIGNMENT = 64
-# Smaller chunks cost more in operations and messages than they gain in parallel work.
-MIN_CHUNK_BYTES = 16 * 1024
+from cnnbench.variable_mgr.sizes import LINE_BYTES, chunk_size
 
 # A sum by the memory in which it lies.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
@@ -34,9 +29,7 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
     Returns:
       Elements of each chunk. No chunk is empty, except the one of an empty tensor.
     """
-    unit = ALIGNMENT // itemsize
-    count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
-    size = max(1, -(-elements // (count * unit))) * unit
+    size = chunk_size(elements, most, itemsize)
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 
@@ -56,8 +49,8 @@ class Cut:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
         self.sizes = chunk_sizes(elements, most, like.dtype.size)
-        # Whole rows of ALIGNMENT bytes can be split by one operation without a copy.
-        unit = ALIGNMENT // like.dtype.size
+        # Whole rows of LINE_BYTES bytes can be split by one operation without a copy.
+        unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
 
     def __len__(self) -> int:

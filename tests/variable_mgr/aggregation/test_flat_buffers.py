@@ -6,7 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout, buffer_sizes
+from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
+from cnnbench.variable_mgr.sizes import buffer_sizes
 
 DIMENSION = st.one_of(st.integers(0, 9), st.sampled_from([16, 17, 32]))
 SHAPES = st.lists(st.lists(DIMENSION, max_size=3).map(tuple), max_size=9)

@@ -46,7 +46,7 @@ def test_stages_are_in_the_one_order(cpu_devices):
         agg_small_grads_max_group=7,
         gradient_repacking=3,
         compact_dtype="float16",
-        relaxed=True,
+        variable_consistency="relaxed",
     )
     *stages, deferral = make_stages(spec, devices, 0.5)
     assert stages == [
@@ -66,7 +66,9 @@ def test_what_is_off_is_left_out(cpu_devices):
 
 def test_deferral_keeps_packs_of_sixteen_bits(cpu_devices):
     devices = cpu_devices[:2]
-    spec = AggregationSpec(gradient_repacking=2, compact_dtype="bfloat16", relaxed=True)
+    spec = AggregationSpec(
+        gradient_repacking=2, compact_dtype="bfloat16", variable_consistency="relaxed"
+    )
     stages = make_stages(spec, devices, 0.5)
     aggregation(stages, reducer("copy", devices), 2).get_concrete_function()
     kept = stages[-1].variables
@@ -91,7 +93,7 @@ def test_nan_of_one_tower_reaches_all_and_is_gone_in_the_next_step(relaxed, cpu_
         agg_small_grads_max_bytes=64,
         gradient_repacking=2,
         compact_dtype="bfloat16",
-        relaxed=relaxed,
+        variable_consistency="relaxed" if relaxed else "strong",
     )
     step = aggregation(make_stages(spec, devices, 1 / 3), reducer("copy", devices), 3)
     good = [[tf.ones(shape) for shape in SHAPES] for _ in devices]
@@ -112,7 +114,9 @@ def test_nan_of_one_tower_reaches_all_and_is_gone_in_the_next_step(relaxed, cpu_
 def test_many_tensors_are_scaled_and_narrowed_as_one(cpu_devices, trace):
     devices = cpu_devices[:2]
     forms = [((16,), tf.float32)] * 300
-    spec = AggregationSpec(gradient_repacking=1, compact_dtype="bfloat16", relaxed=True)
+    spec = AggregationSpec(
+        gradient_repacking=1, compact_dtype="bfloat16", variable_consistency="relaxed"
+    )
     stages = make_stages(spec, devices, 0.5)
     operations = trace(
         lambda tensors: run_through(stages, tensors, reducer("copy", devices)), forms, 2
@@ -127,7 +131,9 @@ def test_many_tensors_are_scaled_and_narrowed_as_one(cpu_devices, trace):
 
 def test_all_stages_keep_to_the_towers_devices(cpu_devices, trace):
     devices = cpu_devices[:3]
-    spec = AggregationSpec(agg_small_grads_max_bytes=64, gradient_repacking=2, relaxed=True)
+    spec = AggregationSpec(
+        agg_small_grads_max_bytes=64, gradient_repacking=2, variable_consistency="relaxed"
+    )
     stages = make_stages(spec, devices, None)
     # Without a reduction nothing needs to leave its tower.
     operations = trace(

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.chunks import (
-    ALIGNMENT,
-    MIN_CHUNK_BYTES,
     Cut,
     chunk_sizes,
 )
+from cnnbench.variable_mgr.sizes import LINE_BYTES, MIN_CHUNK_BYTES
 
 
 @given(
@@ -25,7 +24,7 @@ def test_chunks_are_equal_aligned_and_not_too_small(elements, most, itemsize):
     assert sum(full) + last == elements
     assert len(full) < most
     assert len(set(full)) <= 1
-    assert all(size * itemsize % ALIGNMENT == 0 for size in full)
+    assert all(size * itemsize % LINE_BYTES == 0 for size in full)
     assert all(size * itemsize >= MIN_CHUNK_BYTES for size in full)
     assert 0 < last <= (full[0] if full else elements) or elements == 0
 

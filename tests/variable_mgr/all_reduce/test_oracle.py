@@ -48,9 +48,14 @@ STAGES: dict[str, tuple[dict[str, Any], tuple[tf.DType, ...]]] = {
     "3-packs-of-bfloat16": ({"gradient_repacking": 3}, (tf.bfloat16,)),
     "bfloat16": ({"compact_dtype": "bfloat16"}, (tf.float32, tf.bfloat16)),
     "float16": ({"compact_dtype": "float16"}, (tf.float32, tf.float16)),
-    "relaxed": ({"relaxed": True}, (tf.float32, tf.bfloat16)),
+    "relaxed": ({"variable_consistency": "relaxed"}, (tf.float32, tf.bfloat16)),
     "everything": (
-        {**SMALL, "gradient_repacking": 3, "compact_dtype": "bfloat16", "relaxed": True},
+        {
+            **SMALL,
+            "gradient_repacking": 3,
+            "compact_dtype": "bfloat16",
+            "variable_consistency": "relaxed",
+        },
         (tf.float32, tf.bfloat16),
     ),
 }

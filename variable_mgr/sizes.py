@@ -1,0 +1,62 @@
+"""How many elements tensors have after they are joined or cut; without TensorFlow.
+
+The cost model predicts with the same arithmetic as the aggregation runs with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LINE_BYTES = 64
+"""TensorFlow hands out a part of a buffer as a view if it begins and ends on a multiple."""
+
+MIN_CHUNK_BYTES = 16 * 1024
+"""Smaller chunks cost more in operations and messages than they gain in parallel work."""
+
+
+def chunk_size(elements: int, most: int, itemsize: int) -> int:
+    """Elements of the equal chunks of a tensor, of which the last may be shorter.
+
+    Args:
+      elements: of the tensor.
+      most: chunks, at least 1.
+      itemsize: bytes of an element.
+
+    Returns:
+      A multiple of `LINE_BYTES`, possibly more than there are elements.
+    """
+    unit = LINE_BYTES // itemsize
+    count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
+    return max(1, -(-elements // (count * unit))) * unit
+
+
+def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
+    """Elements of each of several equal buffers, what is left over in the last.
+
+    Args:
+      elements: to be distributed.
+      buffers: how many, at least 1.
+      line: all but the last are multiples of it, unless their size is below it.
+    """
+    share = elements // buffers
+    if share >= line:
+        share -= share % line
+    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
+
+
+def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
+    """Indices in order, cut into the groups that are joined.
+
+    Args:
+      small: whether each tensor is small; others stay alone.
+      most: tensors in a group.
+    """
+    groups: list[list[int]] = []
+    growing = False
+    for index, is_small in enumerate(small):
+        if is_small and growing and len(groups[-1]) < most:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        growing = is_small
+    return groups
