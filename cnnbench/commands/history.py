@@ -47,7 +47,6 @@ names the last commit before and the first after each. docs/history.md explains 
   --format=NAME          table, csv or json [table]
   --output=FILE          write that to this file
   --plot=FILE            draw the series: .html, a page in itself, or .svg
-  --rebuild              read all records again, whatever the index DIR/.history.sqlite says
 
 Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
 skipped; 2 wrong use; 4 a file or standard output could not be written.
@@ -79,7 +78,6 @@ class HistoryFlags:
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = flag(None, "Write to this file.")
     plot: str | None = flag(None, "Draw the series.")
-    rebuild: bool = flag(False, "Read all records again.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     order = _order(options.git)
-    found = contents(folder, options.rebuild)
+    found = contents(folder)
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]
@@ -129,14 +127,14 @@ def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
     raise UsageError(f"{folder}: no all-reduce measurements with {metric.name}; {hint}")
 
 
-def _since(text: str | None) -> float | None:
+def _since(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise FlagError("since", text, "must be a day or time, as in 2026-11-20") from None
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def _check_outputs(options: HistoryFlags) -> None:
@@ -168,7 +166,7 @@ def _trends(
     options: HistoryFlags,
     found: Contents,
     metric: Metric,
-    since: float | None,
+    since: datetime | None,
     order: dict[str, int] | None,
 ) -> list[Trend]:
     from cnnbench.history import Selection, all_series, trend

@@ -1,13 +1,12 @@
 """How a metric developed over commits: a results directory is the database.
 
-Imports no TensorFlow. `index.contents` reads a directory, `all_series` sorts its runs into
+Imports no TensorFlow. `contents` reads a directory, `all_series` sorts its runs into
 points per commit, `trend` finds the steps between them.
 """
 
 from __future__ import annotations
 
-from cnnbench.history.entry import Entry
-from cnnbench.history.index import Contents, contents
+from cnnbench.history.entries import Contents, Entry, contents
 from cnnbench.history.metrics import METRICS, Metric
 from cnnbench.history.series import Point, Selection, Series, all_series
 from cnnbench.history.steps import Level, Step, Trend, trend

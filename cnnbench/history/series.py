@@ -6,13 +6,12 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from fnmatch import fnmatchcase
 
 from cnnbench.compare.configuration import labels
 from cnnbench.errors import FlagError
-from cnnbench.history.entry import Entry
-from cnnbench.history.index import start
+from cnnbench.history.entries import Entry
 from cnnbench.history.metrics import Metric
 from cnnbench.report.counted import counted
 from cnnbench.stats.descriptive import median
@@ -52,7 +51,7 @@ class Point:
     @property
     def started(self) -> datetime:
         """When its first run began, in UTC."""
-        return datetime.fromtimestamp(start(self.runs[0]), timezone.utc)
+        return self.runs[0].started
 
     @property
     def failed(self) -> int:
@@ -87,13 +86,13 @@ class Selection:
       model: name or pattern of the network; "" for all.
       configuration: part of the configuration's name, or a pattern.
       machine: part of the machine's or host's name, or a pattern.
-      since: earliest start, in seconds since the epoch; None for all.
+      since: earliest start, with its offset; None for all.
     """
 
     model: str = ""
     configuration: str = ""
     machine: str = ""
-    since: float | None = None
+    since: datetime | None = None
 
 
 def all_series(
@@ -127,7 +126,7 @@ def all_series(
     name = _namer(by)
     groups: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in found:
-        place = (configurations[entry.key], machines[_machine_key(entry)])
+        place = (configurations[entry.configuration.key], machines[_machine_key(entry)])
         if _is_wanted(entry, *place, wanted):
             groups.setdefault(place, {}).setdefault(name(entry), []).append(entry)
     series = []
@@ -138,7 +137,7 @@ def all_series(
         series.append(
             Series(
                 configuration=configuration,
-                key=made[0].runs[0].key,
+                key=made[0].runs[0].configuration.key,
                 machine=machine,
                 points=tuple(point for point in made if point.values),
                 empty=tuple(point for point in made if not point.values),
@@ -190,33 +189,31 @@ def _namer(by: str) -> Callable[[Entry], str]:
 
 
 def _day(entry: Entry) -> str:
-    return datetime.fromtimestamp(start(entry), timezone.utc).strftime("%Y-%m-%d")
+    return entry.started.strftime("%Y-%m-%d")
 
 
 def _resolved(entries: list[Entry]) -> list[Entry]:
-    """Runs that failed early join the only configuration that they can be of.
+    """Runs that failed early join the only configuration that they can belong to.
 
     As `cnnbench.compare.matching.groups` does with records.
     """
-    if all(entry.resolved for entry in entries):
-        return entries
-    whole = {entry.key: entry.configuration for entry in entries if entry.resolved}
+    whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     found = []
     for entry in entries:
-        if not entry.resolved:
-            agreeing = [one for one in whole.values() if not one.differing(entry.configuration)]
+        if not entry.configuration.resolved:
+            agreeing = [o for o in whole.values() if not o.differing(entry.configuration)]
             if len(agreeing) == 1:
-                entry = replace(entry, key=agreeing[0].key, flags=agreeing[0].flags, resolved=True)
+                entry = replace(entry, configuration=agreeing[0])
         found.append(entry)
     return found
 
 
 def _is_wanted(entry: Entry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
-        _matches(wanted.model, str(entry.flags.get("model") or ""), part=False)
+        _matches(wanted.model, str(entry.configuration.flags.get("model") or ""), part=False)
         and _matches(wanted.configuration, configuration)
         and any(_matches(wanted.machine, name) for name in (machine, entry.hostname))
-        and (wanted.since is None or start(entry) >= wanted.since)
+        and (wanted.since is None or entry.started >= wanted.since)
     )
 
 

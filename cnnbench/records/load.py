@@ -81,7 +81,7 @@ class Loaded:
         return tuple(one for one in self.skipped if one.defect)
 
 
-def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
+def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True) -> Loaded:
     """Reads the records of files, of folders with all below them, and of patterns.
 
     A record that is found twice counts once: a second copy is no second run.
@@ -89,6 +89,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
     Args:
       paths: files; folders, in which every ``*.json`` is taken, links to folders followed;
         patterns with ``*``, ``?``, ``[...]`` and ``**``.
+      hidden: whether names below a folder that begin with a dot are read too.
 
     Raises:
       PathError: a path does not exist, or a pattern matches nothing.
@@ -96,7 +97,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
     records: dict[str, RunRecord] = {}
     reduced: dict[str, AllReduceRecord] = {}
     skipped: list[Skipped] = []
-    for path in _files(paths):
+    for path in _files(paths, hidden):
         if isinstance(path, Skipped):
             skipped.append(path)
             continue
@@ -116,11 +117,11 @@ def load_records(paths: Iterable[str | os.PathLike[str]]) -> Loaded:
     return Loaded(tuple(records.values()), tuple(skipped), tuple(reduced.values()))
 
 
-def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str | Skipped]:
+def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | Skipped]:
     """Every file once, in order of their names within each path."""
     seen: set[str] = set()
     for path in paths:
-        for file in _expand(os.fspath(path)):
+        for file in _expand(os.fspath(path), hidden):
             if isinstance(file, Skipped):
                 yield file
                 continue
@@ -130,9 +131,9 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str | Skipped]:
                 yield file
 
 
-def _expand(path: str) -> list[str | Skipped]:
+def _expand(path: str, hidden: bool) -> list[str | Skipped]:
     if os.path.isdir(path):
-        files, skipped = json_files(path)
+        files, skipped = json_files(path, hidden)
         return [*files, *skipped]
     if os.path.exists(path):
         return [path]
@@ -141,7 +142,7 @@ def _expand(path: str) -> list[str | Skipped]:
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)
     if not matches:
         raise PathError(path, "no file matches this pattern")
-    return [file for match in matches for file in _expand(match)]
+    return [file for match in matches for file in _expand(match, hidden)]
 
 
 def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipped]]:

@@ -60,6 +60,8 @@ def series_of():
     """Series of records."""
 
     def make(records, metric="throughput", **more):
-        return all_series([Entry.of(one) for one in records], METRICS[metric], **more)
+        return all_series(
+            [entry for one in records for entry in Entry.all_of(one)], METRICS[metric], **more
+        )
 
     return make

@@ -1,5 +1,8 @@
 """Points and series: what belongs together."""
 
+from dataclasses import replace
+from datetime import datetime, timezone
+
 import pytest
 
 from cnnbench.history import METRICS, Entry, Selection, all_series
@@ -69,7 +72,7 @@ def test_what_a_point_is(runs, series_of, by, names):
 
 
 def test_the_users_commit_comes_before_cnnbenchs_own(runs):
-    entry = Entry.of(runs(1, "mine", facts={"git_commit": "f" * 40}))
+    (entry,) = Entry.all_of(runs(1, "mine", facts={"git_commit": "f" * 40}))
     assert entry.commit == "mine"
 
 
@@ -84,7 +87,7 @@ def test_the_users_commit_comes_before_cnnbenchs_own(runs):
         (Selection(machine="slow"), 1),
         (Selection(machine="box2"), 1),
         (Selection(machine="*8 CPUs"), 4),
-        (Selection(since=4e9), 0),
+        (Selection(since=datetime(2096, 1, 1, tzinfo=timezone.utc)), 0),
     ],
 )
 def test_selections(runs, series_of, selection, count):
@@ -118,7 +121,6 @@ def test_points_can_be_in_order_of_a_repository(runs, series_of):
 
 
 def test_values_without_a_logarithm_are_left_out(runs):
-    entry = Entry.of(runs(100, "a"))
-    broken = {**vars(entry), "values": {"throughput": 0.0}}
-    (series,) = all_series([Entry(**broken)], METRICS["throughput"])
+    (entry,) = Entry.all_of(runs(100, "a"))
+    (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
     assert series.points == ()

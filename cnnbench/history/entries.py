@@ -1,0 +1,125 @@
+"""The measurements of a results directory, with what a history needs of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.measurement import Measurement, fact_text
+from cnnbench.compare.reductions import measurements
+from cnnbench.history.metrics import METRICS
+from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.load import Skipped, load_records
+from cnnbench.records.run import RunRecord
+from cnnbench.records.timestamps import started
+from cnnbench.text.labels import labels_of
+
+_MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
+"""Facts that identify a machine. Names of hosts do not: a pool of equal machines is one machine,
+and what changes on a machine, such as a driver, is for the history to show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One measurement of one process: a run, or a row of an all-reduce measurement.
+
+    Attributes:
+      run_id: of the process.
+      started: start of the process, in UTC.
+      status: of the measurement: "ok", "failed" or "interrupted".
+      error: type and message of a failed one; "" if it did not fail.
+      configuration: the flags that it repeats.
+      labels: given by the user (--result_label).
+      facts: facts of the environment that may affect a measurement, or name a version.
+      values: by metric; only finite ones.
+    """
+
+    run_id: str
+    started: datetime
+    status: str
+    error: str
+    configuration: Configuration
+    labels: Mapping[str, str]
+    facts: Mapping[str, str]
+    values: Mapping[str, float]
+
+    @classmethod
+    def all_of(cls, record: RunRecord | AllReduceRecord) -> list[Entry]:
+        """The entries of a record: one of a run, one per row of an all-reduce measurement."""
+        (rows,) = measurements([record])
+        shared = {
+            "run_id": record.run_id,
+            "started": started(record.started_at),
+            "labels": labels_of(record.config),
+            "facts": {
+                name: fact_text(value)
+                for name, value in record.environment.items()
+                if fact(name).role is not Role.IGNORED
+            },
+        }
+        return [
+            cls(
+                **shared,
+                status=row.status,
+                error="" if row.error is None else f"{row.error.type}: {row.error.message}",
+                configuration=Configuration.of(row),
+                values=_values(row),
+            )
+            for row in rows
+        ]
+
+    @property
+    def kind(self) -> str:
+        """Of the measurement, a name in `cnnbench.compare.kinds.KINDS`."""
+        return self.configuration.kind
+
+    @property
+    def hostname(self) -> str:
+        """Name of the host; "" if unknown."""
+        return self.facts.get("hostname", "")
+
+    @cached_property
+    def machine(self) -> Mapping[str, str]:
+        """The facts that identify the machine."""
+        return {name: self.facts[name] for name in _MACHINE if name in self.facts}
+
+    @property
+    def commit(self) -> str:
+        """What was measured: the label, else cnnbench's own commit, or ""."""
+        return self.labels.get("commit") or self.facts.get("git_commit", "")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a directory holds.
+
+    Attributes:
+      entries: runs and rows of all-reduces, each once, in order of their start.
+      skipped: files that gave none.
+    """
+
+    entries: tuple[Entry, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def contents(folder: Path) -> Contents:
+    """Reads the records of a directory and all below it; hidden files and folders are ignored.
+
+    Processes that started in the same second are in the order of their files' names.
+    """
+    loaded = load_records([folder], hidden=False)
+    entries = [entry for record in loaded.everything for entry in Entry.all_of(record)]
+    return Contents(tuple(sorted(entries, key=lambda entry: entry.started)), loaded.skipped)
+
+
+def _values(row: Measurement) -> dict[str, float]:
+    found = {
+        name: metric.value(row) for name, metric in METRICS.items() if row.kind in metric.kinds
+    }
+    return {n: value for n, value in found.items() if value is not None and math.isfinite(value)}
