@@ -53,22 +53,21 @@ class Entry:
     def all_of(cls, record: RunRecord | AllReduceRecord) -> list[Entry]:
         """The entries of a record: one of a run, one per row of an all-reduce measurement."""
         (rows,) = measurements([record])
-        shared = {
-            "run_id": record.run_id,
-            "started": started(record.started_at),
-            "labels": labels_of(record.config),
-            "facts": {
-                name: fact_text(value)
-                for name, value in record.environment.items()
-                if fact(name).role is not Role.IGNORED
-            },
+        labels = labels_of(record.config)
+        facts = {
+            name: fact_text(value)
+            for name, value in record.environment.items()
+            if fact(name).role is not Role.IGNORED
         }
         return [
             cls(
-                **shared,
+                run_id=record.run_id,
+                started=started(record.started_at),
                 status=row.status,
                 error="" if row.error is None else f"{row.error.type}: {row.error.message}",
                 configuration=Configuration.of(row),
+                labels=labels,
+                facts=facts,
                 values=_values(row),
             )
             for row in rows
