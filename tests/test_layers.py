@@ -30,9 +30,6 @@ LAYERS = (
 """From the bottom up. Packages of one layer do not know each other."""
 
 STILL = {
-    ("compare", "report"),
-    ("history", "sweep"),
-    ("metrics", "compare"),
     ("predict", "allreduce"),
     ("testing", "commands"),
 }

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from cnnbench.compare import Comparison, Metric, Policy, aa_spread
 from cnnbench.compare.estimate import usable
-from cnnbench.compare.explain import change_text, count
+from cnnbench.compare.explain import change_text
+from cnnbench.text.numbers import count
 
 
 def spreads(comparison: Comparison, policy: Policy) -> dict[str, tuple[int, float]]:

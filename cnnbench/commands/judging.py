@@ -14,7 +14,7 @@ from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison, Loaded, Policy
-    from cnnbench.compare.measurement import Measurement
+    from cnnbench.metrics.measurement import Measurement
 
 _FORMATS = ("table", "markdown", "json", "junit", "github")
 _METRICS = ("throughput", "memory", "startup", "accuracy")

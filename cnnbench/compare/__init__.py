@@ -6,8 +6,7 @@ Imports no TensorFlow. What others need of it:
   process; `judge_all(cases, policy)` for a suite; `aa_spread(values, policy)` for the noise;
 * `load_records(paths) -> Loaded(records, skipped)` from files, folders and patterns;
 * `compare_records(base, new, policy) -> Comparison` with a verdict per configuration and
-  metric, and an exit code;
-* `render(comparison, format) -> str`: table, markdown, json, junit or github.
+  metric, and an exit code. `cnnbench.report.renderers` writes it as text.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from cnnbench.compare.estimate import Case, aa_spread
 from cnnbench.compare.explain import processes_needed
 from cnnbench.compare.judge import Judgement, judge, judge_all
 from cnnbench.compare.result import Comparison, Entry, Result
-from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import METRICS, Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.records.load import Loaded, Skipped, load_records
-from cnnbench.report.renderers import FORMATS, render
 
 __all__ = [
-    "FORMATS",
     "METRICS",
     "Case",
     "Comparison",
@@ -42,5 +38,4 @@ __all__ = [
     "judge_all",
     "load_records",
     "processes_needed",
-    "render",
 ]

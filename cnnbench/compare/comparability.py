@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.kinds import KINDS
-from cnnbench.compare.measurement import Measurement, fact_text
 from cnnbench.compare.rules import PLACES
 from cnnbench.metrics.comparable_facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
+from cnnbench.metrics.measurement import Measurement, fact_text
 
 M = TypeVar("M", bound=Measurement)
 

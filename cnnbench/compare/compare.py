@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 from cnnbench.compare.comparability import Difference, Group, differences
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.estimate import Case
-from cnnbench.compare.explain import count
 from cnnbench.compare.judge import Judgement, judge_all
 from cnnbench.compare.kinds import KINDS
 from cnnbench.compare.matching import groups, match
-from cnnbench.compare.measurement import RUN, Measurement
 from cnnbench.compare.noise import Noise
 from cnnbench.compare.pairing import in_pairs
 from cnnbench.compare.reductions import measurements
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.comparable_facts import expand
-from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.measurement import RUN, Measurement
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import METRICS, Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
+from cnnbench.text.numbers import count
 from cnnbench.text.sort import natural_key
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from cnnbench.compare.kinds import KINDS
-from cnnbench.compare.measurement import RUN, Measurement
 from cnnbench.compare.rules import counts, identity
+from cnnbench.metrics.measurement import RUN, Measurement
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def gather(case: Case, policy: Policy) -> Evidence:
         interval = rank_tests.shift(base, new, policy.confidence)
         p = rank_tests.mann_whitney_p(base, new)
     base_median = median(sorted(case.base))
-    threshold = metric.threshold(policy, base_median)
+    threshold = metric.smallest_change(policy, base_median)
     floor = max(threshold, case.noise or 0.0)
     limit = max(threshold, policy.same_limit) if metric.relative else threshold
     return Evidence(

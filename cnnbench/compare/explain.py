@@ -9,6 +9,7 @@ from cnnbench.compare.estimate import Case, Evidence, usable
 from cnnbench.metrics.policy import Policy
 from cnnbench.metrics.registry import THROUGHPUT, Metric
 from cnnbench.stats import rank_tests
+from cnnbench.text.numbers import count
 
 _LOPSIDED = 0.1
 """Floors from here on look different upwards and downwards: 10 % more, 9.1 % less."""
@@ -160,11 +161,6 @@ def processes_needed(
     while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
-
-
-def count(number: int, one: str, many: str) -> str:
-    """A number with its noun."""
-    return f"{number} {one if number == 1 else many}"
 
 
 def _needed(case: Case, policy: Policy, family: int = 1) -> str:

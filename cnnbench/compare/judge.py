@@ -25,9 +25,8 @@ from dataclasses import dataclass
 
 from cnnbench.compare import explain
 from cnnbench.compare.estimate import Case, Evidence, gather, usable
-from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.stats.rank_tests import holm
 
 _DEFAULT = Policy()

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.compare import reductions, runs
-from cnnbench.compare.measurement import RUN
-from cnnbench.compare.reductions import Reduction
-from cnnbench.metrics import registry
-from cnnbench.metrics.registry import Metric
+from cnnbench.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, Reduction
+from cnnbench.metrics.registry import Metric, judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +53,13 @@ def _facts_of(row: Reduction) -> Iterable[tuple[str, str]]:
 def _reductions(
     name: str,
     noun: str,
-    metrics: Mapping[str, Metric],
     label: Callable[[Mapping[str, Any]], list[str]],
     decides: bool = True,
 ) -> Kind:
     return Kind(
         name=name,
         noun=noun,
-        metrics=metrics,
+        metrics=judged(name),
         label=label,
         defaults=reductions.defaults,
         variants=reductions.OWN,
@@ -77,7 +74,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name=RUN,
             noun="runs",
-            metrics=registry.METRICS,
+            metrics=judged(RUN),
             label=runs.label,
             defaults=runs.defaults,
             variants=("model", "data_name", "eval", "forward_only"),
@@ -88,29 +85,25 @@ KINDS: dict[str, Kind] = {
             pair=runs.pair,
         ),
         _reductions(
-            reductions.ALLREDUCE,
+            ALLREDUCE,
             "all-reduces",
-            {"throughput": registry.BUS_BANDWIDTH, "startup": registry.BUILD},
             reductions.label,
         ),
         _reductions(
-            reductions.BUILD,
+            BUILD,
             "all-reduces that were only built",
-            {"startup": registry.BUILD},
             reductions.build_label,
         ),
         # Others' reductions and the machine's memory tell what else changed; it is not ours.
         _reductions(
-            reductions.PEER,
+            PEER,
             "peers",
-            {"throughput": registry.PEER_BANDWIDTH},
             reductions.peer_label,
             decides=False,
         ),
         _reductions(
-            reductions.COPY,
+            COPY,
             "memory copies",
-            {"throughput": registry.COPY_BANDWIDTH},
             reductions.copy_label,
             decides=False,
         ),

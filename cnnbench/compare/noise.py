@@ -8,11 +8,11 @@ from typing import Generic
 from cnnbench.compare.comparability import Group, M, differences
 from cnnbench.compare.configuration import label
 from cnnbench.compare.estimate import aa_spread, usable
-from cnnbench.compare.explain import count
 from cnnbench.compare.kinds import KINDS
 from cnnbench.compare.matching import match
 from cnnbench.metrics.policy import Policy
 from cnnbench.metrics.registry import Metric
+from cnnbench.text.numbers import count
 
 _NAMED = 5
 """Configurations that are named one by one if the same reason keeps them from being used."""

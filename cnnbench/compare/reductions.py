@@ -11,21 +11,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.compare.measurement import Measurement, environment_facts
 from cnnbench.compare.rules import counts
 from cnnbench.metrics.comparable_facts import allowed
+from cnnbench.metrics.measurement import (
+    ALLREDUCE,
+    BUILD,
+    COPY,
+    PEER,
+    Measurement,
+    Reduction,
+    environment_facts,
+)
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.stats.descriptive import median
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord, Point
-
-ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
 
 _OF_ROWS = (
     *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
@@ -49,39 +54,6 @@ _SMALL_GROUP = 10
 
 
 _Process: TypeAlias = "tuple[AllReduceRecord, list[Reduction]]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """A row of an all-reduce measurement: what one process measured of one configuration.
-
-    Attributes:
-      kind: ALLREDUCE; BUILD, for --build_only; PEER, somebody else's reduction; COPY, all
-        devices copying memory at once.
-      run_id, started_at: of the process.
-      status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was
-        cut short, else "ok" whatever became of the process.
-      error: why it failed.
-      config: flags of the process, and what the row is of in place of the lists of it.
-      explicit_flags, environment: of the process.
-      facts: of process and row, as text.
-      seconds: of the median reduction, or copy; None if none was timed or sums were wrong.
-      bytes_per_sec: bus bandwidth; of a copy what all devices write together.
-      build_seconds: to trace it and call it for the first time.
-    """
-
-    kind: str
-    run_id: str
-    started_at: str
-    status: str
-    error: ErrorInfo | None
-    config: Mapping[str, Any]
-    explicit_flags: tuple[str, ...]
-    environment: Mapping[str, Any]
-    facts: tuple[tuple[str, str], ...]
-    seconds: float | None = None
-    bytes_per_sec: float | None = None
-    build_seconds: float | None = None
 
 
 def measurements(

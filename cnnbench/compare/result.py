@@ -10,11 +10,10 @@ from cnnbench.compare.comparability import Difference
 from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.judge import Judgement
 from cnnbench.compare.kinds import KINDS
-from cnnbench.compare.measurement import Measurement
 from cnnbench.errors import ExitCode
-from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.measurement import Measurement
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.records.load import Skipped
 
 SEVERITY = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cnnbench.compare.measurement import environment_facts
+from cnnbench.metrics.measurement import environment_facts
 from cnnbench.records.run import RunRecord
 
 UNRESOLVED = (

@@ -7,9 +7,10 @@ points per commit, `trend` finds the steps between them.
 from __future__ import annotations
 
 from cnnbench.history.entries import Contents, Entry, contents
-from cnnbench.history.metrics import METRICS, Metric
 from cnnbench.history.series import Point, Selection, Series, all_series
 from cnnbench.history.steps import Level, Step, Trend, trend
+from cnnbench.metrics.registry import HISTORY as METRICS
+from cnnbench.metrics.registry import Metric
 
 __all__ = [
     "METRICS",

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Level, Step, Trend
+from cnnbench.metrics.registry import Metric
 from cnnbench.records.load import Skipped
 from cnnbench.text.escape import spreadsheet
 

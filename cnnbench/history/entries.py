@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from cnnbench.compare.configuration import Configuration
-from cnnbench.compare.measurement import Measurement, fact_text
 from cnnbench.compare.reductions import measurements
-from cnnbench.history.metrics import METRICS
 from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.metrics.measurement import Measurement, fact_text
+from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Skipped, load_records
 from cnnbench.records.run import RunRecord
@@ -119,6 +119,6 @@ def contents(folder: Path) -> Contents:
 
 def _values(row: Measurement) -> dict[str, float]:
     found = {
-        name: metric.value(row) for name, metric in METRICS.items() if row.kind in metric.kinds
+        name: metric.value(row) for name, metric in HISTORY.items() if row.kind in metric.kinds
     }
     return {n: value for n, value in found.items() if value is not None and math.isfinite(value)}

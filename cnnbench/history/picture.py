@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cnnbench.compare.explain import count
 from cnnbench.errors import FlagError
 from cnnbench.history import words
-from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Trend
+from cnnbench.metrics.registry import Metric
 from cnnbench.records.files import resolve_output
 from cnnbench.report import html
 from cnnbench.report.charts import HIGHER, LOWER, Axis, Event, Lines, Series, draw
@@ -28,6 +27,7 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.document import words as cell
 from cnnbench.report.html.style import ALONE
+from cnnbench.text.numbers import count
 from cnnbench.version import __version__
 
 FLAG = "plot"

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from cnnbench.compare.configuration import labels
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry
-from cnnbench.history.metrics import Metric
+from cnnbench.metrics.registry import Metric
 from cnnbench.report.counted import counted
 from cnnbench.stats.descriptive import median
 from cnnbench.text.sort import natural_key

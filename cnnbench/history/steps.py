@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point, Series
 from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.metrics.registry import Metric
 from cnnbench.stats.changepoints import change_points, noise
 from cnnbench.stats.descriptive import median
 

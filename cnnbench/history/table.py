@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.compare.explain import count
 from cnnbench.history import words
-from cnnbench.history.metrics import Metric
 from cnnbench.history.steps import Trend
+from cnnbench.metrics.registry import Metric
 from cnnbench.text.escape import plain
+from cnnbench.text.numbers import count
 
 _LEFT = 2
 """Columns aligned to the left: time and point."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.compare.explain import count
-from cnnbench.history.metrics import Metric
 from cnnbench.history.series import Point
 from cnnbench.history.steps import MIN_SERIES, Step, Trend
+from cnnbench.metrics.registry import Metric
 from cnnbench.report.document import figure
+from cnnbench.text.numbers import count
 
 _FACTS_TOLD = 4
 

@@ -1,14 +1,35 @@
-"""The one policy by which cnnbench judges: constants, each with its reason.
+"""Verdicts, and the constants that lead to them, each with its reason.
 
-How they are applied is in `cnnbench.compare.judge`; docs/compare.md says the same
-in plain words and with the formulas.
+How they are applied is in `cnnbench.compare.judge`; docs/compare.md has the formulas.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from dataclasses import dataclass
 from typing import Any
+
+
+class Verdict(enum.Enum):
+    """The outcome for one metric of one configuration.
+
+    For metrics other than time FASTER means better and SLOWER means worse; the words to
+    show for them are in `cnnbench.metrics.registry`.
+    """
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    FAILED = "failed"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing was found out, and nothing failed either."""
+        return self in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,20 @@
-"""What is judged: one value per process for each metric, and the rules of the metric."""
+"""The metrics: one value per process each, with unit, direction and thresholds.
+
+One table, of which every command offers a part: `METRICS` is what ``cnnbench compare`` and
+``ab`` judge (--metrics), `BOUNDS` what bounds of sweeps limit, `HISTORY` what ``cnnbench
+history`` follows (--metric).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from cnnbench.metrics.policy import Policy
-from cnnbench.metrics.verdict import Verdict
+from cnnbench.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, Reduction
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-
-if TYPE_CHECKING:
-    from cnnbench.compare.reductions import Reduction
 
 _GIGA = 1e9
 
@@ -22,33 +24,58 @@ class Metric:
     """A metric and its rules.
 
     Attributes:
-      name: as in --metrics.
+      name: as commands offer it, unless `judged` has another name for it.
       unit: of the values.
+      value: of a measurement of one of the kinds; None if it was not measured.
+      kinds: of measurements that have it, see `cnnbench.metrics.measurement`.
       higher_is_better: direction.
       relative: changes are shares of the base, else differences.
+      threshold: smallest change that counts by default.
+      followed: whether history follows it.
+      bound: whether bounds of sweeps can be about it.
+      judged: kinds of measurements that compare judges by it, with the name in --metrics that
+        stands for it there.
+      constant: of `Policy`, compare's threshold.
       better, worse: the words for FASTER and SLOWER.
       gates: a change for the worse is a regression (exit code 1).
-      value: of a measurement of the kind that it is a metric of; None if it was not measured.
-      threshold: smallest change that counts, given the policy and the base's median.
-      alpha: two-sided level of its tests, given the policy.
     """
 
     name: str
     unit: str
-    higher_is_better: bool
-    relative: bool = True
-    better: str
-    worse: str
-    gates: bool
     value: Callable[[Any], float | None]
-    threshold: Callable[[Policy, float], float]
-    alpha: Callable[[Policy], float] = lambda policy: policy.further_alpha
+    kinds: tuple[str, ...] = (RUN,)
+    higher_is_better: bool = True
+    relative: bool = True
+    threshold: float = Policy.threshold
+    followed: bool = False
+    bound: bool = False
+    judged: Mapping[str, str] = field(default_factory=dict)
+    constant: str = "threshold"
+    better: str = "faster"
+    worse: str = "slower"
+    gates: bool = False
 
     def word(self, verdict: Verdict) -> str:
         """The verdict in the words of this metric."""
         if verdict is Verdict.FASTER:
             return self.better
         return self.worse if verdict is Verdict.SLOWER else verdict.value
+
+    def smallest_change(self, policy: Policy, base: float) -> float:
+        """The smallest change that counts in a comparison.
+
+        Args:
+          policy: the constants.
+          base: median of the base, in `unit`.
+        """
+        constant: float = getattr(policy, self.constant)
+        if self.unit == "bytes" and base > 0:
+            return max(constant, policy.memory_bytes / base)
+        return constant
+
+    def alpha(self, policy: Policy) -> float:
+        """Two-sided level of its tests; speeds have one of their own."""
+        return policy.alpha if self.constant == "threshold" else policy.further_alpha
 
 
 def throughput(record: RunRecord) -> float | None:
@@ -85,96 +112,233 @@ def accuracy(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_1 if record.evaluations else None
 
 
-def bandwidth(row: Reduction) -> float | None:
+def _top_5(record: RunRecord) -> float | None:
+    return record.evaluations[-1].top_5 if record.evaluations else None
+
+
+def _step_seconds(record: RunRecord) -> float | None:
+    return median(sorted(record.step_seconds)) if record.step_seconds else None
+
+
+def _final_loss(record: RunRecord) -> float | None:
+    return record.losses[-1] if record.losses else None
+
+
+def _summary(name: str) -> Callable[[RunRecord], float | None]:
+    """A number of `cnnbench.records.run.Summary`."""
+
+    def value(record: RunRecord) -> float | None:
+        found = getattr(record.summary(), name)
+        return None if found is None else float(found)
+
+    return value
+
+
+def _bandwidth(row: Reduction) -> float | None:
     """Bus bandwidth of a reduction in GB/s; of a copy what all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
-def build(row: Reduction) -> float | None:
+def _seconds(row: Reduction) -> float | None:
+    return row.seconds
+
+
+def _build_seconds(row: Reduction) -> float | None:
     """Seconds to trace a reduction and to call it for the first time."""
     return row.build_seconds
-
-
-def _memory_threshold(policy: Policy, base: float) -> float:
-    return max(policy.memory_threshold, policy.memory_bytes / base if base > 0 else 0.0)
 
 
 THROUGHPUT = Metric(
     name="throughput",
     unit="images/sec",
-    higher_is_better=True,
-    better="faster",
-    worse="slower",
-    gates=True,
     value=throughput,
-    threshold=lambda policy, base: policy.threshold,
-    alpha=lambda policy: policy.alpha,
-)
-MEMORY = Metric(
-    name="memory",
-    unit="bytes",
-    higher_is_better=False,
-    better="less",
-    worse="more",
+    followed=True,
+    bound=True,
+    judged={RUN: "throughput"},
     gates=True,
-    value=memory,
-    threshold=_memory_threshold,
 )
-STARTUP = Metric(
-    name="startup",
-    unit="seconds",
-    higher_is_better=False,
-    better="quicker",
-    worse="longer",
-    # Disks and caches decide it; a red gate would be a matter of luck.
-    gates=False,
-    value=startup,
-    threshold=lambda policy, base: policy.startup_threshold,
-)
-ACCURACY = Metric(
-    name="accuracy",
-    unit="top-1",
-    higher_is_better=True,
-    relative=False,
-    better="better",
-    worse="worse",
+BUS_BANDWIDTH = Metric(
+    name="bus_bandwidth",
+    unit="GB/s",
+    value=_bandwidth,
+    kinds=(ALLREDUCE, PEER),
+    followed=True,
+    judged={ALLREDUCE: "throughput"},
     gates=True,
-    value=accuracy,
-    threshold=lambda policy, base: policy.accuracy_threshold,
-)
-
-METRICS: dict[str, Metric] = {m.name: m for m in (THROUGHPUT, MEMORY, STARTUP, ACCURACY)}
-"""The metrics of runs by name, in the order they are shown; the names are those of --metrics."""
-
-
-def _bandwidth(name: str, gates: bool) -> Metric:
-    """Judged as throughput is; bytes in place of images."""
-    return Metric(
-        name=name,
-        unit="GB/s",
-        higher_is_better=True,
-        better="faster",
-        worse="slower",
-        gates=gates,
-        value=bandwidth,
-        threshold=THROUGHPUT.threshold,
-        alpha=THROUGHPUT.alpha,
-    )
-
-
-BUS_BANDWIDTH = _bandwidth("bus_bandwidth", gates=True)
-PEER_BANDWIDTH = _bandwidth("peer_bandwidth", gates=False)
-COPY_BANDWIDTH = _bandwidth("copy_bandwidth", gates=False)
-BUILD = Metric(
-    name="build",
-    unit="seconds",
-    higher_is_better=False,
-    better="quicker",
-    worse="longer",
-    gates=False,
-    value=build,
-    threshold=STARTUP.threshold,
 )
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
-"""What --metrics calls throughput, of runs and of reductions: changes have a mean."""
+"""The metrics that decide about runs and all-reduces: their changes have a geometric mean."""
+
+
+def _of_summary(name: str, unit: str, **rules: Any) -> Metric:
+    """A metric of runs with the name that the summary of their records has for it."""
+    return Metric(name=name, unit=unit, value=_summary(name), followed=True, **rules)
+
+
+ALL: tuple[Metric, ...] = (
+    THROUGHPUT,
+    Metric(
+        name="memory",
+        unit="bytes",
+        value=memory,
+        higher_is_better=False,
+        judged={RUN: "memory"},
+        constant="memory_threshold",
+        better="less",
+        worse="more",
+        gates=True,
+    ),
+    Metric(
+        name="startup",
+        unit="seconds",
+        value=startup,
+        higher_is_better=False,
+        judged={RUN: "startup"},
+        constant="startup_threshold",
+        better="quicker",
+        worse="longer",
+        # Disks and caches decide it; a red gate would be a matter of luck.
+        gates=False,
+    ),
+    Metric(
+        name="accuracy",
+        unit="top-1",
+        value=accuracy,
+        relative=False,
+        judged={RUN: "accuracy"},
+        constant="accuracy_threshold",
+        better="better",
+        worse="worse",
+        gates=True,
+    ),
+    _of_summary("images_per_sec", "images/sec", bound=True),
+    _of_summary("total_images_per_sec", "images/sec", bound=True),
+    Metric(
+        name="step_seconds",
+        unit="s",
+        value=_step_seconds,
+        higher_is_better=False,
+        followed=True,
+        bound=True,
+    ),
+    _of_summary("mfu", "share of the peak", bound=True),
+    _of_summary("achieved_flops_per_sec", "FLOP/s", bound=True),
+    _of_summary(
+        "peak_memory_bytes",
+        "bytes",
+        higher_is_better=False,
+        threshold=Policy.memory_threshold,
+        bound=True,
+    ),
+    Metric(
+        name="startup_seconds",
+        unit="s",
+        value=startup,
+        higher_is_better=False,
+        threshold=Policy.startup_threshold,
+        followed=True,
+        bound=True,
+    ),
+    _of_summary("joules_per_image", "J", higher_is_better=False),
+    _of_summary(
+        "images_per_sec_jitter",
+        "images/sec",
+        higher_is_better=False,
+        relative=False,
+        threshold=0.0,
+        bound=True,
+    ),
+    _of_summary(
+        "input_wait_fraction",
+        "share",
+        higher_is_better=False,
+        relative=False,
+        threshold=0.02,
+        bound=True,
+    ),
+    *(
+        Metric(
+            name=name,
+            unit="share",
+            value=value,
+            relative=False,
+            threshold=Policy.accuracy_threshold,
+            followed=True,
+            bound=True,
+        )
+        for name, value in (("top_1", accuracy), ("top_5", _top_5))
+    ),
+    Metric(
+        name="final_loss",
+        unit="loss",
+        value=_final_loss,
+        higher_is_better=False,
+        relative=False,
+        threshold=0.0,
+        followed=True,
+        bound=True,
+    ),
+    BUS_BANDWIDTH,
+    Metric(
+        name="reduction_seconds",
+        unit="s",
+        value=_seconds,
+        kinds=(ALLREDUCE, PEER),
+        higher_is_better=False,
+        followed=True,
+    ),
+    Metric(
+        name="build_seconds",
+        unit="s",
+        value=_build_seconds,
+        kinds=(ALLREDUCE, BUILD, PEER),
+        higher_is_better=False,
+        threshold=Policy.startup_threshold,
+        followed=True,
+    ),
+    Metric(
+        name="build",
+        unit="seconds",
+        value=_build_seconds,
+        kinds=(ALLREDUCE, BUILD),
+        higher_is_better=False,
+        judged={ALLREDUCE: "startup", BUILD: "startup"},
+        constant="startup_threshold",
+        better="quicker",
+        worse="longer",
+    ),
+    Metric(
+        name="peer_bandwidth",
+        unit="GB/s",
+        value=_bandwidth,
+        kinds=(PEER,),
+        judged={PEER: "throughput"},
+    ),
+    Metric(
+        name="copy_bandwidth",
+        unit="GB/s",
+        value=_bandwidth,
+        kinds=(COPY,),
+        followed=True,
+        judged={COPY: "throughput"},
+    ),
+)
+"""All metrics, in the order in which commands list them. Those of the same value under two
+names (startup, startup_seconds) have them, and their units, from the commands' outputs."""
+
+METRICS: dict[str, Metric] = {
+    metric.judged[RUN]: metric for metric in ALL if metric.judged.get(RUN)
+}
+"""What --metrics of compare names, as it is for runs; for other kinds see `judged`."""
+
+BOUNDS: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.bound}
+"""What bounds of sweeps can be about, by name."""
+
+HISTORY: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.followed}
+"""What --metric of history names."""
+
+
+def judged(kind: str) -> dict[str, Metric]:
+    """What compare judges measurements of a kind by, by the names of --metrics."""
+    return {metric.judged[kind]: metric for metric in ALL if kind in metric.judged}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cnnbench.compare.explain import count
 from cnnbench.report.counted import counted
 from cnnbench.report.document import Report, figure
 from cnnbench.report.material import Material, time_text
@@ -13,6 +12,7 @@ from cnnbench.report.renderers import wording as said
 from cnnbench.report.sections import SECTIONS
 from cnnbench.report.sections.conditions import disturbed
 from cnnbench.report.sections.environment import text
+from cnnbench.text.numbers import count
 from cnnbench.version import __version__
 
 _MACHINE = ("gpu_names", "cpu_model")

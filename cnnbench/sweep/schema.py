@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cnnbench.metrics.registry import BOUNDS
 from cnnbench.sweep.document import Node
-from cnnbench.sweep.metrics import METRICS
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
@@ -211,7 +211,7 @@ def _flags(node: Node, what: str) -> FlagNodes:
 
 def _bounds(node: Node) -> tuple[Bound, ...]:
     bounds = []
-    for metric, limits in _mapping(node, "bounds", METRICS).items():
+    for metric, limits in _mapping(node, "bounds", BOUNDS).items():
         keys = _mapping(limits, f"bounds.{metric}", _BOUND_KEYS)
         minimum = _number(keys["min"], f"{metric}.min") if "min" in keys else None
         maximum = _number(keys["max"], f"{metric}.max") if "max" in keys else None

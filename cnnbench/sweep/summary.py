@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.errors import ExitCode
+from cnnbench.metrics.registry import BOUNDS, throughput
 from cnnbench.processes.child_records import bus_bandwidth, figure, read
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.planning import Case
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
@@ -164,7 +164,7 @@ def _row(case: Case, results: Sequence[Result]) -> Row:
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.status != "ok"]
     lost = good.count(None)
-    speeds = [METRICS["throughput"](record) for record in records]
+    speeds = [throughput(record) for record in records]
     sizes = {record.batch.per_device for record in records if record.batch is not None}
     return Row(
         name=case.name,
@@ -182,7 +182,7 @@ def _row(case: Case, results: Sequence[Result]) -> Row:
 
 
 def _verdict(bound: Bound, records: Sequence[RunRecord]) -> Verdict:
-    found = [METRICS[bound.metric](record) for record in records]
+    found = [BOUNDS[bound.metric].value(record) for record in records]
     values = sorted(value for value in found if value is not None)
     if not values:
         return Verdict(bound, None, UNKNOWN)

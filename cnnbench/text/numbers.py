@@ -45,6 +45,11 @@ def binary(size: float | None) -> str:
     return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
 
 
+def count(number: int, one: str, many: str) -> str:
+    """A number with its noun: "1 run", "2 runs"."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def duration(seconds: float) -> str:
     """A time for people who wait: "42 s", "5 min", "2 h 10 min"."""
     if seconds < 99.5:

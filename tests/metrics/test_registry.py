@@ -1,8 +1,7 @@
 import pytest
 
-from cnnbench.metrics.policy import Policy
+from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import METRICS, accuracy, memory, startup, throughput
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.records.run import Batch, Evaluation, Measured, StartupSeconds
 
 
@@ -61,9 +60,9 @@ def test_words(name, better, worse):
 
 def test_thresholds():
     policy = Policy()
-    assert METRICS["throughput"].threshold(policy, 1.0) == 0.03
-    assert METRICS["startup"].threshold(policy, 1.0) == 0.2
-    assert METRICS["accuracy"].threshold(policy, 0.7) == 0.005
+    assert METRICS["throughput"].smallest_change(policy, 1.0) == 0.03
+    assert METRICS["startup"].smallest_change(policy, 1.0) == 0.2
+    assert METRICS["accuracy"].smallest_change(policy, 0.7) == 0.005
     # 16 MiB are 10 % of 160 MiB, and less than 5 % of anything above 320 MiB.
-    assert METRICS["memory"].threshold(policy, 160 * 2**20) == pytest.approx(0.1)
-    assert METRICS["memory"].threshold(policy, 1000 * 2**20) == 0.05
+    assert METRICS["memory"].smallest_change(policy, 160 * 2**20) == pytest.approx(0.1)
+    assert METRICS["memory"].smallest_change(policy, 1000 * 2**20) == 0.05

@@ -8,10 +8,10 @@ import uuid
 
 import pytest
 
+from cnnbench.metrics.registry import BOUNDS
 from cnnbench.processes.child_records import figure, headline, parse
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.run import Batch, Evaluation
-from cnnbench.sweep.metrics import METRICS
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.summary import exit_code, summarise, table
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -132,7 +132,7 @@ def test_every_metric_reads_a_full_record(make_record):
             peak_flops_per_sec=9000.0,
         ),
     )
-    values = {name: read(record) for name, read in METRICS.items()}
+    values = {name: metric.value(record) for name, metric in BOUNDS.items()}
     assert values.pop("images_per_sec_jitter") == 0.0
     assert values == pytest.approx(
         {
@@ -154,7 +154,7 @@ def test_every_metric_reads_a_full_record(make_record):
 
 def test_every_metric_is_none_where_nothing_was_measured(make_record):
     record = make_record(step_seconds=(), losses=(), batch=None)
-    assert {read(record) for read in METRICS.values()} == {None}
+    assert {metric.value(record) for metric in BOUNDS.values()} == {None}
 
 
 @pytest.mark.parametrize(

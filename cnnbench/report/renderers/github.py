@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cnnbench.compare.result import Comparison, Entry, Result
-from cnnbench.metrics.verdict import Verdict
+from cnnbench.metrics.policy import Verdict
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import plain
 

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from typing import Any
 
-from cnnbench.compare.measurement import RUN
 from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.measurement import RUN
 from cnnbench.metrics.registry import BUS_BANDWIDTH
 from cnnbench.records.codec import encode
 

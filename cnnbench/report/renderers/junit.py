@@ -5,8 +5,8 @@ from __future__ import annotations
 from xml.etree import ElementTree as xml
 
 from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import plain
 

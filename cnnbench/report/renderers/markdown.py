@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import code
 

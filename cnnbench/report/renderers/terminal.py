@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from cnnbench.compare.explain import count
 from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
-from cnnbench.metrics.verdict import Verdict
 from cnnbench.report.renderers import wording
+from cnnbench.text.numbers import count
 from cnnbench.text.terminal import is_terminal
 
 _COLOURS = {

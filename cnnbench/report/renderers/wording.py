@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 
 from cnnbench.compare.comparability import unlike_text
-from cnnbench.compare.explain import change_text, count, span_text
+from cnnbench.compare.explain import change_text, span_text
 from cnnbench.compare.kinds import KINDS
 from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import SPEEDS, Metric
-from cnnbench.metrics.verdict import Verdict
+from cnnbench.text.numbers import count
 
 MARKS: dict[Verdict, str] = {
     Verdict.FASTER: "+",

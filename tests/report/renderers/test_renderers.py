@@ -8,8 +8,8 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from cnnbench.compare import FORMATS, Skipped, compare_records
-from cnnbench.report.renderers import render
+from cnnbench.compare import Skipped, compare_records
+from cnnbench.report.renderers import FORMATS, render
 from cnnbench.report.renderers import terminal as table
 from cnnbench.report.renderers.github import render as github
 from cnnbench.report.renderers.markdown import LIMIT

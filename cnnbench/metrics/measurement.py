@@ -1,0 +1,114 @@
+"""What metrics are values of: one process's measurement of one configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cnnbench.records.run import ErrorInfo, RunRecord
+
+RUN = RunRecord.kind
+ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
+
+KINDS = {
+    RUN: "runs",
+    ALLREDUCE: "all-reduces",
+    BUILD: "all-reduces that were only built",
+    PEER: "peers",
+    COPY: "memory copies",
+}
+"""Kinds of measurements with their plurals, in the order they are shown. Measurements of
+different kinds are never compared. All but RUN are rows of all-reduce records."""
+
+CONTEXT = (PEER, COPY)
+"""Kinds that show what else changed (the machine, TensorFlow); they decide no exit code."""
+
+_COMMIT = 12
+"""Digits of a commit that tell it from all others and still fit into a line."""
+
+
+class Measurement(Protocol):
+    """What one process measured of one configuration.
+
+    The record of a run is one as it is; an all-reduce record holds many (`Reduction`).
+    """
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+
+    @property
+    def run_id(self) -> str:
+        """Of the process."""
+
+    @property
+    def started_at(self) -> str:
+        """When the process started: ISO 8601 with offset."""
+
+    @property
+    def status(self) -> str:
+        """How this measurement ended: "ok", "failed" or "interrupted"."""
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why it failed; None if it did not."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The flags of this configuration, as plain JSON values."""
+
+    @property
+    def explicit_flags(self) -> tuple[str, ...]:
+        """Names of the flags that were given."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Facts about machine and software."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """A row of an all-reduce record: what one process measured of one configuration.
+
+    Attributes:
+      kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all
+        devices copying memory at once.
+      run_id, started_at: of the process.
+      status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was
+        cut short, else "ok", however the process ended.
+      error: why it failed.
+      config: flags of the process; those that list what is measured replaced by the row's.
+      explicit_flags, environment: of the process.
+      facts: of process and row, as text.
+      seconds: of the median reduction, or copy; None if none was timed or sums were wrong.
+      bytes_per_sec: bus bandwidth; of a copy the bytes that all devices write together.
+      build_seconds: to trace it and call it for the first time.
+    """
+
+    kind: str
+    run_id: str
+    started_at: str
+    status: str
+    error: ErrorInfo | None
+    config: Mapping[str, Any]
+    explicit_flags: tuple[str, ...]
+    environment: Mapping[str, Any]
+    facts: tuple[tuple[str, str], ...]
+    seconds: float | None = None
+    bytes_per_sec: float | None = None
+    build_seconds: float | None = None
+
+
+def fact_text(value: Any) -> str:
+    """A fact as text: strings as they are, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def environment_facts(environment: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Names and texts of the facts of a process; commits are shortened."""
+    return tuple(
+        (name, fact_text(value)[:_COMMIT] if name == "git_commit" else fact_text(value))
+        for name, value in environment.items()
+    )
