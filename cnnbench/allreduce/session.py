@@ -14,9 +14,10 @@ from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
-from cnnbench.records.allreduce_files import Results
 from cnnbench.records.codec import encode
+from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
+from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native_log import without_chatter
 from cnnbench.runtime.signals import uninterrupted
@@ -62,7 +63,7 @@ class AllReduceBench:
         self._explicit = tuple(explicit_flags)
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
-        self._results = Results(params.result_json, params.result_csv)
+        self._results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS)
         self._run_id = uuid.uuid4().hex
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._placement: Devices | None = None
@@ -93,11 +94,11 @@ class AllReduceBench:
             raise
         except KeyboardInterrupt:
             with uninterrupted():
-                self._results.update(self.record("interrupted"))
+                self._results.write(self.record("interrupted"), list)
             raise
         except Exception as error:
             with uninterrupted():
-                self._results.update(self.record("failed", _info(error)))
+                self._results.write(self.record("failed", _info(error)), list)
             raise
         return self._finish()
 
@@ -204,7 +205,7 @@ class AllReduceBench:
         record = self.record("interrupted")
         for point in points:
             self._report(point, record.share_of_bound(point), rows)
-        self._results.update(record, points)
+        self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
 
     def _report(self, point: Point, share: float | None, rows: table.Table) -> None:
         lines = [rows.row(point, share)]
@@ -224,7 +225,7 @@ class AllReduceBench:
         error = None if message is None else ErrorInfo(type="BenchmarkError", message=message)
         record = self.record("ok" if error is None else "failed", error)
         with uninterrupted():
-            self._results.update(record)
+            self._results.write(record, list)
         self._lines(table.footer(record))
         if message is not None:
             raise BenchmarkError(message)

@@ -30,8 +30,9 @@ from cnnbench.machine.check_ids import parse_quiet
 from cnnbench.machine.condition import Condition, RunFlags
 from cnnbench.machine.watch import Watch
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
-from cnnbench.records.run_files import ResultFiles
+from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import memory, peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native_log import without_chatter
@@ -76,7 +77,10 @@ class BenchmarkCNN:
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
         self._files = ResultFiles(
-            params.result_json, params.result_csv, params.train_dir if self.plan.trains else None
+            params.result_json,
+            params.result_csv,
+            RUNS,
+            params.train_dir if self.plan.trains else None,
         )
         self._watch: Watch | None = None
         self._measurements = Measurements(
@@ -368,20 +372,20 @@ class BenchmarkCNN:
         if measurements.placement is not None:
             measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
         conditions = self._look_back()
-        self.record = measurements.record(status, error)
+        self.record = record = measurements.record(status, error)
         if status == "ok":
             self._warn(conditions)
-        for line in loss_scaling_lines(self.record):
+        for line in loss_scaling_lines(record):
             self._messages.notice(line)
         try:
             with uninterrupted():
-                self._files.write(self.record)
+                self._files.write(record, lambda: [run_row(record)])
         except BenchmarkError as failure:
             if status == "ok":
                 raise
             # What ended the run matters more, and is on its way up.
             self._messages.warning(str(failure))
-        return self.record
+        return record
 
 
 def _as_benchmark_error(error: Exception) -> BenchmarkError | None:

@@ -181,10 +181,10 @@ def _recorded(path: str) -> tuple[float, int]:
     Raises:
       FlagError: no record, or one of several devices or without steps.
     """
-    from cnnbench.records import run_json
+    from cnnbench.records.load import load_run
 
     try:
-        record = run_json.read(path)
+        record = load_run(path)
     except UsageError as error:
         raise FlagError("record", path, str(error).removeprefix(f"{path}: ")) from error
     if record.placement is None or record.batch is None or not record.step_seconds:

@@ -10,14 +10,21 @@ reduction, as nccl-tests defines them:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cnnbench.records.codec import OPTIONAL, Json, decode, encode
-from cnnbench.records.run import STATUSES, ErrorInfo
+from cnnbench.records.codec import (
+    OPTIONAL,
+    Json,
+    check_schema,
+    decode,
+    encode,
+    from_text,
+    to_text,
+)
+from cnnbench.records.run import ErrorInfo, check_status
 from cnnbench.records.timestamps import started
 from cnnbench.stats.descriptive import median
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -155,10 +162,7 @@ class AllReduceRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status: {self.status!r} is none of {', '.join(STATUSES)}")
-        if (self.status == "failed") != (self.error is not None):
-            raise ValueError(f"error: status {self.status!r} with error {self.error!r}")
+        check_status(self.status, self.error)
         started(self.started_at)
         for key in ("copies", "points", "peers"):
             for index, row in enumerate(getattr(self, key)):
@@ -199,9 +203,8 @@ class AllReduceRecord:
         }
 
     def to_json(self) -> str:
-        """The JSON document: one line per top-level key, and one per point."""
-        lines = (f"{json.dumps(key)}: {_json(value)}" for key, value in self.to_dict().items())
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        """The JSON document: one line per top-level key, and one per row."""
+        return to_text(self.to_dict(), ("copies", "points", "peers"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> AllReduceRecord:
@@ -210,7 +213,7 @@ class AllReduceRecord:
         Raises:
           ValueError: not such a document; names the key.
         """
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(from_text(text))
 
     @classmethod
     def from_dict(cls, data: object) -> AllReduceRecord:
@@ -221,10 +224,7 @@ class AllReduceRecord:
         """
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("kind: missing or not 'allreduce'; no all-reduce measurement")
-        if data.get("schema") != SCHEMA:
-            raise ValueError(
-                f"schema: {data.get('schema')!r} is not known to this version, which reads {SCHEMA}"
-            )
+        check_schema(data, SCHEMA)
         return decode(cls, data)
 
 
@@ -240,9 +240,3 @@ def _check_row(path: str, row: Point | Copying) -> None:
             raise ValueError(f"{path}.{key}: {number} is less than 1")
     if not all(0 < seconds < math.inf for seconds in row.seconds):
         raise ValueError(f"{path}.seconds: not all are positive times")
-
-
-def _json(value: Json) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
-    return json.dumps(value, allow_nan=False)

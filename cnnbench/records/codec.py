@@ -1,4 +1,4 @@
-"""Frozen dataclasses to plain JSON values and strictly back.
+"""Frozen dataclasses to JSON documents and strictly back.
 
 The dataclass is the schema: a field's name is its JSON key (a trailing underscore,
 needed where the key is a Python keyword, is dropped), its annotation is its type.
@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -87,6 +88,48 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
         elif not optional:
             raise ValueError(f"{where}: missing")
     return cls(**values)
+
+
+def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
+    """A JSON document with one line per top-level key, valid for strict parsers.
+
+    Args:
+      document: what `encode` returned.
+      item_lines: keys of lists that get one line per item.
+    """
+    lines = []
+    for key, value in document.items():
+        if key in item_lines and isinstance(value, list) and value:
+            items = ",\n  ".join(json.dumps(item, allow_nan=False) for item in value)
+            text = f"[\n  {items}\n]"
+        else:
+            text = json.dumps(value, allow_nan=False)
+        lines.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def from_text(text: str | bytes) -> Any:
+    """The JSON value in a text.
+
+    Raises:
+      ValueError: not JSON; NaN and Infinity, which Python would accept, are not.
+    """
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def check_schema(document: Mapping[str, Any], schema: int) -> None:
+    """Checks the schema number of a document.
+
+    Args:
+      document: the parsed JSON object.
+      schema: the number that this version reads.
+
+    Raises:
+      ValueError: another number.
+    """
+    found = document.get("schema")
+    if isinstance(found, bool) or found != schema:
+        raise ValueError(f"schema: {found!r} is not known to this version, which reads {schema}")
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
@@ -163,3 +206,7 @@ def _word(number: float) -> str:
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -20,21 +20,6 @@ from cnnbench.errors import FlagError
 from cnnbench.records.codec import Json, encode
 from cnnbench.records.files import resolve_output, sync_folder, write_all
 
-# Of the environment's facts, those that every table of measurements has.
-ENVIRONMENT = (
-    "hostname",
-    "platform",
-    "cpu_model",
-    "logical_cpus",
-    "usable_cpus",
-    "gpu_names",
-    "gpu_driver",
-    "python_version",
-    "tensorflow_version",
-    "cnnbench_version",
-    "git_commit",
-)
-
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -49,7 +34,7 @@ class CsvTable:
 
     def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
         self._flag = flag
-        self._columns = tuple(columns)
+        self.columns = tuple(columns)
         self._schema = schema
 
     def prepare(self, path: str) -> None:
@@ -86,7 +71,7 @@ class CsvTable:
             with _locked(descriptor):
                 end, separator = self._end_of_rows(path, descriptor)
                 os.ftruncate(descriptor, end)
-                header = _line(self._columns) if end == 0 else b""
+                header = _line(self.columns) if end == 0 else b""
                 try:
                     write_all(descriptor, header + separator + lines)
                     os.fsync(descriptor)
@@ -99,8 +84,8 @@ class CsvTable:
 
     def cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """The text of every cell of a row, in the order of the columns."""
-        values = {**dict.fromkeys(self._columns), **row, self._columns[-1]: self._schema}
-        return {name: _cell(encode(values[name])) for name in self._columns}
+        values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
+        return {name: _cell(encode(values[name])) for name in self.columns}
 
     def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes]:
         """Where the complete rows end, and what to write between them and the next one."""
@@ -108,7 +93,7 @@ class CsvTable:
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
             header = file.readline()
-            if not header.endswith(b"\n") and _line(self._columns).startswith(header):
+            if not header.endswith(b"\n") and _line(self.columns).startswith(header):
                 return 0, b""
             self._check_header(path, header)
             if not header.endswith(b"\n"):
@@ -126,26 +111,26 @@ class CsvTable:
             (cells,) = csv.reader([line.decode("utf-8")], strict=True)
         except (csv.Error, UnicodeDecodeError, ValueError):
             return False
-        return len(cells) == len(self._columns) and cells[-1] == str(self._schema)
+        return len(cells) == len(self.columns) and cells[-1] == str(self._schema)
 
     def _check_header(self, path: str, line: bytes) -> None:
         """Refuses a table that is not ours; accepts what spreadsheets do to line ends."""
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
-        if not line or (not line.endswith(b"\n") and ",".join(self._columns).startswith(text)):
+        if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             return  # empty, or torn while the very first row was written
         names = text.split(",")  # no name of a column needs quotes
-        if tuple(names) == self._columns:
+        if tuple(names) == self.columns:
             return
         unlike = next(
             (
                 i
-                for i, pair in enumerate(zip(names, self._columns, strict=False))
+                for i, pair in enumerate(zip(names, self.columns, strict=False))
                 if pair[0] != pair[1]
             ),
-            min(len(names), len(self._columns)),
+            min(len(names), len(self.columns)),
         )
         found = repr(names[unlike]) if unlike < len(names) else "nothing"
-        wanted = repr(self._columns[unlike]) if unlike < len(self._columns) else "nothing"
+        wanted = repr(self.columns[unlike]) if unlike < len(self.columns) else "nothing"
         raise FlagError(
             self._flag,
             path,

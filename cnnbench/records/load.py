@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from cnnbench.errors import UsageError
+from cnnbench.records.codec import from_text
 from cnnbench.records.run import RunRecord
 from cnnbench.text.sort import natural_key
 
@@ -117,6 +118,20 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
     return Loaded(tuple(records.values()), tuple(skipped), tuple(reduced.values()))
 
 
+def load_run(path: str) -> RunRecord:
+    """The record in a file.
+
+    Raises:
+      UsageError: no such file, or not the record of a run; names the file.
+    """
+    try:
+        return RunRecord.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not a run record: {error}") from error
+
+
 def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | Skipped]:
     """Every file once, in order of their names within each path."""
     seen: set[str] = set()
@@ -192,7 +207,7 @@ def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skippe
 
 def _read(path: str) -> RunRecord | AllReduceRecord | str:
     """The record in a file, or the kind of another document of cnnbench's."""
-    document = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
+    document = from_text(Path(path).read_bytes())
     if isinstance(document, dict) and "schema" in document:
         kind = document.get("kind", RunRecord.kind)
         if kind == _ALLREDUCE:
@@ -235,7 +250,3 @@ def fault(error: Exception) -> str:
         return "not JSON: not text in UTF-8"
     kind = "an all-reduce measurement" if isinstance(error, _NoMeasurement) else "a run record"
     return f"not {kind}: {error}"
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -182,17 +183,8 @@ class Measurements:
         images = self.loop_images
         if images is None and self.batch is not None and steps:
             images = self.batch.global_ * steps
-        return Measured(
-            loop_seconds=self.loop_seconds,
-            loop_images=images,
-            input_wait_seconds=self.input_wait_seconds,
-            peak_memory_bytes=self.peak_memory_bytes,
-            peak_flops_per_sec=self.peak_flops_per_sec,
-            peak_flops_source=self.peak_flops_source,
-            cpu_energy_joules=self.cpu_energy_joules,
-            gpu_energy_joules=self.gpu_energy_joules,
-            energy_source=self.energy_source,
-        )
+        names = {field.name for field in fields(Measured)} - {"loop_images"}
+        return Measured(loop_images=images, **{name: getattr(self, name) for name in names})
 
     def _loss_scaling(self) -> LossScaling | None:
         if self.loss_scale_start is None or self.loss_scale_end is None:

@@ -11,15 +11,26 @@ Losses may be NaN or infinite; JSON cannot say so, hence the strings "NaN",
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cnnbench.records.codec import OPTIONAL, Json, decode, encode
+from cnnbench.records.codec import (
+    OPTIONAL,
+    Json,
+    check_schema,
+    decode,
+    encode,
+    from_text,
+    json_key,
+    to_text,
+)
 from cnnbench.records.timestamps import started
 from cnnbench.stats import descriptive
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA = 1
 STATUSES = ("ok", "failed", "interrupted")
@@ -91,7 +102,7 @@ class StartupSeconds:
     first_step: float | None = None
 
     def __post_init__(self) -> None:
-        _check_amounts("startup_seconds", self, "import_", "build", "first_step")
+        _check_amounts("startup_seconds", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +144,7 @@ class Measured:
     energy_source: str | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        _check_amounts(
-            "measured",
-            self,
-            "loop_seconds",
-            "loop_images",
-            "input_wait_seconds",
-            "peak_memory_bytes",
-            "peak_flops_per_sec",
-            "cpu_energy_joules",
-            "gpu_energy_joules",
-        )
+        _check_amounts("measured", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,7 @@ class LossScaling:
     skipped_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_amounts("loss_scaling", self, "start", "end")
+        _check_amounts("loss_scaling", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +291,11 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         started(self.started_at)
-        _check_outcome(self)
+        check_status(self.status, self.error)
+        if self.warmup_status not in (None, *WARMUP_STATUSES):
+            raise ValueError(
+                f"warmup_status: {self.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
+            )
         _check_steps("step_seconds", self.step_seconds, "losses", self.losses)
         _check_steps(
             "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
@@ -347,20 +352,12 @@ class RunRecord:
             raise ValueError(f"record: expected an object, got {type(data).__name__}")
         if "schema" not in data:
             raise ValueError("schema: missing; this is not a cnnbench run record")
-        schema = data["schema"]
-        if isinstance(schema, bool) or schema != SCHEMA:
-            raise ValueError(
-                f"schema: {schema!r} is not known to this version, which reads {SCHEMA}"
-            )
+        check_schema(data, SCHEMA)
         return decode(cls, data)
 
     def to_json(self) -> str:
         """The JSON document: one line per top-level key, valid for strict parsers."""
-        lines = (
-            f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
-            for key, value in self.to_dict().items()
-        )
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        return to_text(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunRecord:
@@ -369,7 +366,7 @@ class RunRecord:
         Raises:
           ValueError: not JSON, or not a record; see `from_dict`.
         """
-        return cls.from_dict(json.loads(text, parse_constant=_refuse_constant))
+        return cls.from_dict(from_text(text))
 
     def _flops_per_image(self) -> int | None:
         if self.model is None:
@@ -388,22 +385,28 @@ def _sum(*parts: float | None) -> float | None:
     return sum(known) if known else None
 
 
-def _check_amounts(section: str, of: object, *names: str) -> None:
-    for name in names:
-        value = getattr(of, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise ValueError(f"{section}.{name.rstrip('_')}: {value} is not an amount")
+def _check_amounts(section: str, of: DataclassInstance) -> None:
+    """Refuses negative and infinite numbers in the fields of a section."""
+    for one in fields(of):
+        value = getattr(of, one.name)
+        if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+            raise ValueError(f"{section}.{json_key(one)}: {value} is not an amount")
 
 
-def _check_outcome(record: RunRecord) -> None:
-    if record.status not in STATUSES:
-        raise ValueError(f"status: {record.status!r} is none of {', '.join(STATUSES)}")
-    if (record.status == "failed") != (record.error is not None):
-        raise ValueError(f"error: status {record.status!r} with error {record.error!r}")
-    if record.warmup_status not in (None, *WARMUP_STATUSES):
-        raise ValueError(
-            f"warmup_status: {record.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
-        )
+def check_status(status: str, error: ErrorInfo | None) -> None:
+    """Checks the outcome of a process.
+
+    Args:
+      status: one of `STATUSES`.
+      error: why it failed; there exactly if it did.
+
+    Raises:
+      ValueError: another status, or one that contradicts the error; names the key.
+    """
+    if status not in STATUSES:
+        raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
+    if (status == "failed") != (error is not None):
+        raise ValueError(f"error: status {status!r} with error {error!r}")
 
 
 def _check_steps(
@@ -421,7 +424,3 @@ def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
         raise ValueError(
             f"loss_scaling.{key}: {list(numbers)} are not numbers of {steps} steps in order"
         )
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

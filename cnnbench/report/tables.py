@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.metrics.registry import throughput
-from cnnbench.records import run_csv
-from cnnbench.records.allreduce_files import row as allreduce_row
 from cnnbench.records.steady_state import run_steady_state
+from cnnbench.records.tables import RUNS, allreduce_row, run_row
 from cnnbench.report.material import Material
 from cnnbench.report.samples import Configured, Sample
 from cnnbench.report.sections.scaling import curves
@@ -56,7 +55,7 @@ def runs(material: Material) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **run_csv.row(record),
+                **RUNS.cells(run_row(record)),
                 "throughput_images_per_sec": throughput(record),
                 "median_step_seconds": median_step(record),
                 "steady_state": steady.series.shape.value,

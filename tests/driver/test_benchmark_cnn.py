@@ -171,12 +171,12 @@ def test_a_directory_that_cannot_hold_checkpoints_is_refused_at_once(train_dir: 
 def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cnnbench.records import run_json
+    from cnnbench.records import result_files
 
     def full(path: str, record: RunRecord) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_json, "write", full)
+    monkeypatch.setattr(result_files, "write_json", full)
     out = io.StringIO()
     csv_path = tmp_path / "r.csv"
     files = {"result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}

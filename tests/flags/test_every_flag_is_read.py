@@ -12,7 +12,7 @@ PACKAGES = ("cnnbench", "models", "variable_mgr")
 # Another command has flags of its own, some by the same name.
 NOT_READERS = (
     ROOT / "cnnbench" / "flags",
-    ROOT / "cnnbench" / "records" / "run_csv.py",
+    ROOT / "cnnbench" / "records" / "tables.py",
     ROOT / "cnnbench" / "allreduce",
     ROOT / "cnnbench" / "commands" / "allreduce.py",
 )
@@ -42,10 +42,13 @@ def _read_anywhere():
         for path in (ROOT / package).rglob("*.py"):
             if any(path.is_relative_to(other) for other in NOT_READERS):
                 continue
-            # The input gets its flags as fields of the same names (InputSpec.from_flags).
+            # The input and the runtime get their flags as fields of the same names
+            # (InputSpec.from_flags, Settings.of).
             holders = {"params", "flags"}
             if path.is_relative_to(ROOT / "cnnbench" / "data"):
                 holders |= {"spec", "_spec"}
+            if path == ROOT / "cnnbench" / "runtime" / "tensorflow.py":
+                holders |= {"settings"}
             names |= _read_in(path.read_text(encoding="utf-8"), holders)
     return names
 

@@ -15,22 +15,22 @@ import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records import csv as csv_table
-from cnnbench.records import run_csv
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, Evaluation, ModelInfo, Placement
+from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
 
 APPENDER = """
 import sys
-from cnnbench.records import run_csv
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.tables import RUNS, run_row
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-run_csv.prepare(path)
+RUNS.prepare(path)
 print("ready", flush=True)
 sys.stdin.readline()
 number = 0
 while number != count:
     run = Measurements(command=[name, str(number), "quoted, 'text' \\"here\\"" * 200], config={})
-    run_csv.append(path, run.record())
+    RUNS.append(path, [run_row(run.record())])
     number += 1
 """
 
@@ -39,13 +39,17 @@ def a_run(**config):
     return Measurements(command=["cnnbench", "--a=b c"], config=config)
 
 
+def append(path, record):
+    RUNS.append(str(path), [run_row(record)])
+
+
 def rows(path):
     text = path.read_text(encoding="utf-8")
     assert text.endswith("\n")
     header, *body = csv.reader(io.StringIO(text), strict=True)
-    assert tuple(header) == run_csv.COLUMNS
+    assert tuple(header) == RUNS.columns
     for cells in body:
-        assert len(cells) == len(run_csv.COLUMNS)
+        assert len(cells) == len(RUNS.columns)
         assert cells[-1] == "1"
     return [dict(zip(header, cells, strict=True)) for cells in body]
 
@@ -66,9 +70,10 @@ def go(process):
     process.stdin.flush()
 
 
-def test_columns_are_unique_and_need_no_quotes():
-    assert len(set(run_csv.COLUMNS)) == len(run_csv.COLUMNS)
-    assert all(name.replace("_", "").isalnum() for name in run_csv.COLUMNS)
+@pytest.mark.parametrize("table", [RUNS, REDUCTIONS])
+def test_columns_are_unique_and_need_no_quotes(table):
+    assert len(set(table.columns)) == len(table.columns)
+    assert all(name.replace("_", "").isalnum() for name in table.columns)
 
 
 def test_row_of_a_complete_run(tmp_path):
@@ -98,7 +103,7 @@ def test_row_of_a_complete_run(tmp_path):
     run.loop_seconds = 1.25
     run.environment = {"hostname": "böx", "gpu_names": ["A", "B"], "logical_cpus": 2}
     path = tmp_path / "r.csv"
-    run_csv.append(str(path), run.record())
+    append(path, run.record())
     (row,) = rows(path)
     expected = {
         "status": "ok",
@@ -131,7 +136,7 @@ def test_row_of_a_complete_run(tmp_path):
 def test_failed_run_has_a_row_on_one_line(tmp_path):
     path = tmp_path / "r.csv"
     record = a_run(model="vgg16").record("failed", BenchmarkError('line 1\r\n"line" 2\u2028,\x00'))
-    run_csv.append(str(path), record)
+    append(path, record)
     (row,) = rows(path)
     assert row["model"] == "vgg16"
     assert row["error"] == 'BenchmarkError: line 1 "line" 2 ,'
@@ -141,18 +146,18 @@ def test_failed_run_has_a_row_on_one_line(tmp_path):
 def test_command_that_is_not_unicode(tmp_path):
     path = tmp_path / "r.csv"
     record = Measurements(command=[os.fsdecode(b"--x=\xff")], config={}).record()
-    run_csv.append(str(path), record)
+    append(path, record)
     assert len(rows(path)) == 1
 
 
 def test_header_once_and_readable_by_pandas(tmp_path):
     path = tmp_path / "r.csv"
     for _ in range(3):
-        run_csv.prepare(str(path))
+        RUNS.prepare(str(path))
         run = a_run()
         run.batch = Batch(per_device=1, global_=1)
         run.add_step(0.25, float("nan"))
-        run_csv.append(str(path), run.record())
+        append(path, run.record())
     table = pd.read_csv(path)
     assert list(table["images_per_sec"]) == [4.0, 4.0, 4.0]
     assert table["last_loss"].isna().all()
@@ -160,7 +165,7 @@ def test_header_once_and_readable_by_pandas(tmp_path):
 
 
 def test_prepare_leaves_no_file(tmp_path):
-    run_csv.prepare(str(tmp_path / "r.csv"))
+    RUNS.prepare(str(tmp_path / "r.csv"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,8 +175,8 @@ def test_prepare_leaves_no_file(tmp_path):
         ("name,value\n1,2\n", "column 1 is 'name', not 'run_id'"),
         ("some notes", "column 1 is 'some notes'"),
         ("\n", "column 1 is ''"),
-        (",".join(run_csv.COLUMNS[:-1]) + "\n", "is nothing, not 'schema'"),
-        (",".join(run_csv.COLUMNS) + ",more\n", "is 'more', not nothing"),
+        (",".join(RUNS.columns[:-1]) + "\n", "is nothing, not 'schema'"),
+        (",".join(RUNS.columns) + ",more\n", "is 'more', not nothing"),
         ("\x00\x01\n", "column 1"),
     ],
 )
@@ -179,21 +184,21 @@ def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, tmp_p
     path = tmp_path / "r.csv"
     path.write_text(content)
     with pytest.raises(FlagError) as caught:
-        run_csv.prepare(str(path))
+        RUNS.prepare(str(path))
     assert str(caught.value).startswith("--result_csv=")
     assert reason in str(caught.value)
     with pytest.raises(FlagError):
-        run_csv.append(str(path), a_run().record())
+        append(path, a_run().record())
     assert path.read_text() == content
 
 
 def test_what_a_spreadsheet_saved_can_be_continued(tmp_path):
     path = tmp_path / "r.csv"
-    run_csv.append(str(path), a_run().record())
+    append(path, a_run().record())
     saved = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n")
     path.write_bytes(saved)
-    run_csv.prepare(str(path))
-    run_csv.append(str(path), a_run().record())
+    RUNS.prepare(str(path))
+    append(path, a_run().record())
     assert path.read_bytes().startswith(saved)
     assert len(pd.read_csv(path)) == 2
 
@@ -202,20 +207,20 @@ def test_torn_file_of_any_length_is_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a thousand of them take long
     path = tmp_path / "r.csv"
     for _ in range(2):
-        run_csv.append(str(path), a_run(precision='"a,b"').record())
+        append(path, a_run(precision='"a,b"').record())
     whole = path.read_bytes()
     first_row_end = whole.index(b"\n", whole.index(b"\n") + 1) + 1
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
-        run_csv.prepare(str(path))
-        run_csv.append(str(path), a_run().record())
+        RUNS.prepare(str(path))
+        append(path, a_run().record())
         survivors = (length >= first_row_end - 1) + (length >= len(whole) - 1)
         assert len(rows(path)) == survivors + 1, length
 
 
 def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "r.csv"
-    run_csv.append(str(path), a_run().record())
+    append(path, a_run().record())
     before = path.read_bytes()
 
     def full_disk(descriptor, data):
@@ -224,7 +229,7 @@ def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(csv_table, "write_all", full_disk)
     with pytest.raises(OSError, match="No space"):
-        run_csv.append(str(path), a_run().record())
+        append(path, a_run().record())
     assert path.read_bytes() == before
 
 
@@ -251,7 +256,7 @@ def test_killed_writers_spoil_nothing(tmp_path):
         time.sleep(0.004 + 0.003 * trial)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        run_csv.append(str(path), a_run().record())
+        append(path, a_run().record())
         ids = {row["run_id"] for row in rows(path)}
         assert ids > seen
         seen = ids

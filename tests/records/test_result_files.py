@@ -9,21 +9,23 @@ import time
 
 import pytest
 
-from cnnbench.errors import FlagError, UsageError
-from cnnbench.records import run_json
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.result_files import ResultFiles, write_json
+from cnnbench.records.tables import RUNS, run_row
 
 WRITER = """
 import sys
-from cnnbench.records import run_json
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.result_files import write_json
 path, number = sys.argv[1], 0
 print("ready", flush=True)
 while True:
     run = Measurements(command=[str(number)], config={"padding": "x" * 100_000})
     for _ in range(number % 50):
         run.add_step(1.0, 2.0)
-    run_json.write(path, run.record())
+    write_json(path, run.record())
     number += 1
 """
 
@@ -34,24 +36,28 @@ def a_record(**config):
     return run.record()
 
 
+def files(json_path=None, csv_path=None, train_dir=None):
+    return ResultFiles(json_path, csv_path, RUNS, train_dir)
+
+
 def test_write_then_read(tmp_path):
     path = str(tmp_path / "r.json")
-    run_json.prepare(path)
+    files(path).prepare()
     record = a_record(x=1)
-    run_json.write(path, record)
-    assert run_json.read(path).to_json() == record.to_json()
+    files(path).write(record, list)
+    assert load_run(path).to_json() == record.to_json()
 
 
 def test_prepare_keeps_an_existing_file(tmp_path):
     path = tmp_path / "r.json"
     path.write_text("old")
-    run_json.prepare(str(path))
+    files(str(path)).prepare()
     assert path.read_text() == "old"
 
 
 def test_prepare_names_the_flag(tmp_path):
     with pytest.raises(FlagError, match=r"^--result_json=.*there is no folder"):
-        run_json.prepare(str(tmp_path / "a" / "r.json"))
+        files(str(tmp_path / "a" / "r.json")).prepare()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 9}', b"\xff\xfe"])
@@ -59,17 +65,44 @@ def test_reading_what_is_no_record_names_the_file(content, tmp_path):
     path = tmp_path / "r.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"r\.json: not a run record"):
-        run_json.read(str(path))
+        load_run(str(path))
 
 
 def test_reading_a_missing_file_names_it(tmp_path):
     with pytest.raises(UsageError, match=r"r\.json: No such file"):
-        run_json.read(str(tmp_path / "r.json"))
+        load_run(str(tmp_path / "r.json"))
+
+
+def test_one_file_cannot_be_both(tmp_path):
+    path = tmp_path / "r"
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(FlagError, match=r"^--result_csv=.*is the file of --result_json"):
+        files(str(path), str(tmp_path / "link")).prepare()
+
+
+@pytest.mark.parametrize("train_dir", ["/proc/none/ckpt", "/tmp/model.ckpt-12"])
+def test_a_directory_that_cannot_hold_checkpoints_is_refused(train_dir):
+    with pytest.raises(FlagError, match=r"^--train_dir="):
+        files(train_dir=train_dir).prepare()
+
+
+def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, monkeypatch):
+    def full(path, record):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cnnbench.records.result_files.write_json", full)
+    record, table = a_record(), tmp_path / "r.csv"
+    both = files(str(tmp_path / "r.json"), str(table))
+    assert both.wanted
+    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device$"):
+        both.write(record, lambda: [run_row(record)])
+    assert len(table.read_text().splitlines()) == 2
+    assert not files().wanted
 
 
 def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
     path = tmp_path / "r.json"
-    run_json.write(str(path), a_record())
+    write_json(str(path), a_record())
     for trial in range(8):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
@@ -80,4 +113,4 @@ def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-        run_json.read(str(path))
+        load_run(str(path))
