@@ -295,7 +295,7 @@ def _settled(
     unlike: tuple[Difference, ...] = (),
 ) -> _Draft:
     values = [_values(group, metric) for group in (base, new)]
-    medians = [median(sorted(side)) if side else None for side in values]
+    medians = [median(side) if side else None for side in values]
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
     )

@@ -110,7 +110,7 @@ def gather(case: Case, policy: Policy) -> Evidence:
     else:
         interval = rank_tests.shift(base, new, policy.confidence)
         p = rank_tests.mann_whitney_p(base, new)
-    base_median = median(sorted(case.base))
+    base_median = median(case.base)
     threshold = metric.smallest_change(policy, base_median)
     floor = max(threshold, case.noise or 0.0)
     limit = max(threshold, policy.same_limit) if metric.relative else threshold
@@ -120,7 +120,7 @@ def gather(case: Case, policy: Policy) -> Evidence:
         high=None if interval.high is None else _unscaled(interval.high, metric),
         p=p,
         base_median=base_median,
-        new_median=median(sorted(case.new)),
+        new_median=median(case.new),
         threshold=threshold,
         floor=floor,
         margin=min(floor, limit),

@@ -289,7 +289,7 @@ def _copies(record: AllReduceRecord, shared: Mapping[str, Any]) -> list[Reductio
             seconds.setdefault((copy.bytes, copy.devices), []).extend(copy.seconds)
     found = []
     for (size, devices), times in seconds.items():
-        middle = median(sorted(times))
+        middle = median(times)
         config = {**shared["config"], "bytes": size, "devices": devices}
         found.append(
             Reduction(

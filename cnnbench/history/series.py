@@ -40,7 +40,7 @@ class Point:
     @property
     def value(self) -> float:
         """The median of its processes."""
-        return median(sorted(self.values))
+        return median(self.values)
 
     @property
     def short(self) -> str:

@@ -243,4 +243,4 @@ def _scaled(values: Sequence[float], relative: bool) -> list[float]:
 
 
 def _middle(values: Sequence[float], start: int, stop: int) -> float:
-    return median(sorted(values[start:stop]))
+    return median(values[start:stop])

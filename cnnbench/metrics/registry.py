@@ -87,9 +87,9 @@ def throughput(record: RunRecord) -> float | None:
     if record.step_seconds:
         if record.batch is None:
             return None
-        return record.batch.global_ / median(sorted(record.step_seconds))
+        return record.batch.global_ / median(record.step_seconds)
     if record.config.get("eval") and record.evaluations:
-        return median(sorted(one.images_per_sec for one in record.evaluations))
+        return median(one.images_per_sec for one in record.evaluations)
     return None
 
 
@@ -117,7 +117,7 @@ def _top_5(record: RunRecord) -> float | None:
 
 
 def _step_seconds(record: RunRecord) -> float | None:
-    return median(sorted(record.step_seconds)) if record.step_seconds else None
+    return median(record.step_seconds) if record.step_seconds else None
 
 
 def _final_loss(record: RunRecord) -> float | None:

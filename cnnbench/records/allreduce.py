@@ -73,7 +73,7 @@ class Point:
     @property
     def median(self) -> float | None:
         """Seconds of the median reduction; None if none was timed."""
-        return median(sorted(self.seconds)) if self.seconds else None
+        return median(self.seconds) if self.seconds else None
 
     @property
     def p99(self) -> float | None:
@@ -114,7 +114,7 @@ class Copying:
     @property
     def rate(self) -> float:
         """Bytes written per second by all devices together, at the median time."""
-        return self.bytes * self.devices / median(sorted(self.seconds))
+        return self.bytes * self.devices / median(self.seconds)
 
     def bound_seconds(self, num_bytes: int, devices: int) -> float:
         """Time to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes."""

@@ -32,7 +32,7 @@ class Sample:
     @property
     def median(self) -> float | None:
         """Their median; None if there are none."""
-        return median(sorted(self.values)) if self.values else None
+        return median(self.values) if self.values else None
 
     @property
     def range(self) -> tuple[float, float] | None:

@@ -101,7 +101,7 @@ def noise(values: Sequence[float]) -> tuple[float, float]:
 
 def _spread(differences: Sequence[float]) -> float:
     """Robust standard deviation; around the median, so that a trend is not taken for noise."""
-    return MAD_TO_SIGMA * median_absolute_deviation(sorted(differences))
+    return MAD_TO_SIGMA * median_absolute_deviation(differences)
 
 
 def _partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:

@@ -36,10 +36,10 @@ class Speed:
 
 
 class RunningSpeed:
-    """Speed of the steps so far, cheap enough to be asked for after every step.
+    """Speed of the steps so far, cheap enough to be read after every step.
 
-    A step costs O(1); what a question costs is the insertion of the steps that came
-    since the last one into a sorted array of doubles, and O(log n).
+    Adding a step is O(1). Reading inserts the steps added since the last reading into a
+    sorted array of doubles, and is O(log n) besides.
     """
 
     def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
@@ -106,7 +106,7 @@ class RunningSpeed:
         return Speed(
             mean=self._images * self._weight / self._weighted_time,
             uncertainty=math.sqrt(variance / self._count),
-            jitter=MAD_TO_SIGMA * median_absolute_deviation(self._sorted),
+            jitter=MAD_TO_SIGMA * _middle_deviation(self._sorted),
         )
 
 
@@ -140,31 +140,39 @@ def total_images_per_sec(images: int, elapsed_seconds: float) -> float:
     return images / elapsed_seconds
 
 
-def median(ordered: Sequence[float]) -> float:
-    """Median of a non-empty ascending sequence; mean of the middle two if even."""
+def median(values: Iterable[float]) -> float:
+    """Median of at least one value, in any order; mean of the middle two if even."""
+    return _middle(sorted(values))
+
+
+def median_absolute_deviation(values: Iterable[float]) -> float:
+    """Median of |x - median(x)| over at least one value, in any order."""
+    return _middle_deviation(sorted(values))
+
+
+def _middle(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[half]
     return (ordered[half - 1] + ordered[half]) / 2
 
 
-def median_absolute_deviation(ordered: Sequence[float]) -> float:
-    """Median of |x - median(x)| over a non-empty ascending sequence, in O(log n).
+def _middle_deviation(ordered: Sequence[float]) -> float:
+    """The median absolute deviation of ascending values, in O(log n).
 
     The deviations below the median, read downwards, and those above it, read upwards,
     are two ascending sequences, so the middle of their union is found by bisection.
     """
-    centre = median(ordered)
+    centre = _middle(ordered)
     count = len(ordered)
-    if count % 2:
-        return _smallest_deviation(ordered, centre, count // 2)
-    low = _smallest_deviation(ordered, centre, count // 2 - 1)
     high = _smallest_deviation(ordered, centre, count // 2)
-    return (low + high) / 2
+    if count % 2:
+        return high
+    return (_smallest_deviation(ordered, centre, count // 2 - 1) + high) / 2
 
 
 def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
-    """The deviation of that rank (0 = smallest): taken from a window around the centre.
+    """The deviation of a rank (0 = smallest), found in a window around the centre.
 
     The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence; the
     window with the left end ``left`` is the right one when its left neighbour is not

@@ -122,10 +122,10 @@ def _levels(values: Sequence[float], first: int, end: int) -> list[Level]:
     """The levels of a part of the series."""
     size = math.ceil((end - first) / _RESOLUTION)
     edges = [*range(first, end - size + 1, size), end]
-    medians = [median(sorted(values[a:b])) for a, b in pairwise(edges)]
-    cuts = change_points(medians, _LEAST_NOISE * median(sorted(medians)))
+    medians = [median(values[a:b]) for a, b in pairwise(edges)]
+    cuts = change_points(medians, _LEAST_NOISE * median(medians))
     starts = [edges[cut] for cut in (0, *cuts)]
-    return [Level(a, b, median(sorted(values[a:b]))) for a, b in pairwise([*starts, end])]
+    return [Level(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
 
 
 def _beginning(levels: Sequence[Level], last: float) -> int | None:
@@ -156,7 +156,7 @@ def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
 
     A first step that compiles is too short a level for the partition.
     """
-    noise = MAD_TO_SIGMA * median_absolute_deviation(sorted(values[start:]))
+    noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
     reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
     while start < len(values) and abs(values[start] - last) > reach:
         start += 1

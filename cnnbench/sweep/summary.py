@@ -72,12 +72,12 @@ class Row:
     @property
     def throughput(self) -> float | None:
         """Median over the processes."""
-        return median(sorted(self.throughputs)) if self.throughputs else None
+        return median(self.throughputs) if self.throughputs else None
 
     @property
     def bandwidth(self) -> float | None:
         """Median over the processes."""
-        return median(sorted(self.bandwidths)) if self.bandwidths else None
+        return median(self.bandwidths) if self.bandwidths else None
 
     @property
     def spread(self) -> float | None:
@@ -85,7 +85,7 @@ class Row:
         values = self.throughputs or self.bandwidths
         if len(values) < 2:
             return None
-        return (max(values) - min(values)) / median(sorted(values))
+        return (max(values) - min(values)) / median(values)
 
 
 def summarise(cases: Sequence[Case], results: Iterable[Result]) -> tuple[Row, ...]:

@@ -107,7 +107,7 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
     steps = sorted(1000 * (one[name].step_seconds or 0.0) for one in rounds for name in BASES)
     lines = [
         f"- {len(processes)} processes in {len(rounds)} rounds, "
-        f"{median(sorted(p.seconds for p in processes)):.1f} s each; "
+        f"{median(p.seconds for p in processes):.1f} s each; "
         f"median step {median(steps):.2f} ms, from {steps[0]:.2f} to {steps[-1]:.2f} ms",
         f"- scatter of like processes: {standard_deviation([math.log(s) for s in like]):.1%} "
         f"(standard deviation of logarithms; A/A spread {aa_spread(like, POLICY):.1%}), of "

@@ -112,7 +112,7 @@ def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[float, float], ...]
     kept: list[tuple[float, float]] = []
     for start in range(0, len(points), size):
         part = points[start : start + size]
-        middle = median(sorted(y for _, y in part))
+        middle = median(y for _, y in part)
         kept.append((float(part[0][0]), middle))
         x, highest = max(part, key=lambda point: point[1])
         if highest > 1.2 * middle and x > part[0][0]:
@@ -170,7 +170,7 @@ def _table(timed: Sequence[Configured]) -> Block:
     for one in timed:
         series = [sorted(record.step_seconds) for record in one.good if record.step_seconds]
         everything = sorted(value for ordered in series for value in ordered)
-        within = median(sorted(_relative_spread(ordered) for ordered in series))
+        within = median(_relative_spread(ordered) for ordered in series)
         medians = sorted(median(ordered) for ordered in series)
         between = (medians[-1] - medians[0]) / median(medians) if len(medians) > 1 else None
         rows.append(

@@ -95,4 +95,4 @@ def _row(one: Configured) -> tuple[Cell, ...]:
 
 def median_step(record: RunRecord) -> float | None:
     """Seconds of the median timed step."""
-    return median(sorted(record.step_seconds)) if record.step_seconds else None
+    return median(record.step_seconds) if record.step_seconds else None
