@@ -1,23 +1,28 @@
-"""How two sets of runs differ in what is not measured, and whether that forbids a verdict."""
+"""Facts by which two sets of runs differ, and whether they forbid a verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from cnnbench.compare.configuration import Configuration
-from cnnbench.compare.kinds import KINDS
-from cnnbench.compare.rules import PLACES
-from cnnbench.metrics.comparable_facts import FLAG, FLAG_PLACE, Absent, Fact, Role, allowed, fact
-from cnnbench.metrics.measurement import Measurement, fact_text
-
-M = TypeVar("M", bound=Measurement)
+from cnnbench.metrics.comparable_facts import (
+    FLAG,
+    FLAG_PLACE,
+    PLACES,
+    Absent,
+    Fact,
+    Role,
+    allowed,
+    fact,
+)
+from cnnbench.metrics.measurement import Measurement, Reduction, environment_facts, fact_text
+from cnnbench.records.run import RunRecord
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that is not one and the same in all runs of both sides.
+    """A fact that has more than one value over the runs of both sides.
 
     Attributes:
       fact: its name.
@@ -38,11 +43,11 @@ class Difference:
 
 
 @dataclass(frozen=True, eq=False)
-class Group(Generic[M]):
+class Group:
     """The measurements of one configuration on one side, one per process."""
 
     configuration: Configuration
-    records: tuple[M, ...]
+    records: tuple[Measurement, ...]
 
     def facts(self) -> dict[str, frozenset[str]]:
         """The values of every fact over the runs; one that a run lacks is added by name."""
@@ -63,9 +68,7 @@ class Group(Generic[M]):
         return {**flags, **found}
 
 
-def differences(
-    base: Group[M], new: Group[M], patterns: tuple[str, ...] = ()
-) -> tuple[Difference, ...]:
+def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
     """The facts that differ, those that forbid a verdict first.
 
     Args:
@@ -123,7 +126,24 @@ def _difference(
 
 def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
     """Facts that are no flags, and the places that flags name."""
-    yield from KINDS[record.kind].facts(record)
+    if isinstance(record, Reduction):
+        yield from record.facts
+    elif isinstance(record, RunRecord):
+        yield from _run_facts(record)
     for name in PLACES:
         if record.config.get(name):
             yield name, str(record.config[name])
+
+
+def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    yield from environment_facts(record.environment)
+    if record.model is not None:
+        yield "model_parameters", str(record.model.parameters)
+        yield "model_trainable_parameters", str(record.model.trainable_parameters)
+        yield "model_forward_flops", str(record.model.forward_flops_per_image)
+        yield "model_training_flops", str(record.model.training_flops_per_image)
+    if record.batch is not None:
+        yield "global_batch", str(record.batch.global_)
+    if record.placement is not None:
+        yield "num_workers", str(record.placement.num_workers)
+        yield "all_reduce", ",".join(record.placement.all_reduce) or "none"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,14 @@ from cnnbench.compare.comparability import Difference, Group, differences
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.estimate import Case
 from cnnbench.compare.judge import Judgement, judge_all
-from cnnbench.compare.kinds import KINDS
-from cnnbench.compare.matching import groups, match
-from cnnbench.compare.noise import Noise
-from cnnbench.compare.pairing import in_pairs
+from cnnbench.compare.matching import groups, in_pairs, match
+from cnnbench.compare.noise import spread, usable_groups
 from cnnbench.compare.reductions import measurements
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.comparable_facts import expand
-from cnnbench.metrics.measurement import RUN, Measurement
+from cnnbench.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.metrics.policy import Policy, Verdict
-from cnnbench.metrics.registry import METRICS, Metric
+from cnnbench.metrics.registry import METRICS, Metric, judged
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 _DEFAULT = Policy()
 
-_FACTS_TOLD = 3
-"""Facts that a reason names; all of them are in `Entry.differences`."""
+_FACTS_NAMED = 3
+"""Facts in the reason of "not comparable"; all of them are in `Entry.differences`."""
 
 
 def compare_records(
@@ -52,33 +51,48 @@ def compare_records(
 
     Args:
       base, new: records of both sides, one per process. Every row of an all-reduce
-        measurement is a configuration of its own.
+        record is a configuration of its own.
       policy: the constants.
-      metrics: names in `METRICS`, which mean a metric of each kind of measurement
-        (`cnnbench.compare.kinds`); the first that a kind has is what its comparison is
-        about.
+      metrics: names in `METRICS`; each kind of measurement has metrics of its own for them.
+        The first that a kind has is what its comparison is about.
       allow_different: facts, groups of facts and patterns that may differ, see
         `cnnbench.metrics.comparable_facts`.
       aa: runs of an A/A measurement, from which the spread of each configuration is taken.
-      paired: runs are compared pair by pair: the pairs of `cnnbench ab` where the records
-        say them, else the i-th runs of both sides in order of their start.
-      base_label, new_label: where the records came from, for the reader.
+      paired: runs are compared pair by pair: the pairs of `cnnbench ab` if the records name
+        them, else the i-th runs of both sides in order of their start.
+      base_label, new_label: where the records came from, for output.
       skipped: files that gave no record.
 
     Raises:
       KeyError: an unknown metric.
     """
-    names = tuple(METRICS[name].name for name in metrics)
+    if unknown := set(metrics).difference(METRICS):
+        raise KeyError(", ".join(sorted(unknown)))
     patterns = expand(tuple(allow_different))
     processes = (tuple(base), tuple(new))
     found = groups(*measurements(*processes, aa or (), patterns=patterns))
-    left_out = _left_out(found[:2], names)
-    base_groups, new_groups, aa_groups = ([one for one in s if _judged(one, names)] for s in found)
-    noise = Noise(base_groups, aa_groups, policy, patterns)
-    drafts = [
-        _draft(one, other, patterns, noise, paired, names)
-        for one, other in match(base_groups, new_groups, patterns)
-    ]
+    left_out = _left_out(found[:2], metrics)
+    base_groups, new_groups, aa_groups = (
+        [group for group in side if _metrics({group.configuration.kind}, metrics)] for side in found
+    )
+    aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
+    drafts = []
+    for one, other in match(base_groups, new_groups, patterns):
+        kind = next(group.configuration.kind for group in (one, other) if group is not None)
+        asked = _metrics({kind}, metrics)
+        if one is None or other is None:
+            absent, present = ("BASE", "NEW") if one is None else ("NEW", "BASE")
+            reason = f"{absent} has no run of this configuration, only {present} has"
+            drafts.append(_settled(one, other, asked[0], Verdict.MISSING, reason))
+            continue
+        unlike = differences(one, other, patterns)
+        outcome = _outcome(one, other, unlike, asked[0])
+        if outcome is not None:
+            drafts.append(_settled(one, other, asked[0], *outcome, unlike))
+            continue
+        like = aa_runs.get(one.configuration.key)
+        spreads = {metric.name: spread(like, metric, policy) for metric in asked}
+        drafts.append(_draft(one, other, unlike, spreads, asked, paired))
     judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
     titles = labels(draft.configuration for draft in drafts)
     entries = [
@@ -88,13 +102,13 @@ def compare_records(
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, names),
+        metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, metrics),
         paired=paired,
         notes=(
             *left_out,
-            *_cut_notes(processes),
-            *noise.notes,
-            *_alone_notes(drafts, entries),
+            *_interrupted_notes(processes),
+            *aa_notes,
+            *_unpaired_notes(drafts, entries),
             *_loss_notes(entries),
         ),
         base_label=base_label,
@@ -105,19 +119,20 @@ def compare_records(
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """An entry before it is judged: with cases, or with results where there is no question.
+    """An entry before it is judged.
 
     Attributes:
-      results: final ones; those of the cases follow.
-      alone: runs that were left out because they have no partner.
+      cases: to be judged.
+      results: those that need no judgement.
+      unpaired: runs that were left out because they have no partner.
     """
 
-    base: Group[Measurement] | None
-    new: Group[Measurement] | None
+    base: Group | None
+    new: Group | None
     differences: tuple[Difference, ...] = ()
     cases: tuple[Case, ...] = ()
     results: tuple[Result, ...] = ()
-    alone: int = 0
+    unpaired: int = 0
 
     @property
     def configuration(self) -> Configuration:
@@ -146,53 +161,46 @@ class _Draft:
 
 
 def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
-    """What is judged of some kinds, in the order asked for."""
+    """The metrics of some kinds of measurements, in the order asked for."""
     found = {
         metric.name: metric
         for name in names
-        for kind in KINDS.values()
-        if kind.name in kinds and (metric := kind.metrics.get(name)) is not None
+        for kind in KINDS
+        if kind in kinds and (metric := judged(kind).get(name)) is not None
     }
     return tuple(found.values())
 
 
-def _judged(group: Group[Measurement], names: Sequence[str]) -> bool:
-    return bool(_metrics({group.configuration.kind}, names))
-
-
-def _left_out(sides: Iterable[Sequence[Group[Measurement]]], names: Sequence[str]) -> list[str]:
-    """What has none of the metrics asked for, in a sentence each."""
-    kinds: dict[str, set[str]] = {}
+def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:
+    """A note per kind of measurement that has none of the metrics asked for."""
+    keys: dict[str, set[str]] = {}
     for one in (group.configuration for side in sides for group in side):
-        kinds.setdefault(one.kind, set()).add(one.key)
-    told = []
-    for name, keys in kinds.items():
-        kind = KINDS[name]
-        if kind.decides and not _metrics({name}, names):
-            found = count(len(keys), "configuration", "configurations")
-            told.append(f"{found} of {kind.noun} left out: they have no {' or '.join(names)}")
-    return told
+        keys.setdefault(one.kind, set()).add(one.key)
+    return [
+        f"{count(len(found), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
+        f"they have no {' or '.join(names)}"
+        for kind, found in keys.items()
+        if kind not in CONTEXT and not _metrics({kind}, names)
+    ]
 
 
 def _draft(
-    base: Group[Measurement] | None,
-    new: Group[Measurement] | None,
-    patterns: tuple[str, ...],
-    noise: Noise[Measurement],
+    base: Group,
+    new: Group,
+    unlike: tuple[Difference, ...],
+    spreads: Mapping[str, float | None],
+    metrics: Sequence[Metric],
     paired: bool,
-    names: Sequence[str],
 ) -> _Draft:
-    """The entry of a configuration; one side may lack it, not both."""
-    kind = next(group.configuration.kind for group in (base, new) if group is not None)
-    metrics = _metrics({kind}, names)
-    if base is None or new is None:
-        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
-        reason = f"{absent} has no run of this configuration, only {present} has"
-        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
-    unlike = differences(base, new, patterns)
-    outcome = _outcome(base, new, unlike, metrics[0])
-    if outcome is not None:
-        return _settled(base, new, metrics[0], *outcome, unlike)
+    """The cases of a configuration that both sides have measured.
+
+    Args:
+      base, new: its runs.
+      unlike: facts that differ.
+      spreads: A/A spreads by metric, None if not measured.
+      metrics: to be judged.
+      paired: runs are compared pair by pair.
+    """
     measured = (base, new)
     if paired:
         base, new = in_pairs(base, new)
@@ -201,14 +209,14 @@ def _draft(
         return _settled(*measured, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     cases, partial = [], []
     for metric in metrics:
-        values = tuple(_values(one, metric) for one in (base, new))
+        values = (_values(base, metric), _values(new, metric))
         lacking = _lacking(values, (base, new), metric)
         if not any(values):
             continue
         if lacking is None:
-            spread = noise.of(base, metric)
+            noise = spreads[metric.name]
             cases.append(
-                Case(base=values[0], new=values[1], metric=metric, paired=paired, noise=spread)
+                Case(base=values[0], new=values[1], metric=metric, paired=paired, noise=noise)
             )
         else:
             judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
@@ -221,18 +229,18 @@ def _draft(
         differences=unlike,
         cases=tuple(cases),
         results=tuple(partial),
-        alone=sum(len(group.records) for group in measured) - len(base.records) - len(new.records),
+        unpaired=sum(len(side.records) for side in measured) - len(base.records) - len(new.records),
     )
 
 
-def _values(group: Group[Measurement] | None, metric: Metric) -> tuple[float, ...]:
+def _values(group: Group | None, metric: Metric) -> tuple[float, ...]:
     """One value per run, of those that measured the metric."""
     found = (metric.value(record) for record in (() if group is None else group.records))
     return tuple(value for value in found if value is not None)
 
 
 def _lacking(
-    values: Sequence[Sequence[float]], sides: Sequence[Group[Measurement]], metric: Metric
+    values: Sequence[Sequence[float]], sides: Sequence[Group], metric: Metric
 ) -> str | None:
     """Which side has runs that did not measure the metric, or None."""
     for name, found, group in zip(("BASE", "NEW"), values, sides, strict=True):
@@ -244,8 +252,8 @@ def _lacking(
 
 
 def _outcome(
-    base: Group[Measurement],
-    new: Group[Measurement],
+    base: Group,
+    new: Group,
     unlike: Sequence[Difference],
     metric: Metric,
 ) -> tuple[Verdict, str] | None:
@@ -257,8 +265,8 @@ def _outcome(
             return Verdict.FAILED, reason
     blocking = [one for one in unlike if one.blocks]
     if blocking:
-        told = "; ".join(map(str, blocking[:_FACTS_TOLD]))
-        more = len(blocking) - _FACTS_TOLD
+        told = "; ".join(map(str, blocking[:_FACTS_NAMED]))
+        more = len(blocking) - _FACTS_NAMED
         return Verdict.NOT_COMPARABLE, f"{told}; and {more} more" if more > 0 else told
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
@@ -272,8 +280,8 @@ def _outcome(
     return None
 
 
-def _failure(side: str, group: Group[Measurement], metric: Metric) -> str | None:
-    """What failed on a side, or None."""
+def _failure(side: str, group: Group, metric: Metric) -> str | None:
+    """Why a side has failed, or None."""
     runs = count(len(group.records), "run", "runs")
     failed = [record for record in group.records if record.error is not None]
     if failed:
@@ -287,8 +295,8 @@ def _failure(side: str, group: Group[Measurement], metric: Metric) -> str | None
 
 
 def _settled(
-    base: Group[Measurement] | None,
-    new: Group[Measurement] | None,
+    base: Group | None,
+    new: Group | None,
     metric: Metric,
     verdict: Verdict,
     reason: str,
@@ -303,35 +311,41 @@ def _settled(
     return _Draft(base=base, new=new, differences=unlike, results=(result,))
 
 
-def _cut_notes(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
-    """Interrupted all-reduce measurements; their rows may be complete, and tell nothing."""
+def _interrupted_notes(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
+    """All-reduce processes that were interrupted, which their complete rows do not show."""
     notes = []
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
-        cut = sum(record.status == "interrupted" for record in reduced)
-        if cut:
+        stopped = sum(record.status == "interrupted" for record in reduced)
+        if stopped:
             of = count(len(reduced), "all-reduce measurement", "all-reduce measurements")
-            verb = "was" if cut == 1 else "were"
+            verb = "was" if stopped == 1 else "were"
             notes.append(
-                f"{cut} of {of} in {name} {verb} interrupted: rows not reached are missing"
+                f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
             )
     return notes
 
 
-def _alone_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[str]:
+def _unpaired_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[str]:
     return [
-        f"{entry.name}: {count(draft.alone, 'run', 'runs')} left out, without a partner"
+        f"{entry.name}: {count(draft.unpaired, 'run', 'runs')} left out, without a partner"
         for draft, entry in zip(drafts, entries, strict=True)
-        if draft.alone
+        if draft.unpaired
     ]
 
 
 def _loss_notes(entries: Sequence[Entry]) -> list[str]:
+    """Runs whose loss diverged: their speed is worth little."""
     notes = []
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
-            bad = KINDS[entry.configuration.kind].astray(records)
-            if bad:
+            diverged = sum(
+                isinstance(record, RunRecord) and not all(map(math.isfinite, record.losses))
+                for record in records
+            )
+            if diverged:
                 runs = count(len(records), "run", "runs")
-                notes.append(f"{entry.name}: losses of {bad} of {runs} in {side} are not finite")
+                notes.append(
+                    f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
+                )
     return notes

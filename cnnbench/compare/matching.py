@@ -1,4 +1,4 @@
-"""Which configuration of NEW belongs to which of BASE."""
+"""Which configuration of NEW belongs to which of BASE, and which runs of them are pairs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from cnnbench.compare.comparability import Group, M
+from cnnbench.compare.comparability import Group
 from cnnbench.compare.configuration import Configuration
-from cnnbench.compare.kinds import KINDS
+from cnnbench.compare.reductions import OWN
 from cnnbench.metrics.comparable_facts import allowed
+from cnnbench.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.run import RunRecord
 from cnnbench.records.timestamps import started
 
-_Pairs: TypeAlias = list[tuple[Group[M], Group[M]]]
+_Pairs: TypeAlias = list[tuple[Group, Group]]
+
+_VARIANTS = ("model", "data_name", "eval", "forward_only")
+"""Flags that runs must share to be variants of each other; of reductions it is `OWN`."""
 
 _MAX_DIFFERING = 5
 """Configurations that differ by more flags have nothing to do with each other."""
 
 
-def groups(*sides: Iterable[M]) -> list[list[Group[M]]]:
+def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
     """The configurations of every side, in order of their first run.
 
-    A run that failed so early that its record holds some flags as given, not as they
-    turned out, joins the only configuration of any side that agrees in the others.
+    A run that failed so early that its record holds some flags unresolved joins the only
+    configuration of any side that agrees in the others.
 
     Args:
       *sides: the runs of each side.
@@ -30,38 +35,85 @@ def groups(*sides: Iterable[M]) -> list[list[Group[M]]]:
     Returns:
       A list of groups per side; the runs of a group are in order of their start.
     """
-    found = [_by_key(side) for side in sides]
-    resolved = {
-        one.configuration.key: one.configuration
-        for side in found
-        for one in side
-        if one.configuration.resolved
-    }
-    return [_joined(side, tuple(resolved.values())) for side in found]
+    found = [
+        [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
+        for side in sides
+    ]
+    resolved = {one.key: one for side in found for one, _ in side if one.resolved}
+    return [_grouped(side, tuple(resolved.values())) for side in found]
 
 
 def match(
-    base: Sequence[Group[M]], new: Sequence[Group[M]], patterns: tuple[str, ...] = ()
-) -> list[tuple[Group[M] | None, Group[M] | None]]:
+    base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
+) -> list[tuple[Group | None, Group | None]]:
     """Pairs of groups of a kind, None where the other side lacks the configuration.
 
     First those of equal flags; then those that differ only in what may differ, if there is
-    one such on each side; then the nearest variants, so that one can say what differs.
+    one such on each side; then the nearest variants, so that their differences can be named.
 
     Args:
       base, new: configurations of each side.
       patterns: of the facts that may differ.
     """
-    pairs: list[tuple[Group[M] | None, Group[M] | None]] = []
+    pairs: list[tuple[Group | None, Group | None]] = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
         pairs += _matched(left, right, patterns)
     return pairs
 
 
+def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
+    """Both sides with the i-th run of one the partner of the i-th of the other.
+
+    If all runs name a pair of an experiment that both sides have in common, those without
+    their partner are left out. Else they are paired in order of their starts, as given.
+    """
+    left, right = _by_pair(base), _by_pair(new)
+    experiments = [{seed for seed, _ in side} for side in (left, right)]
+    if experiments[0].isdisjoint(experiments[1]):
+        return base, new
+    shared = [pair for pair in left if pair in right]
+    return (
+        Group(base.configuration, tuple(left[pair] for pair in shared)),
+        Group(new.configuration, tuple(right[pair] for pair in shared)),
+    )
+
+
+def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
+    """Runs by experiment and number of their pair; none unless each has a pair of its own."""
+    found = {}
+    for record in group.records:
+        place = record.ab or {} if isinstance(record, RunRecord) else {}
+        seed, number = place.get("seed"), place.get("pair")
+        if isinstance(seed, int) and isinstance(number, int):
+            found[seed, number] = record
+    return found if len(found) == len(group.records) else {}
+
+
+def _grouped(
+    side: Sequence[tuple[Configuration, Measurement]], resolved: Sequence[Configuration]
+) -> list[Group]:
+    """The groups of a side; early failures are the last runs of those they belong to."""
+    members: dict[str, tuple[Configuration, list[Measurement]]] = {}
+    joined: dict[str, Configuration] = {}
+    for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
+        if not configuration.resolved:
+            if configuration.key not in joined:
+                joined[configuration.key] = _home(configuration, resolved)
+            configuration = joined[configuration.key]
+        members.setdefault(configuration.key, (configuration, []))[1].append(record)
+    return [Group(configuration, tuple(records)) for configuration, records in members.values()]
+
+
+def _home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
+    """The only configuration that an unresolved one agrees with, else itself."""
+    agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
+    return agreeing[0] if len(agreeing) == 1 else early
+
+
 def _matched(
-    left: Sequence[Group[M]], right: Sequence[Group[M]], patterns: tuple[str, ...]
-) -> list[tuple[Group[M] | None, Group[M] | None]]:
+    left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]
+) -> list[tuple[Group | None, Group | None]]:
     pairs = _equal(left, right)
     pairs += _but_for(*_rest(left, right, pairs), patterns)
     pairs += _nearest(*_rest(left, right, pairs))
@@ -70,46 +122,19 @@ def _matched(
 
 
 def _rest(
-    left: Sequence[Group[M]], right: Sequence[Group[M]], pairs: _Pairs[M]
-) -> tuple[list[Group[M]], list[Group[M]]]:
-    """What is in no pair."""
+    left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
+) -> tuple[list[Group], list[Group]]:
+    """Groups in no pair."""
     taken = {one for pair in pairs for one in pair}
     return [one for one in left if one not in taken], [one for one in right if one not in taken]
 
 
-def _by_key(records: Iterable[M]) -> list[Group[M]]:
-    found: dict[str, tuple[Configuration, list[M]]] = {}
-    for record in sorted(records, key=lambda one: started(one.started_at)):
-        configuration = Configuration.of(record)
-        found.setdefault(configuration.key, (configuration, []))[1].append(record)
-    return [Group(configuration, tuple(members)) for configuration, members in found.values()]
-
-
-def _joined(side: Sequence[Group[M]], resolved: Sequence[Configuration]) -> list[Group[M]]:
-    """The side with its early failures in the groups they belong to."""
-    members: dict[str, tuple[Configuration, list[M]]] = {}
-    for group in sorted(side, key=lambda one: not one.configuration.resolved):
-        configuration = group.configuration
-        if not configuration.resolved:
-            agreeing = [
-                one
-                for one in resolved
-                if one.kind == configuration.kind and not one.differing(configuration)
-            ]
-            if len(agreeing) == 1:
-                (configuration,) = agreeing
-        members.setdefault(configuration.key, (configuration, []))[1].extend(group.records)
-    return [Group(configuration, tuple(records)) for configuration, records in members.values()]
-
-
-def _equal(left: Sequence[Group[M]], right: Sequence[Group[M]]) -> _Pairs[M]:
+def _equal(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     twins = {one.configuration.key: one for one in right}
     return [(one, twins[one.configuration.key]) for one in left if one.configuration.key in twins]
 
 
-def _but_for(
-    left: Sequence[Group[M]], right: Sequence[Group[M]], patterns: tuple[str, ...]
-) -> _Pairs[M]:
+def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
     """Pairs of those that agree in all flags but the ones that may differ."""
     if not patterns:
         return []
@@ -121,8 +146,8 @@ def _but_for(
     ]
 
 
-def _by_remainder(side: Sequence[Group[M]], patterns: tuple[str, ...]) -> dict[str, list[Group[M]]]:
-    found: dict[str, list[Group[M]]] = {}
+def _by_remainder(side: Sequence[Group], patterns: tuple[str, ...]) -> dict[str, list[Group]]:
+    found: dict[str, list[Group]] = {}
     for group in side:
         flags = group.configuration.flags
         kept = [(name, flags[name]) for name in sorted(flags) if not allowed(name, patterns)]
@@ -130,7 +155,7 @@ def _by_remainder(side: Sequence[Group[M]], patterns: tuple[str, ...]) -> dict[s
     return found
 
 
-def _nearest(left: Sequence[Group[M]], right: Sequence[Group[M]]) -> _Pairs[M]:
+def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     """Pairs of variants, those with the fewest different flags first."""
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]  # there is nothing else that could be meant
@@ -142,7 +167,7 @@ def _nearest(left: Sequence[Group[M]], right: Sequence[Group[M]]) -> _Pairs[M]:
         for i, one in enumerate(left)
         for j in variants.get(_variant(one), ())
     )
-    pairs: _Pairs[M] = []
+    pairs: _Pairs = []
     taken: tuple[set[int], set[int]] = (set(), set())
     for distance, i, j in distances:
         if distance <= _MAX_DIFFERING and i not in taken[0] and j not in taken[1]:
@@ -152,8 +177,8 @@ def _nearest(left: Sequence[Group[M]], right: Sequence[Group[M]]) -> _Pairs[M]:
     return pairs
 
 
-def _variant(group: Group[M]) -> str:
-    """What variants of each other have in common."""
+def _variant(group: Group) -> str:
+    """The flags that variants of each other have in common."""
     configuration = group.configuration
-    names = KINDS[configuration.kind].variants
+    names = _VARIANTS if configuration.kind == RUN else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

@@ -15,8 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.compare.rules import counts
-from cnnbench.metrics.comparable_facts import allowed
+from cnnbench.metrics.comparable_facts import allowed, counts
 from cnnbench.metrics.measurement import (
     ALLREDUCE,
     BUILD,
@@ -163,38 +162,26 @@ def defaults() -> Mapping[str, Any]:
     }
 
 
-def label(flags: Mapping[str, Any]) -> list[str]:
-    """A reduction in a few words."""
-    if "workload" not in flags:
-        return _process_label(flags)
-    of = f"{flags['workload']} " + ("gradients" if flags.get("model") else "bytes")
-    parts = [f"all-reduce {flags['all_reduce_spec']}", of, *_packing(flags)]
+def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
+    """A short name of a row, in parts.
+
+    Args:
+      kind: any but RUN.
+      flags: of its configuration.
+    """
+    device = f"{flags.get('devices')} {flags.get('device')}"
+    if kind == COPY:
+        return ["memory copy", f"{flags.get('bytes')} bytes", device]
+    if "workload" not in flags:  # a process that failed before its first row
+        sizes = flags.get("sizes")
+        of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
+        return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
+    name = f"all-reduce {flags['all_reduce_spec']}"
+    of = f"{flags['workload']} {'gradients' if flags.get('model') else 'bytes'}"
+    parts = [f"building {name}" if kind == BUILD else name, of, *_packing(flags)]
     if flags["dtype"] != "float32":
         parts.append(str(flags["dtype"]))
-    return [*parts, f"{flags['devices']} {flags.get('device')}"]
-
-
-def build_label(flags: Mapping[str, Any]) -> list[str]:
-    """The building of a reduction in a few words."""
-    first, *rest = label(flags)
-    return [f"building {first}", *rest]
-
-
-def peer_label(flags: Mapping[str, Any]) -> list[str]:
-    """Somebody else's reduction in a few words."""
-    return [*label(flags), "peer"]
-
-
-def copy_label(flags: Mapping[str, Any]) -> list[str]:
-    """Copying memory in a few words."""
-    device = f"{flags.get('devices')} {flags.get('device')}"
-    return ["memory copy", f"{flags.get('bytes')} bytes", device]
-
-
-def _process_label(flags: Mapping[str, Any]) -> list[str]:
-    sizes = flags.get("sizes")
-    of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
-    return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
+    return [*parts, device, *(["peer"] if kind == PEER else [])]
 
 
 def _packing(flags: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a comparison found out: a result per configuration and metric."""
+"""The outcome of a comparison: a result per configuration and metric."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from cnnbench.compare.comparability import Difference
 from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.judge import Judgement
-from cnnbench.compare.kinds import KINDS
 from cnnbench.errors import ExitCode
-from cnnbench.metrics.measurement import Measurement
+from cnnbench.metrics.measurement import CONTEXT, Measurement
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.load import Skipped
@@ -53,12 +52,12 @@ class Entry:
     """One configuration.
 
     Attributes:
-      name: in a few words, unlike those of all other entries.
+      name: short and unique.
       configuration: its flags; those of BASE where the two sides differ.
-      base, new: its runs, or what stands for them, one per process, in order of their start;
-        empty where a side lacks it.
+      base, new: its measurements, one per process, in order of their start; empty where a
+        side lacks it.
       results: by metric; the first is the one the comparison is about.
-      differences: facts that are not alike, those that forbid a verdict first.
+      differences: facts that differ, those that forbid a verdict first.
     """
 
     name: str
@@ -75,20 +74,20 @@ class Entry:
 
     @property
     def decides(self) -> bool:
-        """Whether it counts; others are context, such as what other people's code did."""
-        return KINDS[self.configuration.kind].decides
+        """Whether it counts for the exit code; others are context, such as peers."""
+        return self.configuration.kind not in CONTEXT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All that `compare_records` has found out.
+    """The outcome of `compare_records`.
 
     Attributes:
       entries: the configurations, in order of their names, numbers in them by value.
       policy: the constants.
       metrics: what was judged, of all kinds of measurements.
       paired: whether runs were compared pair by pair.
-      notes: what a reader should know besides, one sentence each.
+      notes: remarks, one sentence each.
       base_label, new_label: where the records came from.
       skipped: files that gave no record.
     """
@@ -104,10 +103,9 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the process should end with.
+        """Of the process: a regression first, then failures, then open questions.
 
-        A regression comes first: it stays one whatever else went wrong. Then failures,
-        then everything that leaves the question open, faulty files included.
+        Faulty files leave the question open too.
         """
         entries = [entry for entry in self.entries if entry.decides]
         results = [(entry.main is result, result) for entry in entries for result in entry.results]
@@ -123,7 +121,7 @@ class Comparison:
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """What it is about: of every kind of measurement the first metric."""
+        """The metrics it is about: of every kind of measurement the first."""
         about = {entry.main.metric.name for entry in self.entries if entry.decides}
         return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
 

@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """Of the measurement, a name in `cnnbench.compare.kinds.KINDS`."""
+        """Of the measurement, a name in `cnnbench.metrics.measurement.KINDS`."""
         return self.configuration.kind
 
     @property

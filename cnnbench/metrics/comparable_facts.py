@@ -1,7 +1,9 @@
-"""Which facts must be alike before two runs may be compared: one table.
+"""Which flags make a configuration, and which facts must be alike to compare: two tables.
 
-Flags are facts too: those that make a configuration (`cnnbench.compare.configuration`)
-block, places are mentioned. Of a fact that is not listed a difference is mentioned.
+Runs repeat each other if all their resolved flags agree, but for those of `RULES`, which
+cannot change a measurement or name places; a flag that is not listed counts. Flags are facts
+too: those of a configuration block a verdict, places are mentioned. If a fact that is not in
+`FACTS` differs, that is mentioned.
 """
 
 from __future__ import annotations
@@ -10,6 +12,84 @@ import enum
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Any
+
+
+class Use(enum.Enum):
+    """How a flag enters the identity of a configuration."""
+
+    IGNORED = "ignored"
+    PRESENCE = "presence"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True)
+class FlagRule:
+    """The rule for a flag whose value does not count as it is.
+
+    Attributes:
+      use: IGNORED; PRESENCE: whether it is given; NUMBER: how many items it lists.
+      reason: why.
+    """
+
+    use: Use
+    reason: str
+
+
+_WRITTEN_LATER = FlagRule(Use.IGNORED, "written when the run is over")
+_SHOWN = FlagRule(Use.IGNORED, "shown outside of the timed steps")
+_PLACE = FlagRule(Use.PRESENCE, "that it is written costs time, where to does not")
+_SOURCE = FlagRule(Use.PRESENCE, "a place; checkouts and machines have their own")
+_ADDRESSES = FlagRule(Use.NUMBER, "names of machines; how many there are counts")
+
+RULES: dict[str, FlagRule] = {
+    "result_json": _WRITTEN_LATER,
+    "result_csv": _WRITTEN_LATER,
+    "eval_dir": FlagRule(Use.IGNORED, "events of evaluations, outside of the timed steps"),
+    "result_label": FlagRule(Use.IGNORED, "a note of the user"),
+    "progress": _SHOWN,
+    "quiet_conditions": _SHOWN,
+    "display_every": _SHOWN,
+    "display_perf_ewma": _SHOWN,
+    "peak_flops": FlagRule(Use.IGNORED, "what MFU is divided by; MFU is not compared"),
+    "tf_random_seed": FlagRule(
+        Use.IGNORED, "time does not depend on it, and accuracy should be compared over seeds"
+    ),
+    "max_ckpts_to_keep": FlagRule(Use.IGNORED, "files removed outside of the timed steps"),
+    "train_dir": _PLACE,
+    "trace_file": _PLACE,
+    "tfprof_file": _PLACE,
+    "graph_file": _PLACE,
+    "partitioned_graph_file_prefix": _PLACE,
+    "data_dir": _SOURCE,
+    "model_plugin": FlagRule(Use.PRESENCE, "a place; the size of the model is compared instead"),
+    "dataset_plugin": _SOURCE,
+    "backbone_model_path": _SOURCE,
+    "ps_hosts": _ADDRESSES,
+    "worker_hosts": _ADDRESSES,
+    "controller_host": FlagRule(Use.PRESENCE, "the name of a machine"),
+    "gpu_indices": FlagRule(Use.NUMBER, "which of like GPUs; their names are compared"),
+    "task_index": FlagRule(Use.IGNORED, "which process of the job wrote the record"),
+}
+"""Rules by name of the flag."""
+
+PLACES = tuple(name for name, rule in RULES.items() if rule.use == Use.PRESENCE)
+"""Flags of which only the presence counts."""
+
+
+def counts(name: str) -> bool:
+    """Whether a flag makes a difference."""
+    return name not in RULES or RULES[name].use != Use.IGNORED
+
+
+def identity(name: str, value: Any) -> Any:
+    """A flag's value as it enters the identity of a configuration."""
+    rule = RULES.get(name)
+    if rule is None:
+        return value
+    if rule.use == Use.PRESENCE:
+        return bool(value)
+    return len(str(value).split(",")) if value else 0
 
 
 class Role(enum.Enum):
@@ -34,8 +114,8 @@ class Fact:
     Attributes:
       role: what a difference does.
       reason: why.
-      absent: UNKNOWN: a side without the fact is not held against the other, a newer
-        version may have learnt to read it. NOTHING: absence is a value (no limit, not set).
+      absent: UNKNOWN: a side without the fact blocks nothing, since an older version may not
+        have read it. NOTHING: absence is a value (no limit, not set).
     """
 
     role: Role
@@ -82,7 +162,7 @@ FACTS: dict[str, Fact] = {
     "cpu_smt": _blocks("two threads of a core are slower than two cores"),
     "cpu_governor": _blocks("decides the clock frequency"),
     "cpu_turbo": _blocks("decides the clock frequency"),
-    "cpu_driver": _mentioned("what it does shows in governor and turbo"),
+    "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
     "cpu_affinity": _mentioned("which cores; how many is a fact of its own", Absent.NOTHING),
     "cpu_isolated": _mentioned("changes noise more than speed", Absent.NOTHING),
     "virtual_machine": _blocks("a hypervisor takes its share", Absent.NOTHING),
@@ -95,7 +175,7 @@ FACTS: dict[str, Fact] = {
     "hypervisor": _mentioned("that there is one is a fact of its own"),
     "machine_model": _mentioned("the processor has its own fact"),
     "cpus_online": _mentioned("which cores; how many is a fact of its own"),
-    "cpu_energy_preference": _mentioned("what it does shows in the clock frequency"),
+    "cpu_energy_preference": _mentioned("its effect is the clock frequency"),
     "cpu_max_mhz": _mentioned("the processor has its own fact"),
     "cpu_max_mhz_allowed": _blocks("decides the clock frequency"),
     "clock_source": _mentioned("a step asks for the time twice"),
@@ -191,7 +271,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "xla": ("xla", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
-"""Names that stand for several facts: a change of one that brings others along."""
+"""Names in --allow_different that stand for several facts, which change together."""
 
 
 @lru_cache(maxsize=4096)

@@ -85,17 +85,17 @@ class Configured:
     """
 
     name: str
-    group: Group[RunRecord]
+    group: Group
 
     @property
     def configuration(self) -> Configuration:
         """The flags."""
         return self.group.configuration
 
-    @property
+    @cached_property
     def records(self) -> tuple[RunRecord, ...]:
         """All of its runs, failed ones too."""
-        return self.group.records
+        return tuple(one for one in self.group.records if isinstance(one, RunRecord))
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:

@@ -2,10 +2,9 @@ import dataclasses
 
 import pytest
 
-from cnnbench.compare.configuration import Configuration, labels
-from cnnbench.compare.rules import PLACES, RULES
-from cnnbench.compare.runs import UNRESOLVED
+from cnnbench.compare.configuration import UNRESOLVED, Configuration, labels
 from cnnbench.flags import FLAGS, Params
+from cnnbench.metrics.comparable_facts import PLACES, RULES
 
 
 def key(record):
@@ -148,8 +147,8 @@ def test_defaults_of_the_records_in_these_tests_are_those_of_the_flags(runs):
     assert set(runs().config) == {field.name for field in dataclasses.fields(Params)}
 
 
-def test_telling_flags_are_those_not_at_their_defaults(runs):
-    found = Configuration.of(runs(flags={"xla": True, "data_dir": "/data"})).telling()
+def test_flags_shown_are_those_not_at_their_defaults(runs):
+    found = Configuration.of(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
     assert found == {
         "batch_size": 8,
         "data_dir": True,

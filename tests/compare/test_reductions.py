@@ -7,12 +7,11 @@ import pytest
 
 from cnnbench.compare import Policy, Verdict, compare_records
 from cnnbench.compare.configuration import Configuration, labels
-from cnnbench.compare.kinds import KINDS
 from cnnbench.compare.reductions import defaults, measurements
 from cnnbench.compare.reductions import reductions as rows_of
 from cnnbench.errors import ExitCode
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
-from cnnbench.metrics.measurement import COPY, PEER, RUN
+from cnnbench.metrics.measurement import COPY, KINDS, PEER, RUN
 from cnnbench.records.allreduce import Copying
 from cnnbench.report.renderers import render
 from cnnbench.variable_mgr.aggregation.spec import Packing

@@ -58,7 +58,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "key": entry.configuration.key,
         **_kind(entry),
         "verdict": entry.main.verdict.value,
-        "flags": entry.configuration.telling(),
+        "flags": entry.configuration.not_default(),
         "base_runs": [record.run_id for record in entry.base],
         "new_runs": [record.run_id for record in entry.new],
         "results": [_result(result) for result in entry.results],

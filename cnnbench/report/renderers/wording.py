@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from cnnbench.compare.comparability import unlike_text
 from cnnbench.compare.explain import change_text, span_text
-from cnnbench.compare.kinds import KINDS
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import SPEEDS, Metric
@@ -144,8 +143,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 def _number(comparison: Comparison, metric: Metric) -> int:
     """Configurations of the kind that a metric is of."""
-    measured = [name for name, kind in KINDS.items() if metric in kind.metrics.values()]
-    return sum(entry.configuration.kind in measured for entry in comparison.entries)
+    return sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
 
 
 def mentions(comparison: Comparison) -> list[str]:
