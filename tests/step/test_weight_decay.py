@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
@@ -58,10 +59,14 @@ def detached(built: BuiltRun) -> list[np.ndarray]:
     return [copy.numpy() for copy in built.manager.savable_variables()["detached"].copies]
 
 
-@pytest.mark.parametrize("towers", [1, 3])
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("reduction", "precision"), [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
+    ("mode", "towers", "reduction", "precision"),
+    [
+        pytest.param(*mode.values, towers, *policy, id=f"{mode.id}-{towers}-{policy}")
+        for mode, towers, policy in covering_pairs(
+            MODES, [1, 3], [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
+        )
+    ],
 )
 def test_a_weight_without_any_other_gradient_decays(
     mode: dict[str, str], towers: int, reduction: str, precision: str

@@ -1,7 +1,7 @@
 """Every algorithm of the registry against NumPy's sum; new ones are picked up by themselves.
 
-Algorithms alone are tried at every number of devices, in every dtype. With the stages
-around them (`STAGES`) the product is thinned out: see `staged_cases`.
+Algorithms alone are tried at every number of devices, in every dtype; in shards, in levels,
+with memories of their own and within stages (`STAGES`) at some.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
@@ -28,7 +29,7 @@ DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 LONG = ((100_003,), (128, 514))
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(max(COUNTS)))
 NAMES = all_reduce.names()
-SHARDED = tuple(f"{name}#{shards}" for name in NAMES for shards in (2, 3))
+TWO_SHARDS, THREE_SHARDS = ([f"{name}#{shards}" for name in NAMES] for shards in (2, 3))
 # All other pairs have a test of their own with the two levels.
 TWO_LEVEL = (
     *(f"{name}/xring" for name in NAMES),
@@ -162,27 +163,11 @@ def test_every_device_gets_the_exact_sum(spec, count, check):
 
 
 def staged_cases() -> list[object]:
-    """Specs with stages, numbers of devices, reductions and memories.
-
-    Not their whole product, which is 2,000 cases. Every pair of an algorithm and stages is
-    there with an even and with an odd number of devices, one with the mean and one with
-    the sum, and with one shared and one separate memory; every pair of an algorithm
-    and a number of devices; and one device with all stages.
-    """
-    result = []
+    """Pairs of specs, stages, numbers of devices, reductions and memories; stages on one device."""
     working = [spec for spec in STAGED if refusal(spec, 8) is None]
-    for row, spec in enumerate(working):
-        for column, stages in enumerate(STAGES):
-            k = row + column
-            even, odd = (2, 4, 8)[k % 3], (3, 5, 7)[(k + row // 3) % 3]
-            reductions = ("mean", "sum") if k % 2 else ("sum", "mean")
-            share = (row + column // 2) % 2 == 0
-            result.append((spec, stages, even, reductions[0], share))
-            result.append((spec, stages, odd, reductions[1], not share))
-    for number in range(max(len(working), len(STAGES))):
-        stages = tuple(STAGES)[number % len(STAGES)]
-        result.append((working[number % len(working)], stages, 1, "mean", True))
-    return [pytest.param(*case, id="-".join(map(str, case[:4]))) for case in result]
+    result = covering_pairs(working, STAGES, COUNTS[1:], ("mean", "sum"), (False, True))
+    result += [(working[0], stages, 1, "mean", True) for stages in STAGES]
+    return [pytest.param(*case, id="-".join(map(str, case))) for case in result]
 
 
 @pytest.mark.parametrize(("spec", "stages", "count", "reduction", "share_memory"), staged_cases())
@@ -220,36 +205,26 @@ def test_every_device_gets_the_exact_result_through_all_stages(
                 np.testing.assert_array_equal(result, expected, where, strict=True)
 
 
-def test_every_algorithm_meets_all_stages_and_numbers_of_devices():
-    working = [spec for spec in STAGED if refusal(spec, 8) is None]
-    met = [case.values for case in staged_cases()]
-    for spec in working:
-        own = [case for case in met if case[0] == spec]
-        assert {count for _, _, count, _, _ in own} == set(COUNTS)
-        for stages in STAGES:
-            here = [case[2:] for case in own if case[1] == stages and case[2] > 1]
-            assert sorted(count % 2 for count, _, _ in here) == [0, 1]
-            assert sorted(reduction for _, reduction, _ in here) == ["mean", "sum"]
-            assert sorted(share for _, _, share in here) == [False, True]
-    assert {stages for _, stages, count, _, _ in met if count == 1} == set(STAGES)
-
-
-@pytest.mark.parametrize(("spec", "count"), cases(SHARDED, (3, 8)) + cases(TWO_LEVEL, (2, 5)))
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    cases(TWO_SHARDS, (3,)) + cases(THREE_SHARDS, (8,)) + cases(TWO_LEVEL, (2, 5)),
+)
 def test_every_device_gets_the_exact_sum_in_shards_and_levels(spec, count, check):
     check(spec, count, DTYPES[:2])
 
 
 @pytest.mark.parametrize(
     ("spec", "count"),
-    cases(NAMES, [count for count in COUNTS if count > 1])
-    + cases(SHARDED, (3, 8))
+    cases(NAMES, (2, 3, 5, 8))
+    + cases(TWO_SHARDS, (8,))
+    + cases(THREE_SHARDS, (3,))
     + cases(TWO_LEVEL, (5,)),
 )
 def test_devices_with_memories_of_their_own_get_the_exact_sum(spec, count, check):
     check(spec, count, DTYPES[:1], share_memory=False)
 
 
-@pytest.mark.parametrize(("spec", "count"), cases((*NAMES, *SHARDED), (5,)))
+@pytest.mark.parametrize(("spec", "count"), cases((*NAMES, *TWO_SHARDS, *THREE_SHARDS), (5,)))
 def test_devices_agree_to_the_last_bit(spec, count, reduce_all):
     rng = np.random.default_rng(5)
     values = [[rng.standard_normal(LONG[0]).astype(np.float32)] for _ in range(count)]
