@@ -45,10 +45,10 @@ def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         data_dir=str(digits),
         device="cpu",
         batch_size=32,
-        num_epochs=8,
+        num_epochs=3,
         num_warmup_batches=0,
         optimizer="momentum",
-        piecewise_learning_rate_schedule="0.05;6;0.005",
+        piecewise_learning_rate_schedule="0.05;2;0.005",
         weight_decay=1e-4,
         train_dir=str(train_dir),
     )
@@ -86,4 +86,4 @@ def test_held_out_digits_are_recognised_in_every_mode(
     assert evaluation.examples == HELD_OUT
     assert evaluation.top_1 > 0.95
     assert evaluation.top_5 > 0.99
-    assert evaluation.global_step == 8 * 1437 // 32 + 1
+    assert evaluation.global_step == 3 * 1437 // 32 + 1

@@ -14,7 +14,8 @@ from cnnbench.step.loss_scale import CAP
 from cnnbench.text.progress import Messages
 
 FLAGS = {
-    "model": "lenet",
+    "model": "trivial",
+    "data_name": "cifar10",
     "device": "cpu",
     "batch_size": 2,
     "num_warmup_batches": 0,
@@ -39,7 +40,8 @@ def test_a_scale_that_overflows_settles(
     path = tmp_path / "record.json"
     status = cli.main(
         [
-            "--model=lenet",
+            "--model=trivial",
+            "--data_name=cifar10",
             "--device=cpu",
             "--num_gpus=2",
             "--batch_size=2",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
@@ -116,10 +117,10 @@ def train(manager, optimizer, variables, steps=STEPS, **how):
     return [step(tf.constant(RATE)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize("place", ["cpu", "towers"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("towers", TOWERS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "towers", "reduction", "place"),
+    covering_pairs(MODES, TOWERS, ["mean", "sum"], ["cpu", "towers"]),
+)
 def test_weights_after_three_steps(mode, towers, reduction, place, make_manager, trainable):
     manager = make_manager(mode, towers, reduction=reduction, parameter_device=place, seed=5)
     before = weights_of(manager, trainable)
@@ -147,9 +148,9 @@ def aggregate(manager, gradients, variables):
     return step()
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("towers", TOWERS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "towers", "reduction"), covering_pairs(MODES, TOWERS, ["mean", "sum"])
+)
 def test_aggregated_gradients(mode, towers, reduction, make_manager, trainable):
     manager = make_manager(mode, towers, reduction=reduction, parameter_device="towers")
     rng = np.random.default_rng(towers)
