@@ -62,7 +62,9 @@ def detached(built: BuiltRun) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("mode", "towers", "reduction", "precision"),
     [
-        pytest.param(*mode.values, towers, *policy, id="-".join(map(str, (mode.id, towers, *policy))))
+        pytest.param(
+            *mode.values, towers, *policy, id=f"{mode.id}-{towers}-{policy[0]}-{policy[1]}"
+        )
         for mode, towers, policy in covering_pairs(
             MODES, [1, 3], [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
         )
