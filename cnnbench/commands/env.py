@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.machine.check_ids import parse_quiet
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.text.terminal import LineWriter, write_product
 
 if TYPE_CHECKING:
-    from cnnbench.machine.condition import Condition
+    from cnnbench.machine.checks import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,8 @@ def _load_tensorflow() -> None:
 def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     from cnnbench.driver.plan import make_plan
     from cnnbench.machine import facts as environment
-    from cnnbench.machine.condition import RunFlags
-    from cnnbench.machine.nvidia import driver_loaded
+    from cnnbench.machine.checks import RunFlags
+    from cnnbench.machine.gpu import driver_loaded
     from cnnbench.machine.watch import Watch
 
     params = parse_args(run_flags).params

@@ -26,8 +26,7 @@ from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageEr
 from cnnbench.flags import Params, validate
 from cnnbench.flags.groups.variable_update import running_all_reduce
 from cnnbench.machine import facts as environment
-from cnnbench.machine.check_ids import parse_quiet
-from cnnbench.machine.condition import Condition, RunFlags
+from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles

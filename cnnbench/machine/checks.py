@@ -1,42 +1,151 @@
-"""Checks before a run: what would spoil its figures, and what to do about it.
+"""What would spoil the results of a run, and what to do about it.
 
-Each check looks at a `Situation` and returns conditions; one more is a function here and
-its name in `ids.py`. The limits are where the effect on a step becomes larger than the
-few per cent that a comparison of runs can see.
+Checks before the first step and after the timed loop look at a `Situation` and yield
+conditions. A new check is a function here, its id in `CONDITIONS` and a row in
+docs/conditions.md. The limits are where the effect on a step becomes larger than the few
+per cent that a comparison of runs can detect.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from cnnbench.machine.condition import Condition, Situation
-from cnnbench.machine.gpu_readings import foreign, named
+from cnnbench.errors import FlagError
+from cnnbench.machine.gpu import GpuView, foreign, named, newcomers
+from cnnbench.machine.sampling import Interval
+
+CONDITIONS: dict[str, str] = {
+    "load": "other processes use the CPUs",
+    "steal": "the hypervisor gives CPU time to other machines",
+    "threads": "more threads are asked for than there are CPUs to run them",
+    "quota": "a control group allows less CPU time than the threads can use",
+    "governor": "the clock frequency is held down, or differs from CPU to CPU",
+    "thermal": "the processor slows down because of heat",
+    "memory": "memory runs short, so that pages are swapped",
+    "numa": "threads and memory may lie on different NUMA nodes",
+    "battery": "the machine runs on battery",
+    "gpu_processes": "other processes use the GPUs",
+    "gpu_throttle": "GPUs slow down because of heat or power supply",
+}
+"""The checks by id, for --quiet_conditions, and what they find."""
+
+ALL = "all"
+
+
+def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
+    """The ids in a comma-separated list; "all" stands for every one.
+
+    Args:
+      text: the value of the flag.
+      flag: its name, for the error.
+
+    Raises:
+      FlagError: an unknown id.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name != ALL and name not in CONDITIONS:
+            close = difflib.get_close_matches(name, [*CONDITIONS, ALL], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(CONDITIONS)}"
+            raise FlagError(flag, text, f"{name!r} is no condition; {hint}")
+    return frozenset(CONDITIONS if ALL in names else names)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that may spoil the figures.
+
+    Attributes:
+      id: one of `CONDITIONS`; silences it in --quiet_conditions.
+      text: what was found, with its figures.
+      advice: what to do about it, given the flags of the run.
+    """
+
+    id: str
+    text: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice} (--quiet_conditions={self.id} silences this)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """The flags that advice depends on, as they turned out.
+
+    Attributes:
+      on_gpu: whether the towers are on GPUs.
+      num_devices: towers.
+      intra_threads: threads within an operation; 0 is TensorFlow's own choice, one per
+        usable CPU.
+      intra_threads_given: whether the user chose them.
+      batch_size: images per device and step.
+      gpu_indices: as given.
+    """
+
+    on_gpu: bool = False
+    num_devices: int = 1
+    intra_threads: int = 0
+    intra_threads_given: bool = False
+    batch_size: int = 0
+    gpu_indices: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What the checks look at.
+
+    Attributes:
+      facts: about the machine, see `cnnbench.machine.facts`.
+      interval: what happened while the run started, or in its timed loop.
+      flags: of the run.
+      gpus: state of the GPUs at the end of the interval.
+      gpus_before: at its beginning; only of interest after the loop.
+    """
+
+    facts: Mapping[str, Any]
+    interval: Interval
+    flags: RunFlags = field(default_factory=RunFlags)
+    gpus: GpuView = field(default_factory=GpuView)
+    gpus_before: GpuView = field(default_factory=GpuView)
+
+    @property
+    def usable_cpus(self) -> int:
+        """CPUs that this process may run on."""
+        return int(self.facts.get("usable_cpus") or self.facts.get("logical_cpus") or 1)
+
 
 Check: TypeAlias = Callable[[Situation], Iterator[Condition]]
 
-OTHERS_SHARE = 0.05
+_OTHERS_SHARE = 0.05
 """Of the machine's CPUs: what other processes may keep busy."""
 
-STEAL_SHARE = 0.02
+_STEAL_SHARE = 0.02
 """Of the CPU time wanted: what the hypervisor may keep."""
 
-LOAD_PER_CPU = 0.5
+_LOAD_PER_CPU = 0.5
 """Load average per CPU, where CPU time cannot be told apart."""
 
-SCARCE_MEMORY = 0.05
+_SCARCE_MEMORY = 0.05
 """Of the memory: less than that is short."""
 
-SLOW_GOVERNORS = ("powersave", "conservative")
+_SLOW_GOVERNORS = ("powersave", "conservative")
 
 # Under these drivers "powersave" is the name of the usual dynamic mode.
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
-HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
+_HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
 """Throttle reasons that are no part of normal work; a power cap is."""
 
+_QUOTA_SHARE = 0.01
+"""Of the loop's time: what a control group may stop threads for."""
+
 _INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
+_MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
 def load(now: Situation) -> Iterator[Condition]:
@@ -47,11 +156,11 @@ def load(now: Situation) -> Iterator[Condition]:
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.load_average, now.interval.other_cpus
     if others is not None:
-        if others < max(0.1, OTHERS_SHARE * cpus):
+        if others < max(0.1, _OTHERS_SHARE * cpus):
             return
         found = f"other processes keep {others:.1f} of {cpus} CPUs busy"
         found += "" if average is None else f" (load average {average:.1f})"
-    elif average is not None and average > LOAD_PER_CPU * cpus:
+    elif average is not None and average > _LOAD_PER_CPU * cpus:
         found = f"the load average is {average:.1f} on {cpus} CPUs"
     else:
         return
@@ -69,7 +178,7 @@ def _advice_on_load(now: Situation, others: float | None) -> str:
 def steal(now: Situation) -> Iterator[Condition]:
     """CPU time that the hypervisor kept."""
     share = now.interval.steal_fraction
-    if share is not None and share >= STEAL_SHARE:
+    if share is not None and share >= _STEAL_SHARE:
         yield Condition(
             "steal",
             f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for",
@@ -108,7 +217,7 @@ def governor(now: Situation) -> Iterator[Condition]:
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
         found = f"CPUs have different frequency governors ({', '.join(names)})"
-    elif set(names) & set(SLOW_GOVERNORS) and now.facts.get("cpu_driver") not in _DYNAMIC_DRIVERS:
+    elif set(names) & set(_SLOW_GOVERNORS) and now.facts.get("cpu_driver") not in _DYNAMIC_DRIVERS:
         found = f"the frequency governor is {names[0]}"
     else:
         return
@@ -118,7 +227,7 @@ def governor(now: Situation) -> Iterator[Condition]:
 def memory(now: Situation) -> Iterator[Condition]:
     """Little memory left."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
-    if total and left is not None and left < SCARCE_MEMORY * total:
+    if total and left is not None and left < _SCARCE_MEMORY * total:
         yield Condition(
             "memory",
             f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left",
@@ -159,7 +268,7 @@ def gpu_processes(now: Situation) -> Iterator[Condition]:
 
 def gpu_throttle(now: Situation) -> Iterator[Condition]:
     """GPUs that are slowed down before they have anything to do."""
-    slow = {s.index: [r for r in s.throttle_reasons if r in HEAT] for s in now.gpus.own}
+    slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if now.flags.on_gpu and words:
         yield Condition(
@@ -169,7 +278,122 @@ def gpu_throttle(now: Situation) -> Iterator[Condition]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
-    *(load, steal, threads, quota, governor, memory, numa, battery),
-    *(gpu_processes, gpu_throttle),
+def load_in_loop(then: Situation) -> Iterator[Condition]:
+    """Other processes on the CPUs."""
+    others = then.interval.other_cpus
+    cpus = then.facts.get("logical_cpus") or then.usable_cpus
+    if others is not None and others >= max(0.1, _OTHERS_SHARE * cpus):
+        yield Condition(
+            "load",
+            f"in the timed loop other processes kept {others:.1f} of {cpus} CPUs busy",
+            _MEASURE_AGAIN,
+        )
+
+
+def steal_in_loop(then: Situation) -> Iterator[Condition]:
+    """CPU time that the hypervisor kept."""
+    share = then.interval.steal_fraction
+    if share is not None and share >= _STEAL_SHARE:
+        yield Condition(
+            "steal",
+            f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time",
+            _MEASURE_AGAIN,
+        )
+
+
+def quota_in_loop(then: Situation) -> Iterator[Condition]:
+    """Threads that a control group stopped."""
+    stopped = then.interval.quota_seconds or 0.0
+    if stopped > _QUOTA_SHARE * then.interval.seconds:
+        limit = then.facts.get("cgroup_cpu_limit")
+        advice = "raise the quota"
+        if limit is not None and not then.flags.on_gpu:
+            advice = f"use --num_intra_threads={max(1, int(limit))}, or raise the quota"
+        yield Condition(
+            "quota",
+            f"in the timed loop of {then.interval.seconds:.1f} s control groups stopped threads "
+            f"for {stopped:.1f} s",
+            advice,
+        )
+
+
+def thermal(then: Situation) -> Iterator[Condition]:
+    """A processor that got too hot."""
+    if then.interval.thermal_events:
+        yield Condition(
+            "thermal",
+            f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat",
+            "see to cooling; a lower clock that holds (turbo off) gives steadier figures",
+        )
+
+
+def memory_in_loop(then: Situation) -> Iterator[Condition]:
+    """Pages that went to swap space or came from it."""
+    pages = then.interval.swapped_pages
+    if pages:
+        size = f", now {then.flags.batch_size}" if then.flags.batch_size else ""
+        yield Condition(
+            "memory",
+            f"in the timed loop {pages} pages were swapped",
+            f"stop what takes the memory, or lower --batch_size{size}",
+        )
+
+
+def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
+    """Processes of others that came to the run's GPUs."""
+    before = {state.uuid: state for state in then.gpus_before.states}
+    new = {s.index: newcomers(before.get(s.uuid), s) for s in then.gpus.own}
+    words = [f"{named(them)} on GPU {index}" for index, them in new.items() if them]
+    if then.flags.on_gpu and words:
+        yield Condition(
+            "gpu_processes", f"during the run there came {'; '.join(words)}", _MEASURE_AGAIN
+        )
+
+
+def gpu_throttle_in_loop(then: Situation) -> Iterator[Condition]:
+    """GPUs that got too hot, or too little power."""
+    if not then.flags.on_gpu:
+        return
+    words = []
+    before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
+    for state in then.gpus.own:
+        start, end = before.get(state.uuid), state.thermal_seconds
+        hot = 0.0 if start is None or end is None else end - start
+        reasons = [reason for reason in state.throttle_reasons if reason in _HEAT]
+        if hot > 0:
+            reasons.insert(0, f"heat, {hot:.1f} s")
+        if reasons:
+            words.append(f"GPU {state.index} ({', '.join(reasons)})")
+    if words:
+        yield Condition(
+            "gpu_throttle",
+            f"clocks were held down on {', '.join(words)}",
+            "see to cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as "
+            "root) gives steadier figures",
+        )
+
+
+BEFORE: tuple[Check, ...] = (
+    load,
+    steal,
+    threads,
+    quota,
+    governor,
+    memory,
+    numa,
+    battery,
+    gpu_processes,
+    gpu_throttle,
 )
+"""The checks before the first step."""
+
+AFTER: tuple[Check, ...] = (
+    load_in_loop,
+    steal_in_loop,
+    quota_in_loop,
+    thermal,
+    memory_in_loop,
+    gpu_processes_in_loop,
+    gpu_throttle_in_loop,
+)
+"""The checks after the timed loop."""

@@ -1,4 +1,4 @@
-"""Processor, memory, their limits, and what makes timings on them noisy."""
+"""Facts about processor, memory, their limits, and sources of noise in timings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def logical_cpus(host: Host) -> Facts:
 
 
 def clocks(host: Host) -> Facts:
-    """What moves the clock frequency, and hyper-threading."""
+    """Governors and limits of the clock frequency, and hyper-threading."""
     cpu = "sys/devices/system/cpu"
     policies = sorted((host.root / cpu / "cpufreq").glob("policy*"))
     governors = {host.text(f"{cpu}/cpufreq/{p.name}/scaling_governor") for p in policies}
@@ -89,38 +89,43 @@ def clocks(host: Host) -> Facts:
 
 def power(host: Host) -> Facts:
     """Whether a portable machine runs on its battery."""
-    folder = "sys/class/power_supply"
-    supplies = [f"{folder}/{path.name}" for path in (host.root / folder).glob("*")]
-    mains = [host.number(f"{s}/online") for s in supplies if host.text(f"{s}/type") == "Mains"]
-    known = [online for online in mains if online is not None]
-    return {"on_battery": True if known and not any(known) else None}
+    import psutil
+
+    battery = psutil.sensors_battery()
+    return {"on_battery": True if battery and battery.power_plugged is False else None}
 
 
 def kernel(host: Host) -> Facts:
-    """Settings of the kernel that move memory and addresses, and the virtual machine's make."""
+    """Kernel settings that move memory and addresses, and the maker of the virtual machine."""
     aslr = host.number("proc/sys/kernel/randomize_va_space")
     balancing = host.number("proc/sys/kernel/numa_balancing")
-    defrag = re.search(r"\[(\S+)\]", host.text("sys/kernel/mm/transparent_hugepage/defrag") or "")
     return {
         "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
         "numa_balancing": None if balancing is None else balancing > 0,
-        "transparent_huge_pages_defrag": None if defrag is None else defrag.group(1),
-        "swap_bytes": _kibibytes(_fields(host.text("proc/meminfo") or "").get("SwapTotal")) or None,
         "hypervisor": host.text("sys/hypervisor/type"),
         "machine_model": host.text("sys/class/dmi/id/product_name"),
     }
 
 
 def memory(host: Host) -> Facts:
-    """Main memory, NUMA nodes and huge pages."""
-    fields = _fields(host.text("proc/meminfo") or "")
-    nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
-    pages = re.search(r"\[(\w+)\]", host.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
+    """Main memory and swap space."""
+    import psutil
+
+    main = psutil.virtual_memory()
     return {
-        "memory_bytes": _kibibytes(fields.get("MemTotal")) or _physical_memory(),
-        "memory_available_bytes": _kibibytes(fields.get("MemAvailable")),
+        "memory_bytes": main.total,
+        "memory_available_bytes": main.available,
+        "swap_bytes": psutil.swap_memory().total or None,
+    }
+
+
+def memory_layout(host: Host) -> Facts:
+    """NUMA nodes and huge pages."""
+    nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
+    return {
         "numa_nodes": len(nodes) or None,
-        "transparent_huge_pages": None if pages is None else pages.group(1),
+        "transparent_huge_pages": _chosen(host, "sys/kernel/mm/transparent_hugepage/enabled"),
+        "transparent_huge_pages_defrag": _chosen(host, "sys/kernel/mm/transparent_hugepage/defrag"),
     }
 
 
@@ -139,7 +144,7 @@ def limits(host: Host) -> Facts:
     for folder in cgroup_folders(host, "memory"):
         sizes.append(host.number(f"{folder}/memory.max") or 0)
         sizes.append(host.number(f"{folder}/memory.limit_in_bytes") or 0)
-    # The first version of control groups says "no limit" with a huge number.
+    # Control groups of version 1 write a huge number for "no limit".
     real = [size for size in sizes if 0 < size < 1 << 60]
     return {
         "cgroup_cpu_limit": min(cpus, default=None),
@@ -164,12 +169,21 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 
 def load(host: Host) -> Facts:
-    """What else keeps the machine busy: runnable tasks, mean of the last minute."""
+    """Runnable tasks, mean of the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(identity, processor, logical_cpus, clocks, power, memory, kernel, limits, load),
+    identity,
+    processor,
+    logical_cpus,
+    clocks,
+    power,
+    memory,
+    memory_layout,
+    kernel,
+    limits,
+    load,
 )
 
 
@@ -179,21 +193,15 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def _kibibytes(text: str | None) -> int | None:
-    found = re.fullmatch(r"(\d+) kB", text or "")
-    return None if found is None else int(found.group(1)) * 1024
+def _chosen(host: Host, path: str) -> str | None:
+    """The value in brackets of a kernel setting such as "always [madvise] never"."""
+    found = re.search(r"\[(\S+)\]", host.text(path) or "")
+    return None if found is None else found.group(1)
 
 
 def _megahertz(host: Host, path: str) -> int | None:
     kilohertz = host.number(path)
     return None if kilohertz is None else round(kilohertz / 1000)
-
-
-def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None
 
 
 def _upwards(mount: str, path: str) -> list[str]:

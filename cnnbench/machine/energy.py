@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cnnbench.machine.gpu import handles, nvml, used, uuid_of
 from cnnbench.machine.host import Host
-from cnnbench.machine.nvidia import driver_loaded, handles, nvml, used, uuid_of
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
@@ -166,9 +166,6 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
       host: where to look.
       gpu_indices, num_gpus: flags of the run.
     """
-    if not driver_loaded(host):
-        yield ()
-        return
     with nvml(host) as module:
         counters: tuple[Counter, ...] = ()
         if module is not None:

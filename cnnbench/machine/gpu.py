@@ -1,21 +1,79 @@
-"""GPUs and their driver, from TensorFlow, the driver's files, or nvidia-smi."""
+"""NVIDIA GPUs: facts for the record, and what they are doing now.
+
+Everything is read by NVML, through the module pynvml (nvidia-ml-py, part of the extra
+``and-cuda``), within milliseconds. Without it, models and driver come from the driver's files.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
 import re
-import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.machine.host import FactGroup, Facts, Host
 
-_SMI_FACTS = {
-    "name": "gpu_names",
-    "driver_version": "gpu_driver",
-    "power.limit": "gpu_power_limits_watts",
-    "clocks.max.sm": "gpu_max_clocks_mhz",
-    "persistence_mode": "gpu_persistence_mode",
+# Bits of the reasons why a GPU clocks lower than it could. Idleness, clocks set on
+# purpose and displays are left out: they are no disturbance, or facts of their own.
+_REASONS = {
+    0x04: "power_cap",
+    0x08: "hardware_slowdown",
+    0x20: "thermal_software",
+    0x40: "thermal_hardware",
+    0x80: "power_brake",
 }
-_SMI_SECONDS = 5
+# Values of NVML's enumerations.
+_SM_CLOCK = 1
+_THERMAL_POLICY = 1
+
+
+def driver_loaded(host: Host) -> bool:
+    """Whether the NVIDIA kernel module is loaded."""
+    return host.text("proc/driver/nvidia/version") is not None
+
+
+@contextlib.contextmanager
+def nvml(host: Host) -> Iterator[Any]:
+    """The initialised module pynvml; None without a driver, the module or its library."""
+    module: Any = None
+    if driver_loaded(host):
+        try:
+            module = host.modules.get("pynvml") or importlib.import_module("pynvml")
+            module.nvmlInit()
+        except Exception:  # NVMLError, where the library is missing or too old
+            module = None
+    try:
+        yield module
+    finally:
+        if module is not None:
+            with contextlib.suppress(Exception):
+                module.nvmlShutdown()
+
+
+def handles(module: Any) -> list[Any]:
+    """NVML's handles of all GPUs, in its order."""
+    return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
+
+
+def uuid_of(module: Any, handle: Any) -> str:
+    """The UUID of a GPU."""
+    return _text(module.nvmlDeviceGetUUID(handle))
+
+
+def _text(value: str | bytes) -> str:
+    # Older versions of pynvml return bytes.
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer of NVML; None where this GPU or driver has none."""
+    try:
+        return question(*arguments)
+    except Exception:  # NVMLError, of a module that may not be there
+        return None
 
 
 def driver_files(host: Host) -> Facts:
@@ -28,32 +86,29 @@ def driver_files(host: Host) -> Facts:
     return {"gpu_driver": version and version.group(0), "gpu_names": names}
 
 
-def nvidia_smi(host: Host) -> Facts:
-    """Names, driver and limits from nvidia-smi where the driver is loaded."""
-    if host.text("proc/driver/nvidia/version") is None:
-        return {}
-    done = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={','.join(_SMI_FACTS)}", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        timeout=_SMI_SECONDS,
-        check=True,
-    )
-    return parse_smi(done.stdout)
+def nvml_facts(host: Host) -> Facts:
+    """Names, driver and limits; lists hold those of the GPUs that report them."""
+    with nvml(host) as module:
+        if module is None:
+            return {}
+        found = handles(module)
+        driver = _ask(module.nvmlSystemGetDriverVersion)
 
+        def each(question: Callable[..., Any], *arguments: Any) -> list[Any]:
+            answers = [_ask(question, handle, *arguments) for handle in found]
+            return [answer for answer in answers if answer is not None]
 
-def parse_smi(text: str) -> Facts:
-    """Facts from the table that nvidia-smi prints: a row per GPU, no header.
-
-    What the GPU does not tell, such as "[N/A]", is left out.
-    """
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line]
-    columns = {
-        fact: [value for value in values if not value.startswith("[")]
-        for fact, values in zip(_SMI_FACTS.values(), zip(*rows, strict=True), strict=True)
-    }
-    driver = columns.pop("gpu_driver")
-    return {**columns, "gpu_driver": driver[0] if driver else None}
+        limits = each(module.nvmlDeviceGetPowerManagementLimit)
+        persistence = each(module.nvmlDeviceGetPersistenceMode)
+        return {
+            "gpu_names": [_text(name) for name in each(module.nvmlDeviceGetName)],
+            "gpu_driver": None if driver is None else _text(driver),
+            "gpu_power_limits_watts": [f"{milliwatts / 1000:.2f}" for milliwatts in limits],
+            "gpu_max_clocks_mhz": [
+                str(clock) for clock in each(module.nvmlDeviceGetMaxClockInfo, _SM_CLOCK)
+            ],
+            "gpu_persistence_mode": ["Enabled" if on else "Disabled" for on in persistence],
+        }
 
 
 def visible_to_tensorflow(host: Host) -> Facts:
@@ -75,4 +130,150 @@ def visible_to_tensorflow(host: Host) -> Facts:
     }
 
 
-GROUPS: tuple[FactGroup, ...] = (driver_files, nvidia_smi, visible_to_tensorflow)
+GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow)
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU at one moment; None where unknown.
+
+    Attributes:
+      index: the driver's number of it.
+      uuid: its permanent name.
+      sm_clock_mhz: clock of its multiprocessors.
+      throttle_reasons: why its clock is lowered, values of `_REASONS`.
+      processes: names of the processes that compute on it, by process id.
+      thermal_seconds: time throttled for heat since the driver started.
+    """
+
+    index: int
+    uuid: str
+    sm_clock_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    processes: Mapping[int, str] | None = None
+    thermal_seconds: float | None = None
+
+
+def gpu_states(host: Host) -> tuple[GpuState, ...]:
+    """All GPUs of the machine, in the driver's order; none without NVML. Never raises."""
+    with nvml(host) as module:
+        found = None if module is None else _ask(handles, module)
+        states = [_ask(_state, host, module, index, one) for index, one in enumerate(found or ())]
+    return tuple(states) if None not in states else ()
+
+
+def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
+    heat = _ask(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
+    mask = _ask(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    running = _ask(module.nvmlDeviceGetComputeRunningProcesses, handle)
+    return GpuState(
+        index=index,
+        uuid=uuid_of(module, handle),
+        sm_clock_mhz=_ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
+        throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
+        # Of another container's process only the number is known.
+        processes=None
+        if running is None
+        else {one.pid: host.text(f"proc/{one.pid}/comm") or "unknown" for one in running},
+        thermal_seconds=None if heat is None else heat.violationTime / 1e9,
+    )
+
+
+def used(
+    uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
+) -> tuple[int, ...]:
+    """Which of a machine's GPUs a run uses.
+
+    Args:
+      uuids: of all GPUs, in the driver's order.
+      environ: for CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; what comes
+        after an unknown one is invisible.
+      gpu_indices, num_gpus: the flags; numbers among the visible ones.
+
+    Returns:
+      Numbers in the driver's order. CUDA numbers the fastest GPU first, which is the
+      same order where all are alike.
+    """
+    visible = list(range(len(uuids)))
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is not None:
+        visible = []
+        for word in (piece.strip() for piece in text.split(",")):
+            matching = [i for i, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+            if word.isdigit() and int(word) < len(uuids):
+                matching = [int(word)]
+            if len(matching) != 1:
+                break
+            visible += matching
+    wanted = [int(i) for i in gpu_indices.split(",")] if gpu_indices else range(num_gpus)
+    return tuple(visible[i] for i in list(wanted)[:num_gpus] if i < len(visible))
+
+
+@dataclass(frozen=True)
+class GpuView:
+    """The GPUs of a machine, and those of them that a run uses.
+
+    Attributes:
+      states: of all GPUs, in the driver's order.
+      mine: numbers of those the run uses.
+    """
+
+    states: tuple[GpuState, ...] = ()
+    mine: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        states: Sequence[GpuState],
+        environ: Mapping[str, str],
+        gpu_indices: str,
+        num_gpus: int,
+    ) -> GpuView:
+        """The view of a run with these flags; see `used`."""
+        uuids = [state.uuid for state in states]
+        return cls(tuple(states), used(uuids, environ, gpu_indices, num_gpus))
+
+    @property
+    def own(self) -> tuple[GpuState, ...]:
+        """The states of the run's own GPUs."""
+        return tuple(self.states[i] for i in self.mine)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Numbers of the GPUs on which nobody else computes."""
+        return tuple(state.index for state in self.states if not foreign(state))
+
+    def facts(self) -> dict[str, list[str] | list[int]]:
+        """Clocks, throttle reasons and other processes of the run's GPUs, where there are any."""
+        found: dict[str, list[str] | list[int]] = {
+            "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
+            "gpu_throttle_reasons": [
+                f"{s.index}: {', '.join(s.throttle_reasons)}"
+                for s in self.own
+                if s.throttle_reasons
+            ],
+            "gpu_processes": [f"{s.index}: {named(foreign(s))}" for s in self.own if foreign(s)],
+        }
+        return {name: values for name, values in found.items() if values}
+
+
+def foreign(state: GpuState) -> dict[int, str]:
+    """The processes on a GPU other than this one: names by number."""
+    return {pid: name for pid, name in (state.processes or {}).items() if pid != os.getpid()}
+
+
+def newcomers(before: GpuState | None, after: GpuState) -> dict[int, str]:
+    """The processes that appeared on a GPU between two states, this one excluded.
+
+    Inside a container the driver knows this process by another number. So where its own
+    number is missing and one process is new, that one is taken for this.
+    """
+    known = {} if before is None else before.processes or {}
+    new = {pid: name for pid, name in foreign(after).items() if pid not in known}
+    unrecognised = os.getpid() not in (after.processes or {})
+    return {} if unrecognised and len(new) == 1 else new
+
+
+def named(processes: Mapping[int, str]) -> str:
+    """Processes in words: "4242 (python), 4711 (Xorg)"."""
+    return ", ".join(f"{pid} ({name})" for pid, name in sorted(processes.items()))

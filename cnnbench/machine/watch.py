@@ -9,14 +9,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from cnnbench.machine import checks as before
-from cnnbench.machine import run_checks
-from cnnbench.machine.checks import Check
-from cnnbench.machine.condition import Condition, RunFlags, Situation
+from cnnbench.machine.checks import AFTER, BEFORE, Check, Condition, RunFlags, Situation
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
-from cnnbench.machine.gpu_readings import GpuView
+from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
 from cnnbench.machine.host import Host
-from cnnbench.machine.nvidia import GpuState, driver_loaded, gpu_states
 from cnnbench.machine.sampling import Interval, Sample, take
 from cnnbench.records.run import ConditionNote, Conditions
 
@@ -25,7 +21,7 @@ class Watch:
     """The conditions of one run.
 
     Made when the run starts, before TensorFlow is loaded: what others do meanwhile is
-    then measured over seconds that pass anyway, and a slow nvidia-smi costs nothing.
+    then measured over seconds that pass anyway, and the GPUs are asked on a thread.
     As a context manager it goes around the timed loop.
 
     Args:
@@ -77,7 +73,7 @@ class Watch:
             self._gpus = self._view(self._asked.result())
         self._before = {**interval.facts(), **self._gpus.facts()}
         now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
-        return self._run(before.CHECKS, now, "before")
+        return self._run(BEFORE, now, "before")
 
     def __enter__(self) -> Watch:
         flags = self._flags
@@ -115,7 +111,7 @@ class Watch:
             gpus=self._gpus_after,
             gpus_before=self._gpus,
         )
-        return self._run(run_checks.CHECKS, then, "during")
+        return self._run(AFTER, then, "during")
 
     def record(self) -> Conditions | None:
         """For the run record; None where `before` was not reached."""

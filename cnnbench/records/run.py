@@ -172,7 +172,7 @@ class ConditionNote:
     """Something found that may have spoiled the figures.
 
     Attributes:
-      id: see `cnnbench.machine.check_ids`.
+      id: see `cnnbench.machine.checks`.
       when: "before" the steps or "during" the timed loop.
       text: what was found.
       advice: what the run said to do about it.

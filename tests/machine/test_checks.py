@@ -1,13 +1,16 @@
-"""Each check before a run: found or not, and advice that fits the flags."""
+"""Each check before a run and after its timed loop, and advice that fits the flags."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from cnnbench.errors import FlagError
+from cnnbench.flags import parse_args
 from cnnbench.machine import checks
-from cnnbench.machine.condition import Condition, RunFlags, Situation
-from cnnbench.machine.gpu_readings import GpuView
-from cnnbench.machine.nvidia import GpuState
+from cnnbench.machine.checks import CONDITIONS, Condition, RunFlags, Situation, parse_quiet
+from cnnbench.machine.gpu import GpuState, GpuView
 from cnnbench.machine.sampling import Interval
 
 FACTS = {"logical_cpus": 8, "usable_cpus": 8}
@@ -30,11 +33,11 @@ def only(conditions) -> Condition:
 
 def test_a_quiet_machine_has_nothing_to_say():
     quiet = {"other_cpus": 0.05, "steal_fraction": 0.0, "load_average": 0.1}
-    assert [c for check in checks.CHECKS for c in found(check, interval=quiet)] == []
+    assert [c for check in checks.BEFORE for c in found(check, interval=quiet)] == []
 
 
 def test_a_machine_that_tells_nothing_has_nothing_to_say():
-    for check in checks.CHECKS:
+    for check in checks.BEFORE:
         assert list(check(Situation(facts={}, interval=Interval(seconds=0.0)))) == []
 
 
@@ -176,3 +179,135 @@ def test_gpu_throttle_is_heat_and_not_a_power_cap():
     assert condition.text == "clocks are held down on GPU 0 (thermal_software)"
     capped = gpu(0, reasons=("power_cap",))
     assert found(checks.gpu_throttle, gpus=[capped], mine=(0,), on_gpu=True) == []
+
+
+def after(check, facts=None, seconds=10.0, gpus=(), before=(), flags=None, **interval):
+    mine = tuple(range(len(gpus)))
+    situation = Situation(
+        facts={"logical_cpus": 8, "usable_cpus": 8, **(facts or {})},
+        interval=Interval(seconds=seconds, **interval),
+        flags=flags or RunFlags(on_gpu=bool(gpus), batch_size=32),
+        gpus=GpuView(tuple(gpus), mine),
+        gpus_before=GpuView(tuple(before), mine),
+    )
+    return [condition.text for condition in check(situation)]
+
+
+def test_quiet_loop():
+    quiet = {
+        "other_cpus": 0.1,
+        "steal_fraction": 0.0,
+        "thermal_events": 0,
+        "quota_seconds": 0.0,
+        "swapped_pages": 0,
+    }
+    assert [text for check in checks.AFTER for text in after(check, **quiet)] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "interval", "text"),
+    [
+        (
+            checks.load_in_loop,
+            {"other_cpus": 2.5},
+            "in the timed loop other processes kept 2.5 of 8 CPUs busy",
+        ),
+        (
+            checks.steal_in_loop,
+            {"steal_fraction": 0.07},
+            "in the timed loop the hypervisor withheld 7% of the CPU time",
+        ),
+        (
+            checks.quota_in_loop,
+            {"quota_seconds": 1.24},
+            "in the timed loop of 10.0 s control groups stopped threads for 1.2 s",
+        ),
+        (
+            checks.thermal,
+            {"thermal_events": 3},
+            "in the timed loop CPUs slowed down 3 times for heat",
+        ),
+        (checks.memory_in_loop, {"swapped_pages": 99}, "in the timed loop 99 pages were swapped"),
+    ],
+)
+def test_each_check_of_the_loop(check, interval, text):
+    assert after(check, **interval) == [text]
+
+
+def test_advice_depends_on_the_run():
+    situation = Situation(
+        facts={"cgroup_cpu_limit": 2.5},
+        interval=Interval(seconds=1.0, quota_seconds=0.5, swapped_pages=1),
+        flags=RunFlags(batch_size=64),
+    )
+    (condition,) = checks.quota_in_loop(situation)
+    assert condition.advice == "use --num_intra_threads=2, or raise the quota"
+    (condition,) = checks.memory_in_loop(situation)
+    assert condition.advice.endswith("lower --batch_size, now 64")
+
+
+def gpu_0(processes=None, reasons=(), thermal=None):
+    return GpuState(0, "GPU-a", 1000, reasons, processes, thermal)
+
+
+def test_processes_that_came_during_the_run():
+    me = {os.getpid(): "python"}
+    old = {42: "python"}
+    assert (
+        after(checks.gpu_processes_in_loop, gpus=[gpu_0({**me, **old})], before=[gpu_0(old)]) == []
+    )
+    assert after(
+        checks.gpu_processes_in_loop, gpus=[gpu_0({**me, 43: "x"})], before=[gpu_0(old)]
+    ) == ["during the run there came 43 (x) on GPU 0"]
+
+
+def test_in_a_container_one_new_process_is_ours():
+    assert (
+        after(checks.gpu_processes_in_loop, gpus=[gpu_0({77: "python"})], before=[gpu_0({})]) == []
+    )
+    texts = after(
+        checks.gpu_processes_in_loop, gpus=[gpu_0({77: "a", 78: "b"})], before=[gpu_0({})]
+    )
+    assert texts == ["during the run there came 77 (a), 78 (b) on GPU 0"]
+
+
+def test_processes_are_not_guessed_where_the_gpu_does_not_tell():
+    assert after(checks.gpu_processes_in_loop, gpus=[gpu_0(None)], before=[gpu_0(None)]) == []
+
+
+def test_heat_by_counter_and_by_reason():
+    texts = after(
+        checks.gpu_throttle_in_loop, gpus=[gpu_0(thermal=4.5)], before=[gpu_0(thermal=2.0)]
+    )
+    assert texts == ["clocks were held down on GPU 0 (heat, 2.5 s)"]
+    texts = after(checks.gpu_throttle_in_loop, gpus=[gpu_0(reasons=("power_brake", "power_cap"))])
+    assert texts == ["clocks were held down on GPU 0 (power_brake)"]
+    quiet = gpu_0(thermal=2.0, reasons=("power_cap",))
+    assert after(checks.gpu_throttle_in_loop, gpus=[quiet], before=[gpu_0(thermal=2.0)]) == []
+
+
+def test_names_and_all():
+    assert parse_quiet("") == frozenset()
+    assert parse_quiet("load, steal") == {"load", "steal"}
+    assert parse_quiet("load,all") == set(CONDITIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("lod", "'lod' is no condition; did you mean load?"), ("xyz", "there are load, steal, ")],
+)
+def test_unknown_name(text, hint):
+    with pytest.raises(FlagError, match=f"^--quiet_conditions={text}: .*{hint[:20]}") as caught:
+        parse_quiet(text)
+    assert hint in str(caught.value)
+
+
+def test_a_command_line_with_an_unknown_name_is_refused():
+    with pytest.raises(FlagError, match="quiet_conditions"):
+        parse_args(["--quiet_conditions=load,heat"])
+    assert parse_args(["--quiet_conditions=load"]).params.quiet_conditions == "load"
+
+
+def test_every_id_has_a_check_and_every_check_an_id():
+    names = {check.__name__ for check in (*checks.BEFORE, *checks.AFTER)}
+    assert {name.removesuffix("_in_loop") for name in names} == set(CONDITIONS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.machine import watch as watch_module
-from cnnbench.machine.condition import RunFlags
-from cnnbench.machine.nvidia import GpuState
+from cnnbench.machine.checks import RunFlags
+from cnnbench.machine.gpu import GpuState
 from cnnbench.machine.watch import Watch
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-from cnnbench.machine.check_ids import parse_quiet
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.text import labels
 
 if TYPE_CHECKING:

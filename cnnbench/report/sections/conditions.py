@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cnnbench.machine.check_ids import CONDITIONS
+from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import ConditionNote, RunRecord
 from cnnbench.report.document import (
     Block,
