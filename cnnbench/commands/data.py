@@ -6,8 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +14,7 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.data.image_folder import scan
 from cnnbench.data.open import detect, find_subsets
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
+from cnnbench.runtime.native_log import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
 _CHECKED = ("imagenet", "cifar10")
@@ -143,40 +143,18 @@ def _check(options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-@contextlib.contextmanager
-def _tensorflow() -> Iterator[None]:
-    """Where TensorFlow works, on the host only and in silence.
+def _tensorflow() -> contextlib.AbstractContextManager[None]:
+    """A block in which TensorFlow works on the host only, with standard error held back.
 
-    TensorFlow, libjpeg and CUDA write to file descriptor 2, each in its own way. What they say
-    of a defect is said better here, with file and record, so it is shown only if something
-    happens that nobody foresaw, or on TF_CPP_MIN_LOG_LEVEL=0.
+    The errors of this command name file and record, so messages of native libraries are
+    printed only after an unexpected exception.
     """
     if "tensorflow" not in sys.modules:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        held = None
-        # On a full disk, say, there is no such file. Then they speak; that is not what failed.
-        with contextlib.suppress(OSError):
-            held = stack.enter_context(tempfile.TemporaryFile())
-        if held is None:
-            yield
-            return
-        sys.stderr.flush()
-        original = os.dup(2)
-        os.dup2(held.fileno(), 2)
-        show = True
-        try:
-            yield
-            show = False
-        except (UsageError, BenchmarkError, KeyboardInterrupt):
-            show = False
-            raise
-        finally:
-            os.dup2(original, 2)
-            os.close(original)
-            if show:
-                held.seek(0)
-                sys.stderr.write(held.read().decode(errors="replace"))
+    return filtered_stderr(
+        lambda text, error: (
+            ""
+            if error is None or isinstance(error, (UsageError, BenchmarkError, KeyboardInterrupt))
+            else text
+        )
+    )

@@ -1,11 +1,11 @@
-"""Which job, task and device each part of a run belongs to: strings only, no TensorFlow."""
+"""Job, task and device of each part of a run, as strings; does not load TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 from cnnbench.errors import FlagError
 
@@ -20,11 +20,8 @@ def device_string(job: str, task: int, kind: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
 
 
-class Chooser(Protocol):
-    """Chooses a device for each variable of a run, remembering what it chose before."""
-
-    def __call__(self, num_bytes: int) -> str:
-        """The device for the next variable, which takes `num_bytes` bytes."""
+Chooser: TypeAlias = Callable[[int], str]
+"""Returns the device for the next variable, given its bytes; remembers earlier choices."""
 
 
 class RoundRobin:
@@ -39,7 +36,7 @@ class RoundRobin:
         self._next = 0
 
     def __call__(self, num_bytes: int) -> str:
-        """See `Chooser.__call__`; sizes do not matter."""
+        """The device for the next variable, whatever its size."""
         device = self._devices[self._next % len(self._devices)]
         self._next += 1
         return device
@@ -57,10 +54,10 @@ class GreedyByBytes:
         self._load = [0] * len(self._devices)
 
     def __call__(self, num_bytes: int) -> str:
-        """See `Chooser.__call__`.
+        """The device for the next variable.
 
         Raises:
-          ValueError: for a negative size.
+          ValueError: for a negative number of bytes.
         """
         if num_bytes < 0:
             raise ValueError(f"a variable cannot have {num_bytes} bytes")

@@ -1,7 +1,7 @@
-"""Keeps TensorFlow's start-up chatter off standard error.
+"""Filters what native libraries write to standard error.
 
-The native libraries write their first lines before any log level is in force.
-Informational ones say nothing about the run; warnings and errors still come through.
+TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is
+in force.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-# Error 303 of cuInit: no driver is installed; cnnbench says so in words of its own.
-_CHATTER = re.compile(
+# Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
+_INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
 )
 
 
 @contextlib.contextmanager
-def without_chatter() -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 and drops informational lines.
+def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 and writes a part of it at the end.
 
-    What is left is written when the block ends, however it ends. Does nothing when
-    TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or where there is no descriptor 2.
+    Does nothing when TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or
+    a temporary file.
+
+    Args:
+      select: returns the text to write, of the text held back and the exception that ended
+        the block (None without one).
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
@@ -36,15 +40,28 @@ def without_chatter() -> Iterator[None]:
         yield
         return
     with held:
+        sys.stderr.flush()
         os.dup2(held.fileno(), 2)
+        ended_by: BaseException | None = None
         try:
             yield
+        except BaseException as error:
+            ended_by = error
+            raise
         finally:
             sys.stderr.flush()
             os.dup2(original, 2)
             os.close(original)
             held.seek(0)
-            text = held.read().decode(errors="replace")
-            kept = [line for line in text.splitlines(keepends=True) if not _CHATTER.match(line)]
-            sys.stderr.write("".join(kept))
+            sys.stderr.write(select(held.read().decode(errors="replace"), ended_by))
             sys.stderr.flush()
+
+
+def without_chatter() -> contextlib.AbstractContextManager[None]:
+    """Drops informational lines; warnings and errors appear when the block ends."""
+    return filtered_stderr(_without_informational)
+
+
+def _without_informational(text: str, _: BaseException | None) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not _INFORMATIONAL.match(line))
