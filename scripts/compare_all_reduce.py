@@ -3,66 +3,45 @@
 Every measurement is a fresh process of ``cnnbench allreduce``, in which all reductions that
 are compared take turns. In every round each of these processes runs once, in an order drawn
 from a seed; ratios are formed within a process and averaged over rounds. The exit status
-tells whether the comparison could be made, not how it came out.
+is 0 if everything was measured, whatever the verdicts, 2 for wrong use, 4 if something failed,
+130 if interrupted.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers import machine, table
+from peers import table
 from peers.all_reduce import Experiment, Options, experiments, parse, read
 from peers.demands import NOT_MEASURED, Demand, Finding, conclude
 from peers.measurement import OK, Measurement
 from peers.process import run
-from peers.schedule import orders
-
-# Nobody may find a GPU or print TensorFlow's start-up messages.
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-FAILED = "failed"
+from peers.rounds import ENVIRONMENT, measure, orders
 
 
-def measure(
+def run_once(
     experiment: Experiment, number: int, options: Options
 ) -> tuple[Measurement, dict[str, float]]:
-    """Runs one experiment once; what happened, and its figures by the text of their demand."""
-    watch = machine.Watch()
-    figures: dict[str, float] = {}
-    reason = ""
-    with tempfile.TemporaryDirectory(prefix="compare-all-reduce-") as scratch:
-        folder = scratch if options.keep is None else str(options.keep.resolve())
-        path = Path(folder) / f"{experiment.name.replace(' ', '-')}-{number}.json"
-        try:
-            finished = run(
-                [*options.command, *experiment.flags, f"--result_json={path}"],
-                timeout=options.timeout,
-                environment=ENVIRONMENT,
-                folder=scratch,
-            )
-            if finished.timed_out or finished.status != 0:
-                reason = finished.reason
-            if path.is_file():
-                figures = experiment.figures(read(path))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    others_cpus = watch.others_cpus()
-    status = FAILED if reason else OK
-    measurement = Measurement(
-        experiment.scenario,
-        number,
-        0,
-        experiment.name,
-        "",
-        status,
-        reason,
-        watch.load_average,
-        others_cpus,
-    )
-    return measurement, figures
+    """Runs one experiment once; what happened, and its values by the text of their demand."""
+    values: dict[str, float] = {}
+
+    def work(scratch: Path) -> None:
+        path = (options.keep or scratch).resolve() / f"{experiment.name}-{number}.json"
+        path = path.with_name(path.name.replace(" ", "-"))
+        command = [*options.command, *experiment.flags, f"--result_json={path}"]
+        finished = run(
+            command, timeout=options.timeout, environment=ENVIRONMENT, folder=str(scratch)
+        )
+        # A process that fails half-way has written what it measured until then.
+        if path.is_file():
+            values.update(experiment.figures(read(path)))
+        finished.require()
+
+    place = (experiment.scenario, number, 0, experiment.name, "")
+    return measure(place, work), values
 
 
 def judge(demand: Demand, values: Sequence[float], reasons: Sequence[str]) -> Finding:
@@ -73,7 +52,7 @@ def judge(demand: Demand, values: Sequence[float], reasons: Sequence[str]) -> Fi
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; 0 when everything was measured, 4 when something failed."""
+    """Entry point; returns the exit status."""
     options = parse(argv)
     chosen = experiments(options)
     measurements: list[Measurement] = []
@@ -83,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
             for experiment in order:
                 title = f"{number}/{options.rounds}: {experiment.name}"
                 print(title, file=sys.stderr, flush=True)
-                measurement, figures = measure(experiment, number, options)
+                measurement, figures = run_once(experiment, number, options)
                 measurements.append(measurement)
                 if measurement.reason:
                     print(f"  {measurement.reason}", file=sys.stderr, flush=True)

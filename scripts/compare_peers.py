@@ -2,8 +2,8 @@
 
 Every measurement is a fresh process. In every round each subject runs once, in an
 order drawn from a seed; figures are formed within rounds. A peer that is not
-installed is reported as not run. The exit status tells whether the comparison
-could be made, not how it came out.
+installed is reported as not run. The exit status is 0 if something was measured,
+whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from peers import demands, machine, table
-from peers.measurement import FAILED, NOT_RUN, OK, CsvFile, Measurement
+from peers import demands, table
+from peers.measurement import FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading
 from peers.options import Options, parse
 from peers.process import run
-from peers.schedule import orders
+from peers.rounds import ENVIRONMENT, measure, orders
 from peers.subjects import RECORD, Subject, chosen, scenario_subjects
+
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
 
 # After so many failures a subject is not started again.
 PATIENCE = 2
-
-# Nobody may find a GPU or print TensorFlow's start-up messages.
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+_BF16 = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 
 
 def why_missing(subject: Subject) -> str:
@@ -48,42 +49,23 @@ def why_missing(subject: Subject) -> str:
     return f"{subject.python} has no {' and no '.join(absent)}" if absent else ""
 
 
-def measure(
-    subject: Subject, scenario: str, number: int, order: int, timeout: float
-) -> Measurement:
-    """Runs one subject once, in an empty folder."""
-    watch = machine.Watch()
-    reading, reason = None, ""
-    with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
-        record = Path(folder) / "record.json"
-        command = [str(record).join(word.split(RECORD)) for word in subject.command]
-        try:
-            finished = run(
-                command,
-                timeout=timeout,
-                environment={**ENVIRONMENT, **subject.environment},
-                folder=folder,
-                watch_memory=subject.watch_memory,
-            )
-            if finished.timed_out or finished.status != subject.status:
-                reason = finished.reason
-            else:
-                reading = subject.read(finished, record)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    others_cpus = watch.others_cpus()
-    return Measurement(
-        scenario,
-        number,
-        order,
-        subject.name,
-        subject.dtype,
-        FAILED if reading is None else OK,
-        reason,
-        watch.load_average,
-        others_cpus,
-        reading,
+def read(subject: Subject, folder: Path, timeout: float) -> Reading:
+    """Runs one subject once in an empty folder.
+
+    Raises:
+      ProcessError: It failed or took longer than `timeout` seconds.
+      ValueError: Its output is not what a finished measurement looks like.
+    """
+    record = folder / "record.json"
+    finished = run(
+        [str(record).join(word.split(RECORD)) for word in subject.command],
+        timeout=timeout,
+        environment={**ENVIRONMENT, **subject.environment},
+        folder=str(folder),
+        watch_memory=subject.watch_memory,
     )
+    finished.require(subject.status)
+    return subject.read(finished, record)
 
 
 def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[Measurement]:
@@ -93,7 +75,7 @@ def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[M
     def add(measurement: Measurement) -> None:
         results.append(measurement)
         if csv is not None:
-            csv.add([measurement])
+            csv.add(measurement)
 
     present = []
     reasons: dict[tuple[str, tuple[str, ...], str], str] = {}
@@ -115,7 +97,7 @@ def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[M
                 continue
             title = f"{scenario} {number}/{options.rounds}: {subject.name} {subject.dtype}"
             print(title, file=sys.stderr, flush=True)
-            measurement = measure(subject, scenario, number, position, options.timeout)
+            measurement = measure(place, partial(read, subject, timeout=options.timeout))
             if measurement.status == FAILED:
                 failures[subject.key] += 1
                 print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
@@ -125,7 +107,8 @@ def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[M
 
 def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:
     """The lines for standard output."""
-    has_bf16 = machine.cpu_has_bf16()
+    isa = processor(Host()).get("cpu_isa")
+    has_bf16 = isinstance(isa, list) and not _BF16.isdisjoint(isa)
     findings = [
         demands.judge(demand, measurements, has_bf16)
         for demand in demands.DEMANDS
@@ -145,7 +128,7 @@ def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> lis
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; 0 when something was measured, 4 when nothing was, 2 for wrong use."""
+    """Entry point; returns the exit status."""
     options = parse(argv)
     csv = None
     if options.csv is not None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from peers.machine import others_cpu_seconds
-
 from cnnbench.ab.child import run_once
 from cnnbench.ab.side import Side
 from cnnbench.compare import METRICS
+from cnnbench.machine.host import Host
+from cnnbench.machine.sampling import Interval, take
 from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 from gate_validation.pool import SLOWED, Pool, PoolError, Process, order
@@ -47,14 +46,11 @@ def starter(common: tuple[str, ...]) -> Start:
 
     def start(number: int, position: int, subject: str, rows: int) -> Process:
         side = Side(flags=common, variables={slowed_plugin.VARIABLE: str(rows)})
-        load, others, begun = os.getloadavg()[0], others_cpu_seconds(), time.monotonic()
+        before = take(Host())
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
             sample = run_once(side, Path(folder, "record.json"), Path(folder, "log"), TIMEOUT)
-        after = others_cpu_seconds()
+        meanwhile = Interval.between(before, take(Host()))
         speed = None if sample.problem else METRICS["throughput"].value(sample.record)
-        busy = None
-        if others is not None and after is not None:
-            busy = max(0.0, after - others) / (time.monotonic() - begun)
         steps = sorted(sample.record.step_seconds)
         return Process(
             round=number,
@@ -64,8 +60,8 @@ def starter(common: tuple[str, ...]) -> Start:
             images_per_sec=speed,
             step_seconds=median(steps) if steps and speed is not None else None,
             seconds=sample.seconds,
-            load=load,
-            others=busy,
+            load=meanwhile.load_average or 0.0,
+            others=meanwhile.other_cpus,
             problem=sample.problem,
         )
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from peers.arguments import common
 from peers.demands import Demand
+from peers.options import cnnbench_command, common_parser
 
 SCENARIOS = ("gradients", "small", "large", "build")
 
@@ -44,11 +44,8 @@ class Options:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The installed command beside the interpreter, else the module."""
-        installed = Path(self.cnnbench_python).parent / "cnnbench"
-        if installed.is_file():
-            return (str(installed), "allreduce", "--device=cpu")
-        return (self.cnnbench_python, "-m", "cnnbench", "allreduce", "--device=cpu")
+        """`cnnbench allreduce` on CPUs."""
+        return (*cnnbench_command(self.cnnbench_python), "allreduce", "--device=cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +230,7 @@ def _rate(copy: Row) -> float:
 
 def parse(argv: Sequence[str]) -> Options:
     """Reads the command line; wrong use ends the process with status 2."""
-    parser = common(
+    parser = common_parser(
         "compare_all_reduce",
         "Measures cnnbench's reductions beside TensorFlow's on logical CPU devices, "
         "each round in fresh processes, and holds them against what is demanded.",

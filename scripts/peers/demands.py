@@ -1,18 +1,70 @@
-"""What cnnbench has to reach, and whether the rounds show that it does."""
+"""What cnnbench has to reach, and whether the rounds show that it does.
+
+A round is the unit: all subjects of a round met the same state of the machine, so values are
+formed per round and averaged over rounds. Ratios are averaged as logarithms, which makes A/B
+the inverse of B/A.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.measurement import Measurement, Reading
-from peers.ratios import Estimate, mean_estimate, ratio_estimate
 from peers.subjects import MODES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
 
 MET, MISSED, OPEN, NOT_MEASURED = "met", "MISSED", "open", "not measured"
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean over rounds and its 95 % interval.
+
+    Attributes:
+      mean: Arithmetic or geometric mean.
+      low: Lower end of the interval; minus infinity (0 for ratios) from one round.
+      high: Upper end of the interval.
+      rounds: How many rounds it comes from.
+    """
+
+    mean: float
+    low: float
+    high: float
+    rounds: int
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """Arithmetic mean of one value per round, with Student's interval.
+
+    Raises:
+      ValueError: There are no values.
+    """
+    if not values:
+        raise ValueError("no values")
+    mean, count = statistics.fmean(values), len(values)
+    if count == 1:
+        return Estimate(mean, -math.inf, math.inf, 1)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def ratio_estimate(ratios: Sequence[float]) -> Estimate:
+    """Geometric mean of one ratio per round.
+
+    Raises:
+      ValueError: There are no ratios, or one is not positive.
+    """
+    if any(ratio <= 0 for ratio in ratios):
+        raise ValueError(f"ratios must be positive: {list(ratios)}")
+    logs = mean_estimate([math.log(ratio) for ratio in ratios])
+    return Estimate(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), logs.rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +110,12 @@ class Finding:
     note: str = ""
 
 
-def _over(numerator: Key, denominator: Key, attribute: str) -> Callable[[Round], float | None]:
-    def figure(readings: Round) -> float | None:
-        above = getattr(readings[numerator], attribute)
-        below = getattr(readings[denominator], attribute)
-        return above / below if above and below else None
+def _value(subject: Key, attribute: str) -> Callable[[Round], float | None]:
+    def value(readings: Round) -> float | None:
+        found: float | None = getattr(readings[subject], attribute)
+        return found
 
-    return figure
+    return value
 
 
 def _ratio(
@@ -75,35 +126,33 @@ def _ratio(
     attribute: str = "images_per_sec",
     needs_bf16: bool = False,
 ) -> Demand:
+    of_numerator, of_denominator = (_value(key, attribute) for key in (numerator, denominator))
+
+    def ratio(readings: Round) -> float | None:
+        above, below = of_numerator(readings), of_denominator(readings)
+        return above / below if above and below else None
+
     text = f"{' '.join(numerator)} / {' '.join(denominator)}"
-    return Demand(
-        scenario,
-        text,
-        (numerator, denominator),
-        _over(numerator, denominator, attribute),
-        bound,
-        needs_bf16=needs_bf16,
-    )
+    keys = (numerator, denominator)
+    return Demand(scenario, text, keys, ratio, bound, needs_bf16=needs_bf16)
 
 
-def _own(scenario: str, subject: Key, text: str, attribute: str, bound: float) -> Demand:
-    def figure(readings: Round) -> float | None:
-        value: float | None = getattr(readings[subject], attribute)
-        return value
+def _seconds(subject: Key, text: str, bound: float, less: Key | None = None) -> Demand:
+    """A duration, or by how much it is longer than that of another subject."""
 
-    return Demand(
-        scenario, text, (subject,), figure, bound, at_most=attribute != "share_of_bare_loop"
-    )
+    def seconds(readings: Round) -> float | None:
+        whole = readings[subject].seconds
+        part = 0.0 if less is None else readings[less].seconds
+        return None if whole is None or part is None else whole - part
 
-
-def _after_import(readings: Round) -> float | None:
-    start = readings[_START].seconds
-    alone = readings[_IMPORT].seconds
-    return None if start is None or alone is None else start - alone
+    keys = (subject,) if less is None else (subject, less)
+    return Demand("startup", text, keys, seconds, bound, at_most=True, is_ratio=False)
 
 
 _FP32, _BF16 = ("cnnbench", "fp32"), ("cnnbench", "bf16")
+_HARNESS = ("harness", "fp32")
 _START, _IMPORT = ("start to first step", "fp32"), ("import tensorflow", "fp32")
+_SHARE, _GROWTH = _value(_HARNESS, "share_of_bare_loop"), _value(_FP32, "memory_growth")
 
 DEMANDS: tuple[Demand, ...] = (
     _ratio("resnet50", _FP32, ("ancestor", "fp32"), 1.0),
@@ -114,23 +163,11 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("resnet50", _FP32, ("matmul", "fp32"), 0.80, "achieved_flops_per_sec"),
     _ratio("resnet50", _BF16, ("matmul", "bf16"), 0.75, "achieved_flops_per_sec", True),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
-    _own("overhead", ("harness", "fp32"), "harness / bare loop", "share_of_bare_loop", 0.97),
-    dataclasses.replace(
-        _own("startup", _START, "start to first step - import tensorflow, s", "seconds", 1.5),
-        subjects=(_START, _IMPORT),
-        figure=_after_import,
-        is_ratio=False,
-    ),
-    dataclasses.replace(
-        _own("startup", ("--help", "fp32"), "cnnbench --help, s", "seconds", 0.5), is_ratio=False
-    ),
-    dataclasses.replace(
-        _own(
-            "startup", ("refused flag", "fp32"), "cnnbench with a refused flag, s", "seconds", 0.5
-        ),
-        is_ratio=False,
-    ),
-    _own("memory", _FP32, "resident memory, last step / warm-up", "memory_growth", 1.02),
+    Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
+    _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),
+    _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),
+    _seconds(("refused flag", "fp32"), "cnnbench with a refused flag, s", 0.5),
+    Demand("memory", "resident memory, last step / warm-up", (_FP32,), _GROWTH, 1.02, at_most=True),
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,7 +13,7 @@ OK, FAILED, NOT_RUN = "ok", "failed", "not run"
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What one process told about itself; figures that do not apply are None.
+    """What one process measured; values that do not apply are None.
 
     Attributes:
       batch: Images per step over all towers.
@@ -52,8 +51,8 @@ class Reading:
     @property
     def mean_images_per_sec(self) -> float | None:
         """Images per second over all timed steps."""
-        total = sum(self.step_seconds)
-        return self.batch * len(self.step_seconds) / total if self.batch and total else None
+        rate = self.steps_per_sec
+        return self.batch * rate if self.batch and rate else None
 
     @property
     def steps_per_sec(self) -> float | None:
@@ -112,39 +111,21 @@ class Measurement:
     reading: Reading | None = None
 
 
-_FIGURES = (
-    "batch",
-    "images_per_sec",
-    "mean_images_per_sec",
-    "median_step_seconds",
-    "achieved_flops_per_sec",
-    "seconds",
-    "steps_per_sec",
-    "bare_steps_per_sec",
-    "bytes_first",
-    "bytes_last",
-    "versions",
+_VALUES = (
+    *("batch", "images_per_sec", "mean_images_per_sec", "median_step_seconds"),
+    *("achieved_flops_per_sec", "seconds", "steps_per_sec", "bare_steps_per_sec"),
+    *("bytes_first", "bytes_last", "versions"),
 )
-_PLACE = (
-    "scenario",
-    "round",
-    "order",
-    "subject",
-    "dtype",
-    "status",
-    "reason",
-    "load_average",
-    "others_cpus",
-)
-COLUMNS = (*_PLACE, "steps", *_FIGURES)
+_PLACE = tuple(field.name for field in dataclasses.fields(Measurement) if field.name != "reading")
+COLUMNS = (*_PLACE, "steps", *_VALUES)
 
 
 def row(measurement: Measurement) -> dict[str, str]:
-    """The cells of a measurement; a figure that does not apply is an empty cell."""
+    """The cells of a measurement; a value that does not apply is an empty cell."""
     cells = {name: getattr(measurement, name) for name in _PLACE}
     reading = measurement.reading or Reading()
     cells["steps"] = len(reading.step_seconds) or None
-    cells.update({name: getattr(reading, name) for name in _FIGURES})
+    cells.update({name: getattr(reading, name) for name in _VALUES})
     return {name: _cell(value) for name, value in cells.items()}
 
 
@@ -168,9 +149,9 @@ class CsvFile:
         self._writer.writeheader()
         self._file.flush()
 
-    def add(self, measurements: Sequence[Measurement]) -> None:
-        """Writes rows and flushes them."""
-        self._writer.writerows(row(m) for m in measurements)
+    def add(self, measurement: Measurement) -> None:
+        """Writes a row and flushes it."""
+        self._writer.writerow(row(measurement))
         self._file.flush()
 
     def close(self) -> None:

@@ -1,13 +1,16 @@
-"""The command line of the comparison."""
+"""The command lines of the comparisons."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from peers.arguments import HERE, common, interpreter, positive, words
+_HERE = "(default: the one running this)"
 
 SCENARIOS = ("resnet50", "towers", "overhead", "startup", "memory")
 
@@ -40,9 +43,73 @@ class Options:
     ancestor_python: str
 
 
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: 1 is the least")
+    return value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
+
+
+def _words_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    def chosen(text: str) -> tuple[str, ...]:
+        found = _words(text)
+        if not found or set(found) - set(choices):
+            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(choices)}")
+        return found
+
+    return chosen
+
+
+def _interpreter(text: str) -> str:
+    # Absolute, because measurements run elsewhere, but not resolved: that would leave a venv.
+    return os.path.abspath(shutil.which(text) or text)
+
+
+def common_parser(
+    prog: str, description: str, scenarios: Sequence[str], batches: str
+) -> argparse.ArgumentParser:
+    """A parser with the arguments that every comparison has.
+
+    Args:
+      prog: name of the program.
+      description: what it does.
+      scenarios: what there is to choose from.
+      batches: what --batches counts.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    add = parser.add_argument
+    add(
+        "--scenarios",
+        type=_words_of(scenarios),
+        default=tuple(scenarios),
+        help=f"comma-separated, of {', '.join(scenarios)} (default: all)",
+    )
+    add("--rounds", type=_positive, default=5, help="default: 5; the interval needs 2")
+    add("--batches", type=_positive, default=20, help=f"{batches} (default: 20)")
+    add("--seed", type=int, default=1, help="of the orders (default: 1)")
+    add("--timeout", type=float, default=1200.0, help="seconds until a process is killed")
+    add(
+        "--cnnbench_python",
+        type=_interpreter,
+        default=sys.executable,
+        help=f"interpreter with cnnbench {_HERE}",
+    )
+    return parser
+
+
+def cnnbench_command(python: str) -> tuple[str, ...]:
+    """The installed command beside an interpreter, else the module."""
+    installed = Path(python).parent / "cnnbench"
+    return (str(installed),) if installed.is_file() else (python, "-m", "cnnbench")
+
+
 def parse(argv: Sequence[str]) -> Options:
     """Reads the command line; wrong use ends the process with status 2."""
-    parser = common(
+    parser = common_parser(
         "compare_peers",
         "Measures cnnbench and its peers on this machine's CPU in interleaved rounds, "
         "each measurement in a fresh process, and prints the ratios.",
@@ -52,16 +119,16 @@ def parse(argv: Sequence[str]) -> Options:
     add = parser.add_argument
     add(
         "--only",
-        type=words,
+        type=_words,
         default=(),
         help="comma-separated subjects to run, such as cnnbench,torch or cnnbench:bf16",
     )
     add("--model", default="resnet50", help="network of resnet50 and towers (default: resnet50)")
-    add("--warmup", type=positive, default=5, help="steps before them (default: 5)")
-    add("--batch_size", type=positive, default=8, help="images per step, all towers (default: 8)")
-    add("--overhead_batches", type=positive, default=2000, help="steps of overhead")
-    add("--memory_batches", type=positive, default=10000, help="steps of memory")
-    add("--matmul_size", type=positive, default=2048, help="side of the matrices (default: 2048)")
+    add("--warmup", type=_positive, default=5, help="steps before them (default: 5)")
+    add("--batch_size", type=_positive, default=8, help="images per step, all towers (default: 8)")
+    add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")
+    add("--memory_batches", type=_positive, default=10000, help="steps of memory")
+    add("--matmul_size", type=_positive, default=2048, help="side of the matrices (default: 2048)")
     add("--csv", type=Path, help="write every measurement to this new file")
     add("--ancestor", type=Path, help="folder that holds tf_cnn_benchmarks.py")
     for name, contents in (
@@ -71,9 +138,9 @@ def parse(argv: Sequence[str]) -> Options:
     ):
         add(
             f"--{name}_python",
-            type=interpreter,
+            type=_interpreter,
             default=sys.executable,
-            help=f"interpreter with {contents} {HERE}",
+            help=f"interpreter with {contents} {_HERE}",
         )
     values = vars(parser.parse_args(argv))
     if values["batch_size"] % 2 and "towers" in values["scenarios"]:

@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 
+class ProcessError(Exception):
+    """A process that did not end as it should; one line."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
     """A line of standard output.
@@ -50,13 +54,18 @@ class Finished:
         """Why it failed, in one line."""
         if self.timed_out:
             return f"killed after {self.seconds:.0f} s"
-        said = [line.strip() for line in self.errors.splitlines() if line.strip()]
-        said = said or [line.text.strip() for line in self.lines if line.text.strip()]
-        return f"exit status {self.status}: {said[-1][:200] if said else 'it said nothing'}"
+        printed = [line.strip() for line in self.errors.splitlines() if line.strip()]
+        printed = printed or [line.text.strip() for line in self.lines if line.text.strip()]
+        return f"exit status {self.status}: {printed[-1][:200] if printed else 'no output'}"
+
+    def require(self, status: int = 0) -> None:
+        """Raises ProcessError unless the process ended by itself with this exit status."""
+        if self.timed_out or self.status != status:
+            raise ProcessError(self.reason)
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process, None where the system does not tell."""
+    """Resident memory of a process, None if unknown."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -79,7 +88,7 @@ def run(
       timeout: Seconds until it and all its children are killed.
       environment: Variables added to those of this process.
       folder: Working directory.
-      watch_memory: Says for which lines resident memory is noted.
+      watch_memory: For which lines resident memory is noted.
 
     Raises:
       OSError: The program cannot be started.

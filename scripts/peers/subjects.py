@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from peers import parsing
-from peers.measurement import Reading
-from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options
-from peers.process import Finished
+from peers import readings
+from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
+from peers.readings import Reader
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
@@ -19,8 +17,6 @@ DTYPES = ("fp32", "bf16")
 
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
-
-Reader = Callable[[Finished, Path], Reading]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +99,7 @@ def _overhead(options: Options) -> list[Subject]:
     flags = _flags("trivial", 0, options.overhead_batches, 10)
     child = str(CHILDREN / "bare_loop.py")
     command = (options.cnnbench_python, child, *flags)
-    return [_ours("harness", command, options, _child)]
+    return [_ours("harness", command, options, readings.child)]
 
 
 def _startup(options: Options) -> list[Subject]:
@@ -111,11 +107,26 @@ def _startup(options: Options) -> list[Subject]:
     flags = _flags("trivial", 0, 1, 1)
     start = (python, "-c", "import tensorflow; print('MEASURED', {}, flush=True)")
     return [
-        _ours("start to first step", (*_command(options), *flags), options, _first_step),
-        _ours("import tensorflow", start, options, _first_line),
-        _ours("--help", (*_command(options), "--help"), options, _whole),
+        _ours(
+            "start to first step",
+            (*cnnbench_command(options.cnnbench_python), *flags),
+            options,
+            readings.first_step,
+        ),
+        _ours("import tensorflow", start, options, readings.first_line),
+        _ours(
+            "--help",
+            (*cnnbench_command(options.cnnbench_python), "--help"),
+            options,
+            readings.whole,
+        ),
         dataclasses.replace(
-            _ours("refused flag", (*_command(options), "--batch_size=-1"), options, _whole),
+            _ours(
+                "refused flag",
+                (*cnnbench_command(options.cnnbench_python), "--batch_size=-1"),
+                options,
+                readings.whole,
+            ),
             status=2,
         ),
     ]
@@ -123,25 +134,10 @@ def _startup(options: Options) -> list[Subject]:
 
 def _memory(options: Options) -> list[Subject]:
     steps = options.memory_batches
-
-    def read(finished: Finished, record: Path) -> Reading:
-        del record
-        return parsing.memory_reading(finished.lines, steps)
-
     flags = _flags("trivial", 0, steps, 100)
-    command = (*_command(options), *flags, f"--display_every={steps}")
-    subject = _ours("cnnbench", command, options, read)
-    return [dataclasses.replace(subject, watch_memory=_is_step_line)]
-
-
-def _is_step_line(text: str) -> bool:
-    return parsing.STEP_LINE.match(text) is not None
-
-
-def _command(options: Options) -> tuple[str, ...]:
-    """The installed command beside the interpreter, else the module."""
-    installed = Path(options.cnnbench_python).parent / "cnnbench"
-    return (str(installed),) if installed.is_file() else (options.cnnbench_python, "-m", "cnnbench")
+    command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
+    subject = _ours("cnnbench", command, options, readings.memory(steps))
+    return [dataclasses.replace(subject, watch_memory=readings.is_step_line)]
 
 
 def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
@@ -168,14 +164,14 @@ def _trained(
     name: str, options: Options, dtype: str, more: Sequence[str] = (), batch: int | None = None
 ) -> Subject:
     command = (
-        *_command(options),
+        *cnnbench_command(options.cnnbench_python),
         *_flags(options.model, batch or options.batch_size, options.batches, options.warmup),
         *_sgd(),
         f"--precision={dtype}",
         *more,
         f"--result_json={RECORD}",
     )
-    return dataclasses.replace(_ours(name, command, options, _record), dtype=dtype)
+    return dataclasses.replace(_ours(name, command, options, readings.run_record), dtype=dtype)
 
 
 def _peer(
@@ -187,7 +183,7 @@ def _peer(
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
         *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
     )
-    return Subject(name, dtype, command, _child, python, modules)
+    return Subject(name, dtype, command, readings.child, python, modules)
 
 
 def _ancestor(options: Options) -> Subject:
@@ -197,12 +193,6 @@ def _ancestor(options: Options) -> Subject:
         missing = f"there is no tf_cnn_benchmarks.py in --ancestor={folder}"
     flags = _flags(options.model, options.batch_size, options.batches, options.warmup)
     version = f"tf_cnn_benchmarks {_commit(folder)}" if folder else ""
-
-    def read(finished: Finished, record: Path) -> Reading:
-        del record
-        reading = parsing.ancestor_reading(finished.lines, options.batch_size)
-        return dataclasses.replace(reading, versions=version)
-
     return Subject(
         "ancestor",
         "fp32",
@@ -210,7 +200,7 @@ def _ancestor(options: Options) -> Subject:
             *(python, str((folder or Path()).resolve() / "tf_cnn_benchmarks.py")),
             *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1"),
         ),
-        read,
+        readings.ancestor(options.batch_size, version),
         python,
         ("tensorflow", "tf_keras"),
         {"TF_USE_LEGACY_KERAS": "1"},
@@ -219,7 +209,7 @@ def _ancestor(options: Options) -> Subject:
 
 
 def _commit(folder: Path) -> str:
-    """The commit that is checked out in a folder, ``?`` if that cannot be told."""
+    """The commit that is checked out in a folder, ``?`` if unknown."""
     command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -232,33 +222,4 @@ def _matmul(options: Options, dtype: str) -> Subject:
     python = options.cnnbench_python
     arguments = (f"--dtype={dtype}", f"--size={options.matmul_size}")
     command = (python, str(CHILDREN / "matmul.py"), *arguments)
-    return Subject("matmul", dtype, command, _child, python, ("tensorflow",))
-
-
-def _child(finished: Finished, record: Path) -> Reading:
-    del record
-    return parsing.child_reading(finished.lines)
-
-
-def _record(finished: Finished, record: Path) -> Reading:
-    del finished
-    if not record.is_file():
-        raise ValueError("it wrote no record")
-    return parsing.record_reading(json.loads(record.read_text(encoding="utf-8")))
-
-
-def _first_step(finished: Finished, record: Path) -> Reading:
-    del record
-    return Reading(seconds=parsing.first_step_seconds(finished.lines))
-
-
-def _first_line(finished: Finished, record: Path) -> Reading:
-    del record
-    if not finished.lines:
-        raise ValueError("it printed nothing")
-    return Reading(seconds=finished.lines[0].seconds)
-
-
-def _whole(finished: Finished, record: Path) -> Reading:
-    del record
-    return Reading(seconds=finished.seconds)
+    return Subject("matmul", dtype, command, readings.child, python, ("tensorflow",))

@@ -5,25 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from cnnbench.text.table import aligned
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
 from peers.options import SCENARIOS
 
 # CPUs kept busy by others, as a share of all, from which on figures deserve no trust.
 QUIET = 0.05
-
-
-def aligned(rows: Sequence[Sequence[str]], numbers_from: int) -> list[str]:
-    """Lines with aligned columns; those from ``numbers_from`` on are flush right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if i >= numbers_from else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
@@ -38,7 +26,7 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
         rows.append((scenario, subject, dtype, str(len(readings)), *_figures(readings)))
         reasons = dict.fromkeys(f"{m.status}: {m.reason}" for m in group if m.status != OK)
         notes += [f"{scenario}, {subject} {dtype} {reason}" for reason in reasons]
-    return aligned(rows, 3) + notes
+    return aligned(rows, left=(0, 1, 2)) + notes
 
 
 def _figures(readings: Sequence[Reading]) -> tuple[str, str, str]:
@@ -79,9 +67,7 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
         rows.append(
             (demand.scenario, demand.text, mean, interval, bound, rounds, finding.verdict + note)
         )
-    width = max(len(row[6]) for row in rows)
-    padded = [(*row[:6], row[6].ljust(width)) for row in rows]
-    return [line.rstrip() for line in aligned(padded, 2)]
+    return aligned(rows, left=(0, 1, -1))
 
 
 def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:

@@ -10,15 +10,22 @@ from pathlib import Path
 
 import compare_peers
 import pytest
-from peers import machine, parsing
+from peers import readings
 from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading
 from peers.options import SCENARIOS, parse
-from peers.process import Finished, Line, run
+from peers.process import Finished, Line, ProcessError, run
+from peers.rounds import measure
 from peers.subjects import Subject, chosen, scenario_subjects
 
+NO_RECORD = Path("/nowhere/record.json")
 
-def _lines(*texts: str, step: float = 1.0) -> tuple[Line, ...]:
-    return tuple(Line(i * step, text) for i, text in enumerate(texts, start=1))
+
+def _finished(*lines: Line) -> Finished:
+    return Finished(0, 9.0, lines, "", False)
+
+
+def _printed(*texts: str, step: float = 1.0) -> Finished:
+    return _finished(*(Line(i * step, text) for i, text in enumerate(texts, start=1)))
 
 
 def test_lines_carry_their_arrival_times_and_memory():
@@ -49,77 +56,87 @@ def test_the_reason_of_a_failure_is_its_last_line():
     code = "import sys; print('out'); print('first\\n\\nlast ', file=sys.stderr); sys.exit(3)"
     done = run([sys.executable, "-c", code], timeout=60)
     assert done.reason == "exit status 3: last"
-    assert Finished(1, 0.1, (), "", False).reason == "exit status 1: it said nothing"
+    assert Finished(1, 0.1, (), "", False).reason == "exit status 1: no output"
+    done.require(3)
+    for wrong in (done, Finished(0, 9.0, (), "", True)):
+        with pytest.raises(ProcessError, match=wrong.reason):
+            wrong.require()
 
 
 def test_child_reading_is_the_last_marked_line():
-    lines = _lines("chatter", 'MEASURED {"batch": 8, "step_seconds": [0.5, 0.25, 1.0]}', "bye")
-    reading = parsing.child_reading(lines)
+    output = ("chatter", 'MEASURED {"batch": 8, "step_seconds": [0.5, 0.25, 1.0]}', "bye")
+    reading = readings.child(_printed(*output), NO_RECORD)
     assert reading.median_step_seconds == 0.5
     assert reading.images_per_sec == 16
     assert reading.mean_images_per_sec == pytest.approx(24 / 1.75)
     with pytest.raises(ValueError, match="without a measurement"):
-        parsing.child_reading(_lines("chatter"))
+        readings.child(_printed("chatter"), NO_RECORD)
 
 
-def _record(**changes) -> dict:
-    return {
+def test_record_reading(tmp_path):
+    record = {
         "schema": 1,
         "status": "ok",
         "batch": {"per_device": 4, "global": 8},
         "step_seconds": [0.5, 0.5],
         "model": {"training_flops_per_image": 2e9},
         "environment": {"tensorflow_version": "2.21.0"},
-        **changes,
     }
-
-
-def test_record_reading():
-    reading = parsing.record_reading(_record())
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    reading = readings.run_record(_printed(), path)
     assert reading.images_per_sec == 16
     assert reading.achieved_flops_per_sec == 32e9
     assert reading.versions == "tensorflow 2.21.0"
+    path.write_text(json.dumps({**record, "status": "failed"}))
     with pytest.raises(ValueError, match="'failed'"):
-        parsing.record_reading(_record(status="failed"))
+        readings.run_record(_printed(), path)
+    with pytest.raises(ValueError, match="no record"):
+        readings.run_record(_printed(), NO_RECORD)
 
 
-def _ancestor_output(total: str) -> tuple[Line, ...]:
+@pytest.mark.parametrize(("total", "problem"), [("4.05", ""), ("40.00", "total is 40")])
+def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
     steps = [f"{i}\timages/sec: 4.0 +/- 0.0 (jitter = 0.0)\t8.1" for i in range(1, 5)]
-    return _lines("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}", step=2.0)
+    output = ("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}")
+    read = readings.ancestor(8, "tf_cnn_benchmarks abc")
+    if problem:
+        with pytest.raises(ValueError, match=problem):
+            read(_printed(*output, step=2.0), NO_RECORD)
+        return
+    reading = read(_printed(*output, step=2.0), NO_RECORD)
+    assert reading == Reading(8, (2.0, 2.0, 2.0), versions="tf_cnn_benchmarks abc")
 
 
-def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines():
-    reading = parsing.ancestor_reading(_ancestor_output("4.05"), batch=8)
-    assert reading.step_seconds == (2.0, 2.0, 2.0)
-    assert reading.images_per_sec == 4
-
-
-def test_ancestor_lines_that_came_late_are_not_believed():
-    with pytest.raises(ValueError, match=r"it says 40\.00"):
-        parsing.ancestor_reading(_ancestor_output("40.00"), batch=8)
+def test_an_ancestor_without_a_total_is_refused():
     with pytest.raises(ValueError, match="1 step lines and 0 totals"):
-        parsing.ancestor_reading(_lines("1\timages/sec: 4.0"), batch=8)
+        readings.ancestor(8, "")(_printed("1\timages/sec: 4.0"), NO_RECORD)
 
 
-def test_first_step_line():
-    assert parsing.first_step_seconds(_lines("x", "1\timages/sec: 3.0 +/-")) == 2.0
+def test_durations_of_a_start():
+    done = _printed("x", "1\timages/sec: 3.0 +/-")
+    assert readings.first_step(done, NO_RECORD).seconds == 2.0
+    assert readings.first_line(done, NO_RECORD).seconds == 1.0
+    assert readings.whole(done, NO_RECORD).seconds == 9.0
     with pytest.raises(ValueError, match="no line for step 1"):
-        parsing.first_step_seconds(_lines("x", "10\timages/sec: 3.0 +/-"))
+        readings.first_step(_printed("x", "10\timages/sec: 3.0 +/-"), NO_RECORD)
+    with pytest.raises(ValueError, match="nothing"):
+        readings.first_line(_printed(), NO_RECORD)
 
 
 def test_memory_is_that_of_the_first_and_the_last_step():
-    lines = [Line(1.0, "1\timages/sec: 3", 100), Line(2.0, "50\timages/sec: 3", 104)]
-    assert parsing.memory_reading(lines, 50).memory_growth == 1.04
+    done = _finished(Line(1.0, "1\timages/sec: 3", 100), Line(2.0, "50\timages/sec: 3", 104))
+    assert readings.memory(50)(done, NO_RECORD).memory_growth == 1.04
     with pytest.raises(ValueError, match="no resident memory"):
-        parsing.memory_reading(lines, 60)
+        readings.memory(60)(done, NO_RECORD)
 
 
 def test_csv_has_a_row_per_measurement_as_soon_as_it_is_known(tmp_path):
     path = tmp_path / "peers.csv"
     file = CsvFile(path)
     reading = Reading(8, (0.5, 0.25, 0.5), versions="a 1, b 2")
-    file.add([Measurement("towers", 2, 3, "one tower", "fp32", OK, reading=reading)])
-    file.add([Measurement("towers", 0, 0, "torch", "bf16", NOT_RUN, "not, here")])
+    file.add(Measurement("towers", 2, 3, "one tower", "fp32", OK, reading=reading))
+    file.add(Measurement("towers", 0, 0, "torch", "bf16", NOT_RUN, "not, here"))
     with path.open(newline="") as lines:
         first, second = csv.DictReader(lines)
     assert tuple(first) == COLUMNS
@@ -212,47 +229,35 @@ def test_missing_ancestor_and_modules_are_told(tmp_path):
     )
 
 
-def _subject(code: str, read, **changes) -> Subject:
+def _measure(code: str, read, **changes) -> Measurement:
     command = (sys.executable, "-c", code, "{record}")
-    return Subject("x", "fp32", command, read, sys.executable, (), **changes)
+    subject = Subject("x", "fp32", command, read, sys.executable, (), **changes)
+    place = ("memory", 2, 1, "x", "fp32")
+    return measure(place, lambda folder: compare_peers.read(subject, folder, timeout=60))
 
 
-def test_measure_hands_over_the_record_file():
+def test_a_measurement_gets_the_record_file():
     code = "import sys; open(sys.argv[1], 'w').write('{\"batch\": 3}')"
-
-    def read(finished: Finished, record: Path) -> Reading:
-        return Reading(batch=json.loads(record.read_text())["batch"])
-
-    done = compare_peers.measure(_subject(code, read), "memory", 2, 1, timeout=60)
+    done = _measure(code, lambda _, record: Reading(batch=json.loads(record.read_text())["batch"]))
     assert (done.status, done.round, done.reading.batch) == (OK, 2, 3)
+    assert done.load_average >= 0
 
 
-def test_measure_reports_failures_in_one_line():
-    def read(finished: Finished, record: Path) -> Reading:
-        return parsing.child_reading(finished.lines)
-
-    silent = compare_peers.measure(_subject("", read), "memory", 1, 1, timeout=60)
+def test_failures_are_one_line():
+    silent = _measure("", readings.child)
     assert (silent.status, silent.reading) == (FAILED, None)
     assert silent.reason == "ValueError: it ended without a measurement"
-    broken = compare_peers.measure(_subject("raise SystemExit(4)", read), "memory", 1, 1, 60)
-    assert broken.reason == "exit status 4: it said nothing"
-    expected = _subject("raise SystemExit(2)", lambda f, r: Reading(seconds=f.seconds), status=2)
-    assert compare_peers.measure(expected, "startup", 1, 1, 60).status == OK
+    broken = _measure("raise SystemExit(4)", readings.child)
+    assert broken.reason == "exit status 4: no output"
+    assert _measure("raise SystemExit(2)", readings.whole, status=2).status == OK
 
 
 def test_a_subject_that_fails_twice_is_not_started_again(monkeypatch, capsys):
-    starts = []
-
-    def fail(subject, scenario, number, order, timeout):
-        starts.append(number)
-        return Measurement(scenario, number, order, subject.name, "fp32", FAILED, "no")
-
-    subject = _subject("", lambda f, r: Reading())
+    subject = Subject("x", "fp32", ("/no/program",), readings.whole, sys.executable, ())
     monkeypatch.setattr(compare_peers, "scenario_subjects", lambda scenario, options: [subject])
-    monkeypatch.setattr(compare_peers, "measure", fail)
     results = compare_peers.run_scenario("memory", _options("--rounds=4"), None)
-    assert starts == [1, 2]
     assert [m.status for m in results] == [FAILED, FAILED, NOT_RUN, NOT_RUN]
+    assert capsys.readouterr().err.count("failed: FileNotFoundError") == 2
 
 
 def test_everything_missing_is_still_a_report(capsys, tmp_path):
@@ -265,24 +270,3 @@ def test_everything_missing_is_still_a_report(capsys, tmp_path):
     assert compare_peers.main(argv) == 2
     assert "File exists" in capsys.readouterr().err
     assert compare_peers.main(["--scenarios=memory", "--only=nobody"]) == 2
-
-
-def test_bf16_of_a_cpu(tmp_path):
-    path = tmp_path / "cpuinfo"
-    path.write_text("flags\t\t: fpu avx512_bf16 amx_tile\n")
-    assert machine.cpu_has_bf16(path)
-    path.write_text("flags\t\t: fpu avx512f notbf16\n")
-    assert not machine.cpu_has_bf16(path)
-    assert not machine.cpu_has_bf16(tmp_path / "missing")
-
-
-def test_cpu_time_of_others(tmp_path):
-    path = tmp_path / "stat"
-    path.write_text("cpu  1000000 0 0 5 5 0 0 0 0 0\ncpu0 1 2\n")
-    before = machine.others_cpu_seconds(path)
-    path.write_text("cpu  1000500 0 0 5 5 0 0 0 0 0\ncpu0 1 2\n")
-    import os
-
-    added = 500 / os.sysconf("SC_CLK_TCK")
-    assert machine.others_cpu_seconds(path) - before == pytest.approx(added, abs=0.5)
-    assert machine.others_cpu_seconds(tmp_path / "missing") is None

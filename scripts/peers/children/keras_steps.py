@@ -7,30 +7,20 @@ which is several times slower on CPUs.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import time
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import keras
 import tensorflow as tf
+from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
 
 MODELS = {"resnet50": ("ResNet50", 224), "vgg16": ("VGG16", 224)}
 
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=sorted(MODELS), required=True)
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
-    parser.add_argument("--batch_size", type=int, required=True)
-    parser.add_argument("--batches", type=int, required=True)
-    parser.add_argument("--warmup", type=int, required=True)
-    parser.add_argument("--learning_rate", type=float, required=True)
-    parser.add_argument("--weight_decay", type=float, required=True)
-    args = parser.parse_args()
+    args = parse(MODELS)
     keras.utils.set_random_seed(1)
     if args.dtype == "bf16":
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -51,17 +41,8 @@ def main() -> None:
     def step() -> tf.Tensor:
         return model.train_step((images, labels))["loss"]
 
-    seconds = []
-    for _ in range(args.warmup + args.batches):
-        start = time.perf_counter()
-        float(step())
-        seconds.append(time.perf_counter() - start)
-    result = {
-        "batch": args.batch_size,
-        "step_seconds": seconds[args.warmup :],
-        "versions": f"keras {keras.__version__}, tensorflow {tf.__version__}",
-    }
-    print("MEASURED " + json.dumps(result), flush=True)
+    versions = f"keras {keras.__version__}, tensorflow {tf.__version__}"
+    measure(args, lambda: float(step()), versions)
 
 
 if __name__ == "__main__":

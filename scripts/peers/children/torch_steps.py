@@ -6,12 +6,10 @@ convolution, as in the other subjects (torchvision's has it in the 3 x 3).
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from typing import Any
 
 import torch
+from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
 from torch import nn
 
 # (blocks, output channels, inner channels, stride of the first block)
@@ -62,15 +60,7 @@ def resnet50() -> nn.Sequential:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=("resnet50",), required=True)
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
-    parser.add_argument("--batch_size", type=int, required=True)
-    parser.add_argument("--batches", type=int, required=True)
-    parser.add_argument("--warmup", type=int, required=True)
-    parser.add_argument("--learning_rate", type=float, required=True)
-    parser.add_argument("--weight_decay", type=float, required=True)
-    args = parser.parse_args()
+    args = parse(("resnet50",))
     torch.manual_seed(1)
     # torch's annotations overload .to() too narrowly for modules in channels-last form.
     model: Any = resnet50()
@@ -80,22 +70,16 @@ def main() -> None:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
     )
-    seconds = []
-    for _ in range(args.warmup + args.batches):
-        start = time.perf_counter()
+
+    def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         loss.item()
-        seconds.append(time.perf_counter() - start)
-    result = {
-        "batch": args.batch_size,
-        "step_seconds": seconds[args.warmup :],
-        "versions": f"torch {torch.__version__}",
-    }
-    print("MEASURED " + json.dumps(result), flush=True)
+
+    measure(args, step, f"torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Programs that measure one peer each; run as files, never imported."""

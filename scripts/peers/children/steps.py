@@ -1,0 +1,41 @@
+"""What the peers that train step by step have in common; needs the standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable
+
+
+def parse(models: Iterable[str]) -> argparse.Namespace:
+    """The command line of a peer that knows these models."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=sorted(models), required=True)
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
+    for name in ("batch_size", "batches", "warmup"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("learning_rate", "weight_decay"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    return parser.parse_args()
+
+
+def measure(args: argparse.Namespace, step: Callable[[], object], versions: str) -> None:
+    """Times steps and prints the measurement.
+
+    Args:
+      args: the command line.
+      step: one training step; returns when it is done.
+      versions: of what does the work.
+    """
+    seconds = []
+    for _ in range(args.warmup + args.batches):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    result = {
+        "batch": args.batch_size,
+        "step_seconds": seconds[args.warmup :],
+        "versions": versions,
+    }
+    print("MEASURED " + json.dumps(result), flush=True)
