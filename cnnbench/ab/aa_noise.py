@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cnnbench.compare import Comparison, Metric, Policy, aa_spread
 from cnnbench.compare.estimate import usable
-from cnnbench.compare.explain import change_text
 from cnnbench.text.numbers import count
 
 
@@ -27,7 +26,7 @@ def lines(comparison: Comparison, policy: Policy) -> list[str]:
     """The same in words."""
     found = spreads(comparison, policy)
     told = [
-        f"A/A spread of {metric.name}: {change_text(found[metric.name][1], metric, signed=False)} "
+        f"A/A spread of {metric.name}: {metric.change_text(found[metric.name][1], signed=False)} "
         f"({policy.noise_factor:g} standard deviations of "
         f"{count(found[metric.name][0], 'process', 'processes')})"
         for metric in comparison.metrics

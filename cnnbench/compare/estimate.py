@@ -1,4 +1,4 @@
-"""From the values of both sides to a shift, its interval and a p value."""
+"""Statistics of the values of both sides: a shift, its interval and a p value."""
 
 from __future__ import annotations
 
@@ -40,15 +40,14 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the values of a case say; shares of the base, or differences.
+    """The statistics of a case; changes are shares of the base, or differences.
 
     Attributes:
       change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
       low, high: its confidence interval; None if there are too few values for one.
       p: of the two-sided test.
       base_median, new_median: of the values.
-      threshold: smallest change that counts for this metric.
-      floor: the same with the A/A spread in it.
+      floor: smallest change that counts: the metric's threshold or the A/A spread.
       margin: widest change that may be called the same.
       symmetric: whether a change of x and its opposite are x and -x (differences), or x
         and 1 / (1 + x) - 1 (shares).
@@ -60,7 +59,6 @@ class Evidence:
     p: float
     base_median: float
     new_median: float
-    threshold: float
     floor: float
     margin: float
     symmetric: bool
@@ -78,7 +76,7 @@ class Evidence:
         return not _exceeds(max(self._size(self.low), self._size(self.high)), self.margin)
 
     def _size(self, change: float) -> float:
-        """The change without its direction: that of -1/11 is 10 %, for 11/10 undoes it."""
+        """The change without its direction: -1/11 is as large as +1/10, which undoes it."""
         if self.symmetric:
             return abs(change)
         return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
@@ -121,7 +119,6 @@ def gather(case: Case, policy: Policy) -> Evidence:
         p=p,
         base_median=base_median,
         new_median=median(case.new),
-        threshold=threshold,
         floor=floor,
         margin=min(floor, limit),
         symmetric=not metric.relative,

@@ -2,8 +2,8 @@
 
 `judge` takes one value per process of each side; `judge_all` does the same for the
 configurations of a suite together and pays for testing many of them (Holm, per metric).
-Everything that records can add, such as unlike machines or failed runs, is dealt with
-before, in `cnnbench.compare.compare`.
+What records add, such as different machines or failed runs, comes before, in
+`cnnbench.compare.compare`.
 
 The rules, on the logarithms of the values (on the values themselves for accuracies):
 
@@ -34,7 +34,7 @@ _DEFAULT = Policy()
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict with all that led to it.
+    """A verdict with the numbers that led to it.
 
     Attributes:
       verdict: the outcome.

@@ -15,6 +15,7 @@ from cnnbench.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, Redu
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
+from cnnbench.text.numbers import NONE, number, percent
 
 _GIGA = 1e9
 
@@ -60,6 +61,49 @@ class Metric:
         if verdict is Verdict.FASTER:
             return self.better
         return self.worse if verdict is Verdict.SLOWER else verdict.value
+
+    @property
+    def unit_text(self) -> str:
+        """The unit that `value_text` writes."""
+        if self.unit == "bytes":
+            return "MiB"
+        return "%" if self._is_share else self.unit
+
+    def value_text(self, value: float | None, unit: bool = True) -> str:
+        """A value for people.
+
+        Args:
+          value: None for `NONE`.
+          unit: whether to add `unit_text`.
+        """
+        if value is None:
+            return NONE
+        if self._is_share:
+            text = f"{100 * value:.2f}"
+        else:
+            text = number(value / 2**20 if self.unit == "bytes" else value)
+        return f"{text} {self.unit_text}" if unit else text
+
+    def change_text(self, change: float, signed: bool = True) -> str:
+        """A change in per cent; differences in percentage points or in the unit.
+
+        Args:
+          change: a share of the base, or a difference.
+          signed: whether an increase has a sign too.
+        """
+        if self.relative:
+            return percent(change, signed=signed)
+        if self._is_share:
+            return percent(change, 2, signed=signed).replace("%", "points")
+        return f"{'+' if signed and change >= 0 else ''}{number(change)} {self.unit}"
+
+    def range_text(self, low: float, high: float) -> str:
+        """A range of changes: "-1.0 to +2.0 %"."""
+        return f"{self.change_text(low).rsplit(' ', 1)[0]} to {self.change_text(high)}"
+
+    @property
+    def _is_share(self) -> bool:
+        return self.unit.startswith("share") or self.unit == "top-1"
 
     def smallest_change(self, policy: Policy, base: float) -> float:
         """The smallest change that counts in a comparison.

@@ -7,6 +7,8 @@ unrounded (JSON, CSV).
 
 from __future__ import annotations
 
+import math
+
 NONE = "-"
 """In place of a value that there is not."""
 
@@ -14,7 +16,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number(value: float | None) -> str:
-    """A number in four significant digits: 1,235 / 123.5 / 12.35 / 1.235 / 1.235e-04.
+    """A number in four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
 
     Args:
       value: None for `NONE`. From 10,000 on all digits before the point are written, from
@@ -25,13 +27,18 @@ def number(value: float | None) -> str:
     size = abs(value)
     if size and (size >= 1e7 or size < 1e-3):
         return f"{value:.3e}"
-    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
-    return f"{value:,.{digits}f}" if size else "0"
+    if math.isnan(value):
+        return "nan"
+    digits = max(0, 3 - math.floor(math.log10(size))) if size else 0
+    return f"{value:,.{digits}f}"
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share in per cent: 0.1235 is "12.3 %"; `NONE` for None."""
-    return NONE if share is None else f"{100 * share:.{digits}f} %"
+def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
+    """A share in per cent: 0.1235 is "12.3 %", or "+12.3 %" if signed; `NONE` for None."""
+    if share is None:
+        return NONE
+    # Rounded first: -0.0004 is 0.0 %, not -0.0 %.
+    return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f} %"
 
 
 def binary(size: float | None) -> str:

@@ -34,16 +34,16 @@ def render(comparison: Comparison) -> str:
             found["warning"].append(("file skipped", str(one)))
     lines = [line for level, items in found.items() for line in _commands(level, items)]
     for metric in comparison.leading:
-        told = f"{metric.name}: {wording.tally(comparison, metric)}"
-        lines.append(_command("notice", "cnnbench compare", told))
+        tally = f"{metric.name}: {wording.tally(comparison, metric)}"
+        lines.append(_command("notice", "cnnbench compare", tally))
     return "".join(f"{line}\n" for line in lines)
 
 
 def _level(entry: Entry, result: Result) -> str | None:
     verdict = result.verdict
     if not entry.decides:
-        telling = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
-        return "notice" if verdict in telling else None
+        known = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+        return "notice" if verdict in known else None
     decides = result is entry.main
     if verdict is Verdict.SLOWER:
         return "error" if decides or result.metric.gates else "warning"
@@ -58,13 +58,13 @@ def _message(entry: Entry, result: Result) -> str:
     judgement = result.judgement
     values = ""
     if judgement.base_median is not None and judgement.new_median is not None:
-        base = wording.value_text(judgement.base_median, result.metric)
-        values = f" ({base} -> {wording.value_text(judgement.new_median, result.metric)})"
+        base = result.metric.value_text(judgement.base_median)
+        values = f" ({base} -> {result.metric.value_text(judgement.new_median)})"
     return f"{result.word}{values}: {judgement.reason}"
 
 
 def _commands(level: str, items: list[tuple[str, str]]) -> Iterable[str]:
-    # Annotations are shown in logs too, where signs that nobody sees can forge the rest.
+    # Annotations are shown in logs too, where invisible characters could forge the rest.
     items = [(plain(title), plain(message)) for title, message in items]
     shown = items if len(items) <= _SHOWN else items[: _SHOWN - 1]
     for title, message in shown:

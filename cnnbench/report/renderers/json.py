@@ -48,8 +48,8 @@ def _further_means(comparison: Comparison) -> dict[str, Any]:
     if mean is None:
         return {}
     change, number = mean
-    told = {"metric": BUS_BANDWIDTH.name, "change": change, "configurations": number}
-    return {"bus_bandwidth_mean": told}
+    found = {"metric": BUS_BANDWIDTH.name, "change": change, "configurations": number}
+    return {"bus_bandwidth_mean": found}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _kind(entry: Entry) -> dict[str, Any]:
-    """What the measurements are of; without a word it is runs."""
+    """The kind of the measurements; absent for runs."""
     if entry.configuration.kind == RUN:
         return {}
     return {"kind": entry.configuration.kind, "decides": entry.decides}

@@ -34,19 +34,11 @@ def render(comparison: Comparison) -> str:
 def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
     for entry, result in cases:
-        case = xml.SubElement(
-            suite,
-            "testcase",
-            classname=f"cnnbench.{metric.name}",
-            name=plain(entry.name),
-            time="0",
-        )
+        case = _case(suite, f"cnnbench.{metric.name}", entry.name)
         tag = _tag(entry, result)
         if tag is not None:
-            told = xml.SubElement(
-                case, tag, message=plain(f"{result.word}: {result.judgement.reason}")
-            )
-            told.set("type", result.verdict.value)
+            message = plain(f"{result.word}: {result.judgement.reason}")
+            xml.SubElement(case, tag, message=message, type=result.verdict.value)
         xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
     return _counted(suite)
 
@@ -81,8 +73,8 @@ def _tag(entry: Entry, result: Result) -> str | None:
 
 def _numbers(entry: Entry, result: Result) -> str:
     judgement = result.judgement
-    base = wording.value_text(judgement.base_median, result.metric)
-    new = wording.value_text(judgement.new_median, result.metric)
+    base = result.metric.value_text(judgement.base_median)
+    new = result.metric.value_text(judgement.new_median)
     return (
         f"base {base}, new {new}, change {wording.change(result)} ({wording.interval(result)}), "
         f"p {wording.p_value(result)}, runs {wording.runs(entry)}: {judgement.reason}"

@@ -1,20 +1,19 @@
 """A comparison as Markdown for a pull request.
 
-What comes from records and paths may hold anything, so it goes out as code; see
+Text from records and paths may hold anything, so it is written as code; see
 `cnnbench.text.escape`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from cnnbench.compare.result import Comparison, Entry, Result
+from cnnbench.compare.result import Comparison, Result
 from cnnbench.metrics.policy import Verdict
-from cnnbench.metrics.registry import Metric
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import code
 
-_SIGNS = {
+_SYMBOLS = {
     Verdict.FASTER: "🟢",
     Verdict.SLOWER: "🔴",
     Verdict.SAME: "⚪",
@@ -25,34 +24,17 @@ _SIGNS = {
 }
 
 LIMIT = 65_536
-"""Signs that GitHub takes in a comment; it refuses longer ones."""
+"""Characters of the longest comment that GitHub accepts."""
 
-# For all tables, and for what stands behind the reasons; these have the rest.
-_TABLES, _REST = 32_000, 12_000
-
-
-class _Room:
-    """Signs that are left for lines of one sort."""
-
-    def __init__(self, signs: int) -> None:
-        self._left = signs
-
-    def taking(self, lines: Sequence[str], more: str) -> Iterable[str]:
-        """As many lines as fit, from the first; `more` says of how many that is not so."""
-        for index, line in enumerate(lines):
-            self._left -= len(line) + 1
-            if self._left < 0:
-                yield more.format(len(lines) - index)
-                return
-            yield line
+# Characters of all tables, and of what follows the reasons, which get the rest.
+_TABLES, _REMARKS = 32_000, 12_000
 
 
 def render(comparison: Comparison) -> str:
-    """A heading, a table per metric that says something, and the details folded away.
+    """A heading, a table per metric that has rows, and the details folded away.
 
-    What does not fit into a comment on GitHub is left out, the worst last, and counted.
+    What does not fit into a comment on GitHub is left out from the end, and counted.
     """
-    room = _Room(_TABLES)
     lines = [
         f"### cnnbench: {wording.ENDINGS[comparison.exit_code]}",
         "",
@@ -60,54 +42,26 @@ def render(comparison: Comparison) -> str:
         f"{wording.outcome(comparison)}.",
         "",
     ]
-    leading = comparison.leading
-    for metric in leading:
-        rows = comparison.about(metric)
-        if rows:
-            title = [f"**{metric.name}**", ""] if len(leading) > 1 else []
-            lines += [*title, *_table(comparison, metric, rows, room), ""]
-    further = wording.also(comparison)
-    for metric in comparison.metrics:
-        of_metric = [(entry, result) for entry, result in further if result.metric is metric]
-        if of_metric:
-            lines += [f"**{metric.name}**", "", *_table(comparison, metric, of_metric, room), ""]
-    text = "\n".join(lines) + "\n"
-    return text + "\n".join(_details(comparison, LIMIT - len(text))) + "\n"
+    for metric, found in wording.tables(comparison):
+        if not found:
+            continue
+        rows = []
+        for entry, result in found:
+            verdict = f"{_SYMBOLS[result.verdict]} {result.word}"
+            rows.append(_row((verdict, code(entry.name), *wording.cells(entry, result)[2:])))
+        rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
+        head = _row(wording.head(comparison, metric))
+        lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+    details = _details(comparison, LIMIT - _size(lines))
+    return "\n".join([*lines, *details]) + "\n"
 
 
-def _table(
-    comparison: Comparison, metric: Metric, rows: Sequence[tuple[Entry, Result]], room: _Room
-) -> list[str]:
-    unit = "MiB" if metric.unit == "bytes" else metric.unit
-    interval = f"{wording.confidence(comparison)} interval"
-    head = ("", "configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
-    lines = [
-        _row(
-            (
-                f"{_SIGNS[result.verdict]} {result.word}",
-                code(entry.name),
-                wording.value_text(result.judgement.base_median, metric, unit=False),
-                wording.value_text(result.judgement.new_median, metric, unit=False),
-                wording.change(result),
-                wording.interval(result),
-                wording.p_value(result),
-                wording.runs(entry),
-            )
-        )
-        for entry, result in rows
-    ]
-    more = _row(("…", "{} more", *[""] * 6))
-    return [_row(head), "|---|---|--:|--:|--:|--:|--:|--:|", *room.taking(lines, more)]
-
-
-def _details(comparison: Comparison, signs: int) -> list[str]:
-    """Reasons, conditions, notes and skipped files, in at most so many signs."""
+def _details(comparison: Comparison, room: int) -> list[str]:
+    """Reasons, conditions, notes and skipped files in so many characters."""
     reasons = [
         f"- {code(entry.name)} {result.word}: {_reason(result)}"
-        for entry, result in (
-            *(row for metric in comparison.leading for row in comparison.about(metric)),
-            *wording.also(comparison),
-        )
+        for _, rows in wording.tables(comparison)
+        for entry, result in rows
         if result.verdict is not Verdict.SAME
     ]
     head = ["<details><summary>Why, and how it was judged</summary>", ""]
@@ -124,13 +78,13 @@ def _details(comparison: Comparison, signs: int) -> list[str]:
         for mention in wording.mentions(comparison)
     ]
     lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
-    rest = list(_Room(_REST).taking(lines, "- … and {} lines more"))
-    room = _Room(signs - sum(len(line) + 1 for line in (*head, *rest)) - 100)
-    return [*head, *room.taking(reasons, "- … and {} reasons more"), *rest, "", "</details>"]
+    remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
+    reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
+    return [*head, *reasons, *remarks, "", "</details>"]
 
 
 def _reason(result: Result) -> str:
-    """Our own sentences as they are; what quotes records as code."""
+    """Sentences of a test as they are; others quote records, and are code."""
     if result.judgement.p is None:
         return code(result.judgement.reason)
     return result.judgement.reason
@@ -138,3 +92,16 @@ def _reason(result: Result) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
+    """The lines that fit into so many characters, and `more` with the number of the others."""
+    for index, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return [*lines[:index], more.format(len(lines) - index)]
+    return list(lines)

@@ -1,16 +1,14 @@
-"""Words and numbers that all formats share."""
+"""Tables, words and numbers that all formats share."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from cnnbench.compare.comparability import unlike_text
-from cnnbench.compare.explain import change_text, span_text
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import SPEEDS, Metric
-from cnnbench.text.numbers import count
+from cnnbench.text.numbers import NONE, count
 
 MARKS: dict[Verdict, str] = {
     Verdict.FASTER: "+",
@@ -21,7 +19,7 @@ MARKS: dict[Verdict, str] = {
     Verdict.MISSING: "o",
     Verdict.FAILED: "!",
 }
-"""One sign per verdict, in ASCII, so that no meaning hangs on a colour or a font."""
+"""One ASCII character per verdict, so that no meaning depends on a colour or a font."""
 
 ENDINGS = {
     0: "no regression",
@@ -30,27 +28,11 @@ ENDINGS = {
     4: "the benchmark failed",
 }
 
-NONE = "-"
-
-
-def value_text(value: float | None, metric: Metric, unit: bool = True) -> str:
-    """A value with its unit, in digits that differences show in."""
-    if value is None:
-        return NONE
-    if metric.unit == "bytes":
-        return f"{value / 2**20:.1f}" + (" MiB" if unit else "")
-    if metric.unit == "top-1":
-        return f"{value:.4f}"
-    digits = 2 if value >= 10 else 3
-    if metric.unit == "GB/s" and 0 < value < 1:
-        digits -= math.floor(math.log10(value))  # small tensors are reduced slowly
-    return f"{value:.{digits}f}" + (f" {metric.unit}" if unit else "")
-
 
 def change(result: Result) -> str:
     """The estimated change."""
     found = result.judgement.change
-    return NONE if found is None else change_text(found, result.metric)
+    return NONE if found is None else result.metric.change_text(found)
 
 
 def interval(result: Result) -> str:
@@ -58,7 +40,7 @@ def interval(result: Result) -> str:
     low, high = result.judgement.low, result.judgement.high
     if low is None or high is None:
         return NONE
-    return span_text(low, high, result.metric)
+    return result.metric.range_text(low, high)
 
 
 def p_value(result: Result) -> str:
@@ -77,19 +59,52 @@ def confidence(comparison: Comparison) -> str:
     return f"{100 * comparison.policy.confidence:.4g} %"
 
 
-def also(comparison: Comparison) -> list[tuple[Entry, Result]]:
-    """Results that say something besides those the comparison is about, the worst first.
+def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
+    """A table per metric, those that the comparison is about first; rows with the worst first.
 
-    Of further metrics, and of what is only context.
+    Tables of further metrics, and of context, have only rows of which something is known.
     """
-    telling = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+    found = [(metric, comparison.about(metric)) for metric in comparison.leading]
+    further = also(comparison)
+    for metric in comparison.metrics:
+        rows = [(entry, result) for entry, result in further if result.metric is metric]
+        if rows:
+            found.append((metric, rows))
+    return found
+
+
+def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
+    """The heads of a table's columns; base and new are medians over processes."""
+    unit = metric.unit_text
+    interval = f"{confidence(comparison)} interval"
+    columns = ("configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
+    return (metric.name, *columns)
+
+
+def cells(entry: Entry, result: Result) -> tuple[str, ...]:
+    """A row below `head`; names are not escaped."""
+    judgement, metric = result.judgement, result.metric
+    return (
+        f"{MARKS[result.verdict]} {result.word}",
+        entry.name,
+        metric.value_text(judgement.base_median, unit=False),
+        metric.value_text(judgement.new_median, unit=False),
+        change(result),
+        interval(result),
+        p_value(result),
+        runs(entry),
+    )
+
+
+def also(comparison: Comparison) -> list[tuple[Entry, Result]]:
+    """Results of further metrics, and of context, that are not undecided nor the same."""
     return [
         (entry, result)
         for metric in comparison.metrics
         for entry in comparison.by_severity()
         for result in entry.results
         if result.metric is metric
-        and result.verdict in telling
+        and result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
         and not (entry.decides and result is entry.main)
     ]
 
@@ -101,7 +116,7 @@ def tally(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome(comparison: Comparison) -> str:
-    """The tally of what the comparison is about, of each kind of measurement."""
+    """The tally of each leading metric."""
     tallies = {metric.name: tally(comparison, metric) for metric in comparison.leading}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
@@ -112,42 +127,37 @@ def conditions(comparison: Comparison) -> str:
     """How it was judged, in one sentence."""
     kind = "pairs of runs" if comparison.paired else "one value per process"
     text = f"{kind}, p <= {comparison.policy.alpha:g} after Holm"
-    told = dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading)
-    text += "".join(told)
+    floors = dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading)
+    text += "".join(floors)
     judged = [entry.main.judgement for entry in comparison.entries if entry.decides]
     measured = any(one.noise is not None for one in judged)
     return text + (", A/A spread measured" if measured else ", A/A spread not measured")
 
 
 def _floors(comparison: Comparison, metric: Metric) -> str:
-    """The floors of what a metric decided about, or ""."""
+    """The floors of a leading metric, or ""."""
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [one.floor for one in judged if one.floor is not None]
     if not floors:
         return ""
-    ends = [change_text(one, metric, signed=False) for one in (min(floors), max(floors))]
+    ends = [metric.change_text(one, signed=False) for one in (min(floors), max(floors))]
     return f", floor {ends[0]}" if ends[0] == ends[1] else f", floors {ends[0]} to {ends[1]}"
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Geometric means of speed, of each kind of measurement that there is one of."""
+    """Geometric means of speed, one per kind of measurement that has a speed."""
     for metric in SPEEDS:
         found = comparison.geometric_mean(metric)
         if found is not None:
             mean, number = found
-            total = _number(comparison, metric)
+            total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
             of = count(total, "configuration", "configurations")
             of = of if number == total else f"{number} of {of}"
-            yield f"{metric.name} {change_text(mean, metric)} in the geometric mean of {of}"
-
-
-def _number(comparison: Comparison, metric: Metric) -> int:
-    """Configurations of the kind that a metric is of."""
-    return sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
+            yield f"{metric.name} {metric.change_text(mean)} in the geometric mean of {of}"
 
 
 def mentions(comparison: Comparison) -> list[str]:
-    """Facts that differ without forbidding a verdict, each once, over all configurations."""
+    """Facts that differ without forbidding a verdict, over all configurations."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for one in entry.differences:

@@ -59,7 +59,7 @@ def section(material: Material) -> Section | None:
 
 
 def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
-    unit = "MiB" if metric.unit == "bytes" else metric.unit
+    unit = metric.unit_text
     return (
         Column("configuration"),
         Column(metric.name),
@@ -89,7 +89,7 @@ def _row(entry: Entry, result: Result) -> tuple[Cell, ...]:
 
 
 def _value(value: float | None, metric: Metric) -> Cell:
-    return _told(value, said.value_text(value, metric, unit=False))
+    return _told(value, metric.value_text(value, unit=False))
 
 
 def _told(value: float | None, text: str) -> Cell:
