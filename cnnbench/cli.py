@@ -11,7 +11,7 @@ from typing import NoReturn, cast
 
 from cnnbench.commands import COMMANDS, NOT_YET
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
-from cnnbench.text.terminal import discard, tell, unwritable, write_product
+from cnnbench.text.terminal import discard, print_message, print_result, unwritable
 
 DEFAULT_COMMAND = "run"
 
@@ -69,16 +69,16 @@ def _dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
         from cnnbench.version import __version__
 
-        write_product(f"cnnbench {__version__}")
+        print_result(f"cnnbench {__version__}")
         return ExitCode.OK
     command, arguments = _split(argv)
     asks_for_help = any(_is_help(argument) for argument in arguments)
     if command == DEFAULT_COMMAND and asks_for_help:
-        write_product(_help())
+        print_result(_help())
         return ExitCode.OK
     module = import_module(f"cnnbench.commands.{command}")
     if hasattr(module, "HELP") and asks_for_help:
-        write_product(module.HELP)
+        print_result(module.HELP)
         return ExitCode.OK
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
@@ -127,5 +127,5 @@ def _help() -> str:
 
 
 def _fail(message: str, code: ExitCode) -> int:
-    tell(f"error: {' '.join(message.split())}")
+    print_message(f"error: {' '.join(message.split())}")
     return int(code)

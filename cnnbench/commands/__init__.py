@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cnnbench.text.terminal import tell
+from cnnbench.text.terminal import print_message
 
 if TYPE_CHECKING:
     from cnnbench.compare import Skipped
@@ -30,10 +30,10 @@ NOT_YET: tuple[str, ...] = ("launch",)
 
 def notice(message: str) -> None:
     """Prints a line on stderr that is no error: ``cnnbench: notice: ...``."""
-    tell(f"notice: {message}")
+    print_message(f"notice: {message}")
 
 
 def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
     for one in skipped:
-        tell(f"warning: skipped {one}")
+        print_message(f"warning: skipped {one}")

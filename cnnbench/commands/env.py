@@ -14,7 +14,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.machine.checks import parse_quiet
-from cnnbench.text.terminal import LineWriter, write_product
+from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
     from cnnbench.machine.checks import Condition
@@ -74,9 +74,9 @@ def main(argv: Sequence[str]) -> int:
     sections = environment.collect_by_section()
     if flags.json:
         facts = {name: fact for one in sections.values() for name, fact in one.items()}
-        write_product(json.dumps({"facts": facts}, indent=2))
+        print_result(json.dumps({"facts": facts}, indent=2))
     else:
-        write_product("\n".join(_lines(sections)))
+        print_result("\n".join(_lines(sections)))
     return ExitCode.OK
 
 

@@ -15,7 +15,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.records.files import write_text
-from cnnbench.text.terminal import write_product
+from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -211,7 +211,7 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
         text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
     if options.output is None:
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
-            write_product(text)
+            print_result(text)
     else:
         write_text("output", options.output, text)
     if options.plot is not None:

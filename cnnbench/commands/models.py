@@ -10,7 +10,7 @@ from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.text.sort import natural_key
-from cnnbench.text.terminal import write_product
+from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
             notice(f"models for {name} are left out: there is no data set of that name")
             continue
         table = (f"  {line}\n" for line in _table(_rows(dataset)))
-        write_product(f"{name}:\n{''.join(table)}\n")
+        print_result(f"{name}:\n{''.join(table)}\n")
     return ExitCode.OK
 
 

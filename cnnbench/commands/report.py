@@ -14,7 +14,7 @@ from cnnbench.commands.judging import check_facts, split_names
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.terminal import LineWriter, write_product
+from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
     from cnnbench.report import Material, Sources
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     text = _text(options, material)
     if output is None:
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
-            write_product(text)
+            print_result(text)
     else:
         write_text("output", output, text)
         LineWriter(sys.stdout).lines([f"wrote {output}"])

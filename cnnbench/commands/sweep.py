@@ -15,7 +15,7 @@ from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.flags.retired import OBSOLETE
-from cnnbench.text.terminal import LineWriter, write_product
+from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
     from cnnbench.processes.reporter import Reporter
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     for notice in plan.notices:
         reporter.line(notice)
     if options.list:
-        write_product("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
+        print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
@@ -127,7 +127,7 @@ def _show(plan: Plan, options: SweepFlags) -> int:
         # Batch sizes that a search will find are not known yet.
         command = shlex.join((*program(), *arguments(item)))
         lines += [f"# {number} {item.label}, at most {item.case.timeout:g} s", command]
-    write_product("\n".join(lines))
+    print_result("\n".join(lines))
     return ExitCode.OK
 
 

@@ -23,7 +23,7 @@ from cnnbench.predict.packing import Packing, item_bytes
 from cnnbench.predict.points import Point, read_points
 from cnnbench.predict.predict import Prediction, Workload, predict
 from cnnbench.predict.validate import Error, by_devices, by_size, held_out
-from cnnbench.text.terminal import write_product
+from cnnbench.text.terminal import print_result
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 
@@ -274,4 +274,4 @@ def _print(
     if workload.step_seconds is not None:
         blocks.append(report.step_lines(predictions))
     blocks.append(report.winner_lines(ranges))
-    write_product("\n\n".join("\n".join(block) for block in blocks))
+    print_result("\n\n".join("\n".join(block) for block in blocks))

@@ -152,7 +152,7 @@ def _expand(path: str, hidden: bool) -> list[str | Skipped]:
         return [*files, *skipped]
     if os.path.exists(path):
         return [path]
-    if not any(sign in path for sign in _WILD):
+    if not any(c in path for c in _WILD):
         raise PathError(path, "no such file or folder")
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)
     if not matches:

@@ -1,1 +1,1 @@
-"""What goes to people: escaping, sorting, terminals, progress."""
+"""Text for people: escaping, numbers, tables, sorting, terminals, progress."""

@@ -1,7 +1,7 @@
-"""Text of unknown origin made inert, for each language that we write.
+"""Escapes text of unknown origin for each output format.
 
-Names of models, hosts, flags and files, commands and messages of errors come out of records,
-and a record may hold anything.
+Names of models, hosts, flags and files, commands and error messages come from records, and a
+record may contain anything.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import html
 import re
 
-# Signs of Markdown and HTML, and what GitHub makes something of within a word. Intraword
-# underscores and colons before a space or a digit mean nothing.
-_SIGN = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub looks for these in the finished text too, where entities no longer tell.
+# Characters with a meaning in Markdown and HTML, and what GitHub interprets within a word.
+# Intraword underscores, and colons before a space or a digit, have none.
+_SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
+# GitHub also searches the rendered text for these, where entities no longer protect it.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# Signs without a meaning within a line, given that brackets and colons have none either.
-_PLAIN = frozenset(" ,;=+-./()")
-# GitHub makes a link of it wherever it stands.
+# Characters without a meaning within a line, given that brackets and colons are escaped.
+_HARMLESS = frozenset(" ,;=+-./()")
+# GitHub links it wherever it stands.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
 # What a spreadsheet takes for the beginning of a formula, full-width forms included.
@@ -25,12 +25,12 @@ _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def plain(text: str) -> str:
-    """The text as one line without control signs, direction marks and other invisible ones."""
-    return "".join(sign if sign.isprintable() else " " for sign in text).strip()
+    """One line without control characters, direction marks and other invisible ones."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 def one_line(text: str) -> str:
-    """For a terminal or the log of a build: `plain`, of names that are no text the bytes told."""
+    """For a terminal or a build log: `plain`, with undecodable bytes of names as escapes."""
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
@@ -40,28 +40,27 @@ def markup(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """For Markdown: signs with a meaning as entities, which never make structure.
+    """For Markdown: special characters as entities.
 
-    What GitHub would make links or names of goes out as code besides.
+    Text that GitHub would turn into links or mentions is formatted as code besides.
     """
     shown = plain(text)
-    inert = _SIGN.sub(lambda sign: f"&#{ord(sign.group())};", shown)
+    escaped = _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", shown)
     if not _REFERENCE.search(shown):
-        return inert
-    return f"<code>{_LINK.sub('&#46;', inert)}</code>"
+        return escaped
+    return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
 
 
 def code(text: str) -> str:
-    """For Markdown, as code: all signs that may have a meaning as numeric entities.
+    """For Markdown, as code: every character that may be special as a numeric entity.
 
-    Entities stand for themselves in CommonMark, never for structure, not even for the
-    border of a cell.
+    In CommonMark entities are never structure, not even the border of a table cell.
     """
     return f"<code>{_LINK.sub('&#46;', ''.join(map(_entity, text)))}</code>"
 
 
 def _entity(character: str) -> str:
-    if character.isalnum() or character in _PLAIN:
+    if character.isalnum() or character in _HARMLESS:
         return character
     return f"&#{ord(character)};" if character.isprintable() else " "
 

@@ -1,4 +1,4 @@
-"""``--result_label``: what a user says about a run, such as the commit that it measures."""
+"""``--result_label``: labels of a run, such as the commit that it measures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def parse(text: str) -> dict[str, str]:
     """The labels in ``key=value,key=value``.
 
     Args:
-      text: keys are letters, digits, ``_``, ``.`` and ``-``, beginning with a letter; values
-        hold anything but commas.
+      text: keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter;
+        values contain anything but commas.
 
     Raises:
-      ValueError: says which part is no label.
+      ValueError: names the part that is not a label.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
@@ -26,7 +26,7 @@ def parse(text: str) -> dict[str, str]:
             continue
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or not _KEY.fullmatch(key):
-            raise ValueError(f"{part.strip()!r} is no label; write key=value,key=value")
+            raise ValueError(f"{part.strip()!r} is not a label; write key=value,key=value")
         if key in found:
             raise ValueError(f"{key} is given twice")
         found[key] = value
@@ -34,7 +34,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of a run from the flags in its record; none where they cannot be read."""
+    """The labels in the configuration of a record; empty if absent or invalid."""
     text = config.get(FLAG)
     try:
         return parse(text) if isinstance(text, str) else {}

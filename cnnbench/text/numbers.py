@@ -1,8 +1,7 @@
-"""How numbers are written, everywhere but in what runs print as tf_cnn_benchmarks did.
+"""Formats of numbers, everywhere but in the lines that runs print as tf_cnn_benchmarks did.
 
-The rule, for people: four significant digits, thousands separated by commas, no digit that was
-not measured; shares in per cent with one decimal; bytes in powers of 1024. Programs get numbers
-unrounded (JSON, CSV).
+For people: four significant digits, thousands separated by commas; shares in per cent with one
+decimal; bytes in powers of 1024. JSON and CSV get numbers unrounded.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 
 NONE = "-"
-"""In place of a value that there is not."""
+"""Stands for a missing value."""
 
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -58,7 +57,7 @@ def count(number: int, one: str, many: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people who wait: "42 s", "5 min", "2 h 10 min"."""
+    """A duration in whole units: "42 s", "5 min", "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""Writing lines to a stream whose reader may be slow, narrow-minded or gone."""
+"""Line output that survives closed pipes, full disks and limited encodings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cnnbench.text.escape import one_line
 
 
 class LineWriter:
-    """Writes and flushes whole lines; falls silent when the stream takes no more.
+    """Writes and flushes whole lines, and stops writing after the first failure.
 
-    What a command comes to does not depend on whether somebody reads along. Standard output
-    that cannot be written, to a full disk for one, is told on standard error, once.
+    The exit code of a command does not depend on whether its output is read. Standard output
+    that cannot be written, such as on a full disk, is reported once on standard error.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class LineWriter:
         """Writes to a stream.
 
         Args:
-          stream: text stream; None, which is what Python has for a closed one, takes nothing.
+          stream: text stream; None, which Python has for a closed one, discards everything.
           before_line: called before each write.
         """
         self._stream = stream
@@ -44,18 +44,18 @@ class LineWriter:
             self._stream = None
             discard(stream)
             if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-                tell(f"error: {unwritable(error)}")
+                print_message(f"error: {unwritable(error)}")
 
 
-def write_product(text: str) -> None:
-    """Prints what a command was asked for: without it, it has done nothing.
+def print_result(text: str) -> None:
+    """Prints the result of a command, without which it has failed.
 
     Args:
       text: lines; the last may lack its end.
 
     Raises:
       BenchmarkError: standard output cannot be written.
-      BrokenPipeError: its reader has gone.
+      BrokenPipeError: nobody reads it any more.
     """
     stream = sys.stdout
     if stream is None:
@@ -70,17 +70,16 @@ def write_product(text: str) -> None:
         raise BenchmarkError(unwritable(error)) from error
 
 
-def tell(message: str) -> None:
-    """Prints a line of the program's own on standard error.
+def print_message(message: str) -> None:
+    """Prints a line of cnnbench on standard error.
 
-    The message may hold names of files and text of records: it stays one line, and none that
-    a terminal or the log of a build would obey.
+    Control characters, which names of files and text of records may contain, are removed.
     """
     LineWriter(sys.stderr).lines([f"cnnbench: {one_line(message)}"])
 
 
 def unwritable(error: Exception) -> str:
-    """What to say where standard output cannot be written."""
+    """The message for a failure to write to standard output."""
     reason = error.strerror if isinstance(error, OSError) else None
     return f"cannot write to standard output: {reason or error}"
 
@@ -95,10 +94,9 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Points a stream that takes no more at the null device.
+    """Redirects a stream that cannot be written to the null device.
 
-    What Python still holds in its buffer would otherwise raise again when the
-    interpreter flushes at exit, and turn a good run's exit code into 120.
+    Otherwise the interpreter's flush at exit would fail again and turn the exit code into 120.
     """
     try:
         descriptor = stream.fileno()

@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.errors import BenchmarkError
-from cnnbench.text.terminal import LineWriter, is_terminal, tell, write_product
+from cnnbench.text.terminal import LineWriter, is_terminal, print_message, print_result
 
 
 class Faulty(io.StringIO):
@@ -57,22 +57,22 @@ def test_output_that_cannot_be_written_is_told_once_and_ends_nothing(
 def test_what_a_command_is_for_must_be_written(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Faulty(FULL))
     with pytest.raises(BenchmarkError, match=SAID):
-        write_product("text")
+        print_result("text")
     monkeypatch.setattr(sys, "stdout", Faulty(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
-        write_product("text")
+        print_result("text")
     monkeypatch.setattr(sys, "stdout", None)
-    write_product("text")
+    print_result("text")
 
 
 @pytest.mark.parametrize("text", ["text", "text\n"])
 def test_a_product_ends_with_its_line(capsys, text):
-    write_product(text)
+    print_result(text)
     assert capsys.readouterr().out == "text\n"
 
 
 def test_messages_stay_one_inert_line(capsys):
-    tell("notice: a\n::error file=app.py::pwned\x1b[2J \udcff.json")
+    print_message("notice: a\n::error file=app.py::pwned\x1b[2J \udcff.json")
     assert capsys.readouterr().err == (
         "cnnbench: notice: a ::error file=app.py::pwned [2J \\udcff.json\n"
     )
