@@ -20,8 +20,7 @@ def run(tmp_path: Path, *flags: str) -> RunRecord:
     return RunRecord.from_json(path.read_text())
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize(("mode", "devices"), [*zip(MODES, [3, 1, 1], strict=True)])
 def test_photographs(mode: str, devices: int, photo_records: Path, tmp_path: Path) -> None:
     record = run(
         tmp_path,
@@ -41,8 +40,7 @@ def test_photographs(mode: str, devices: int, photo_records: Path, tmp_path: Pat
     assert record.losses[-1] < record.warmup_losses[0]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize(("mode", "devices"), [*zip(MODES, [1, 3, 3], strict=True)])
 def test_digits(mode: str, devices: int, digit_batches: Path, tmp_path: Path) -> None:
     train_dir = tmp_path / "train"
     common = ["--model=resnet20", f"--data_dir={digit_batches}", f"--train_dir={train_dir}"]

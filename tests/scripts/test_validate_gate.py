@@ -81,9 +81,7 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert simulation.Rates(EIGHT, "x", 0.0, 2000, few, 16).violation() == ""
 
 
-def test_binomial_tail_and_limit_by_hand():
-    # Of 3 throws of a coin 2 or 3 heads: 3/8 + 1/8.
-    assert simulation.upper_tail(2, 3, 0.5) == pytest.approx(0.5)
+def test_binomial_limits_by_hand():
     # The rule of three, exactly: 1 - 0.05^(1/100).
     assert simulation.upper_limit(0, 100) == pytest.approx(1 - 0.05**0.01, abs=1e-6)
     assert simulation.upper_limit(5, 5) == 1.0
