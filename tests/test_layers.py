@@ -30,7 +30,6 @@ LAYERS = (
 """From the bottom up. Packages of one layer do not know each other."""
 
 STILL = {
-    ("predict", "allreduce"),
     ("testing", "commands"),
 }
 """Arrows that still point up or sideways; each is to go, none to come."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element, by the names of the formats that gradients are sent in."""
+
 LINE_BYTES = 64
 """TensorFlow hands out a part of a buffer as a view if it begins and ends on a multiple."""
 

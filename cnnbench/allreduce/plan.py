@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
-from cnnbench.allreduce.cases import Way, parse_packings, parse_peers, parse_specs
+from cnnbench.allreduce.cases import Way, parse_peers
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.sizes import Workload, parse_sizes
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
-from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.flags.gradients import model_gradients
+from cnnbench.flags.groups.allreduce import AllReduceParams, parse_packings, parse_specs
 from cnnbench.flags.groups.output import check_labels
 from cnnbench.flags.shared import check_on_local_devices
 from cnnbench.runtime.tensorflow import Settings
@@ -98,29 +99,8 @@ def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
                 raise FlagError(name, value, "needs --model, whose gradients are reduced")
         return parse_sizes(sizes or DEFAULT_SIZES, params.dtype)
     named = () if sizes is None else parse_sizes(sizes, params.dtype)
-    return (*named, _gradients(params.model, params.data_name, params.model_plugin))
-
-
-def _gradients(name: str, data_name: str | None, plugin: str | None) -> Workload:
-    from cnnbench.data.dataset import find_dataset
-    from cnnbench.models import registry
-    from cnnbench.models.declare import declare
-
-    if plugin:
-        registry.load_plugin(plugin)
-    dataset = find_dataset(data_name, None)
-    try:
-        spec = declare(registry.get_model(name, dataset.name), dataset.num_classes)
-    except UsageError:
-        raise
-    except Exception as error:  # a plug-in's body is somebody's code
-        raise FlagError(
-            "model", name, f"its build() raises {type(error).__name__}: {error}"
-        ) from error
-    shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
-    if not shapes:
-        raise FlagError("model", name, "has no gradients to reduce")
-    return Workload(name, shapes)
+    _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
+    return (*named, Workload(params.model, shapes))
 
 
 def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:

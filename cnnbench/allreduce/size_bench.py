@@ -14,10 +14,11 @@ from cnnbench.allreduce.data import SETS, DataSet, make_data
 from cnnbench.allreduce.length import Length
 from cnnbench.allreduce.program import Program, copy_all
 from cnnbench.allreduce.reductions import Place, factory
-from cnnbench.allreduce.sizes import DTYPES, Workload
+from cnnbench.allreduce.sizes import Workload
 from cnnbench.errors import first_line
 from cnnbench.records.allreduce import Copying, Point
 from cnnbench.text.progress import Progress
+from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 _COPIED = "float32"
 
@@ -66,7 +67,7 @@ class SizeBench:
         self._place = place
         self._workload = workload
         self._dtype = dtype
-        self._bytes = workload.elements * DTYPES[dtype]
+        self._bytes = workload.elements * DTYPE_BYTES[dtype]
         self._length = length
         self._trials = [_Trial(way) for way in ways]
         self._copy = _Trial(None)
@@ -174,7 +175,7 @@ class SizeBench:
         """One tensor of all bytes, because memory is copied fastest in one piece."""
         if len(self._workload.shapes) == 1 and self._dtype == _COPIED:
             return buffers
-        return Buffers(self._place.devices, [(-(-self._bytes // DTYPES[_COPIED]),)], _COPIED)
+        return Buffers(self._place.devices, [(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
         wires = [t.way.packing.compact_dtype for t in self._trials if t.way is not None]

@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.errors import FlagError
+from cnnbench.text.numbers import parse_bytes
+from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 FLAG = "sizes"
-DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Names of the number formats, with the bytes of an element."""
 
-_UNITS = "KMGT"
 _MOST_SIZES = 1000
 _FORM = "sizes such as 4K, 4K*1000, 1K:256M:x4 or 64K:1M:+64K"
 
@@ -50,7 +49,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
 
     Args:
       text: see the module's grammar.
-      dtype: one of `DTYPES`.
+      dtype: one of `DTYPE_BYTES`.
 
     Raises:
       FlagError: names the piece that is wrong.
@@ -64,15 +63,6 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
         if len(workloads) > _MOST_SIZES:
             raise FlagError(FLAG, text, f"asks for more than {_MOST_SIZES} sizes")
     return tuple(workloads)
-
-
-def parse_bytes(text: str) -> int | None:
-    """Bytes of a size such as "64K"; None if it is none."""
-    match = re.fullmatch(rf"([0-9]{{1,15}})([{_UNITS}]?)", text.strip().upper())
-    if match is None:
-        return None
-    digits, unit = match.groups()
-    return int(digits) * (1024 ** (_UNITS.index(unit) + 1) if unit else 1)
 
 
 def _range(text: str, item: str) -> Sequence[int]:
@@ -102,7 +92,7 @@ def _range(text: str, item: str) -> Sequence[int]:
 
 
 def _size(text: str, piece: str) -> int:
-    size = parse_bytes(piece)
+    size = parse_bytes(piece.strip())
     if not size:
         raise FlagError(
             FLAG,
@@ -122,7 +112,7 @@ def _count(text: str, item: str, piece: str) -> int:
 
 
 def _workload(text: str, item: str, size: int, count: int, dtype: str) -> Workload:
-    each = DTYPES[dtype]
+    each = DTYPE_BYTES[dtype]
     if size % each:
         raise FlagError(
             FLAG,

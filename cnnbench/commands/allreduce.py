@@ -70,11 +70,7 @@ def _predict(given: Mapping[str, Any]) -> int:
             )
     from cnnbench.predict import command
 
-    if given.get("model_plugin"):
-        from cnnbench.models.registry import load_plugin
-
-        load_plugin(given["model_plugin"])
-    return command.main(given, set(given))
+    return command.main(given)
 
 
 def main(argv: Sequence[str]) -> int:

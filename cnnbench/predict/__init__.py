@@ -1,7 +1,7 @@
-"""How long all-reduces take on devices that are not there.
+"""Cost model of all-reduces on devices that are not there; without TensorFlow.
 
-Formulas in the number of devices and the size of the tensors (`formulas` for networks,
-`work` for machines whose devices share the cores), with parameters that are published
+Formulas in the number of devices and the size of the tensors (`interconnect` for devices with
+links, `host` for devices that share the cores of a machine), with parameters that are published
 (`links`) or fitted to measured points (`fit`), and checked on points that were held out
-(`validate`). No TensorFlow here.
+(`validate`).
 """

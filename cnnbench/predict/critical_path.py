@@ -1,4 +1,4 @@
-"""What limits a reduction on a network: latencies, bytes and additions one after another."""
+"""What limits a reduction on an interconnect: latencies, bytes and additions in sequence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.predict.links import Link
+from cnnbench.predict.workload import Additive
 
 # Adding reads two bytes and writes one, copying reads one and writes one.
 _COPY_TO_ADD = 2 / 3
@@ -37,7 +38,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Phase(Additive):
     """Part of a reduction that waits for the part before.
 
     Messages and bytes are those that pass the busiest device one after another, within its
@@ -60,29 +61,6 @@ class Stage:
     copied: float = 0.0
     fixed: float = 0.0
 
-    def __add__(self, other: Stage) -> Stage:
-        return Stage(
-            self.near_messages + other.near_messages,
-            self.near_bytes + other.near_bytes,
-            self.far_messages + other.far_messages,
-            self.far_bytes + other.far_bytes,
-            self.added + other.added,
-            self.copied + other.copied,
-            self.fixed + other.fixed,
-        )
-
-    def times(self, count: float) -> Stage:
-        """So many of these in a row."""
-        return Stage(
-            count * self.near_messages,
-            count * self.near_bytes,
-            count * self.far_messages,
-            count * self.far_bytes,
-            count * self.added,
-            count * self.copied,
-            count * self.fixed,
-        )
-
     def coefficients(self) -> tuple[float, float, float]:
         """What alpha, beta and gamma are multiplied by where near and far links are alike."""
         return (
@@ -92,7 +70,7 @@ class Stage:
         )
 
     def seconds(self, near: Link, far: Link) -> float:
-        """Time of this stage on such links."""
+        """Time of this phase on such links."""
         return (
             self.near_messages * near.alpha
             + self.far_messages * far.alpha
@@ -102,9 +80,9 @@ class Stage:
         )
 
 
-Path = Sequence[Stage]
+Path = Sequence[Phase]
 
 
 def path_seconds(path: Path, near: Link, far: Link) -> float:
-    """Time of stages that follow each other."""
-    return sum(stage.seconds(near, far) for stage in path)
+    """Time of phases that follow each other."""
+    return sum(phase.seconds(near, far) for phase in path)

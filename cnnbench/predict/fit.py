@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-from cnnbench.predict.critical_path import Stage
-from cnnbench.predict.host import RATES, Host, features, reduction_work
-from cnnbench.predict.host_cost import Work
+from cnnbench.predict.critical_path import Phase
+from cnnbench.predict.host import RATES, Host, Work, features, reduction_work
+from cnnbench.predict.interconnect import Interconnect, NotPredictedError
 from cnnbench.predict.links import Link
-from cnnbench.predict.network import Network, NotPredictedError
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.points import Point
-from cnnbench.predict.tensor import Tensor
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
+from cnnbench.predict.points import MeasuredReduction
 
 _ROUNDS = 10
 _CAPACITIES = tuple(2.0 ** (exponent / 2) for exponent in range(40, 61))  # 1 MiB to 1 GiB
@@ -28,13 +24,7 @@ _SMALL_ERROR = 0.01
 _LINK_ROUNDS = 5
 
 
-class CostModel(Protocol):
-    """Predicts the time of a reduction: a `Host` or a `Network`."""
-
-    def seconds(
-        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
-    ) -> float:
-        """Seconds for a list of tensors; raises `NotPredictedError`."""
+CostModel: TypeAlias = "Host | Interconnect"
 
 
 @dataclass(frozen=True)
@@ -47,30 +37,30 @@ class Fit:
       left_out: points that no formula covers, with the reason.
     """
 
-    model: Host | Network
-    used: tuple[Point, ...]
-    left_out: tuple[tuple[Point, str], ...]
+    model: CostModel
+    used: tuple[MeasuredReduction, ...]
+    left_out: tuple[tuple[MeasuredReduction, str], ...]
 
 
-def fit(points: Sequence[Point]) -> Fit:
-    """Fits the model that suits the devices: `Host` for logical CPUs, `Network` for GPUs.
+def fit(points: Sequence[MeasuredReduction]) -> Fit:
+    """Fits the model of the devices: `Host` for logical CPUs, `Interconnect` for GPUs.
 
     Raises:
       ValueError: no point that a formula covers.
     """
-    used, left_out = predictable(points)
+    used, left_out = _predictable(points)
     if not used:
         raise ValueError("there is no formula for any of the measured algorithms")
     model = _fit_host(used) if used[0].kind == "cpu" else _fit_network(used)
     return Fit(model, used, left_out)
 
 
-def predictable(
-    points: Sequence[Point],
-) -> tuple[tuple[Point, ...], tuple[tuple[Point, str], ...]]:
+def _predictable(
+    points: Sequence[MeasuredReduction],
+) -> tuple[tuple[MeasuredReduction, ...], tuple[tuple[MeasuredReduction, str], ...]]:
     """The points that formulas cover, and the others with the reason."""
-    used: list[Point] = []
-    left_out: list[tuple[Point, str]] = []
+    used: list[MeasuredReduction] = []
+    left_out: list[tuple[MeasuredReduction, str]] = []
     for point in points:
         try:
             if point.unusual is not None:
@@ -85,7 +75,7 @@ def predictable(
     return tuple(used), tuple(left_out)
 
 
-def _fit_host(points: Sequence[Point]) -> Host:
+def _fit_host(points: Sequence[MeasuredReduction]) -> Host:
     """Rates for each of several capacities of the caches; the capacity that fits best."""
     work = [_work(point) for point in points]
     seconds = [point.seconds for point in points]
@@ -102,15 +92,15 @@ def _fit_host(points: Sequence[Point]) -> Host:
     return best[1]
 
 
-def _work(point: Point) -> Work:
+def _work(point: MeasuredReduction) -> Work:
     return reduction_work(point.spec, point.tensors, point.devices, point.packing, point.group_size)
 
 
-_START = Network(Link("start", 5e-6, 1e-10, 1e-12))
+_START = Interconnect(Link("start", 5e-6, 1e-10, 1e-12))
 
 
-def _fit_network(points: Sequence[Point]) -> Network:
-    """Alpha, beta, gamma and launch; which way is the shortest depends on them, hence rounds."""
+def _fit_network(points: Sequence[MeasuredReduction]) -> Interconnect:
+    """Alpha, beta, gamma and launch; the fastest path depends on them, hence rounds."""
     network = _START
     rows: list[list[float]] = []
     for _ in range(_LINK_ROUNDS):
@@ -118,13 +108,13 @@ def _fit_network(points: Sequence[Point]) -> Network:
         if rows == before:
             break
         (launch, alpha, beta, gamma), _ = _solve(rows, [point.seconds for point in points])
-        network = Network(Link("fitted", alpha, beta, gamma), launch=launch)
+        network = Interconnect(Link("fitted", alpha, beta, gamma), launch=launch)
     return network
 
 
-def _sums(network: Network, point: Point) -> tuple[float, float, float]:
+def _sums(network: Interconnect, point: MeasuredReduction) -> tuple[float, float, float]:
     """Messages, bytes and additions in a row."""
-    total = sum(network.stages(point.spec, point.tensors, point.devices, point.packing), Stage())
+    total = sum(network.phases(point.spec, point.tensors, point.devices, point.packing), Phase())
     return total.coefficients()
 
 

@@ -1,7 +1,7 @@
 """What each all-reduce algorithm costs on a network, per tensor, for any number of devices.
 
 Every formula gives the path of one tensor of s bytes: the messages, bytes and additions
-that follow each other (see `Stage`). In Hockney's terms the cost is then
+that follow each other (see `Phase`). In Hockney's terms the cost is then
 messages * alpha + bytes * beta + added * gamma. ``n`` devices, ``k`` shards. Every
 algorithm but copying cuts a tensor into chunks of 16 KiB or more, so a small tensor is
 one chunk, and joins them with a copy in the end.
@@ -14,7 +14,7 @@ Of several tensors:
   one, and for the others how long they keep a device occupied (`Formula.busy`): the
   messages and bytes of all devices over n, as every tensor begins on another device.
 
-Whole lists of tensors and specs: `cnnbench.predict.network`.
+Whole lists of tensors and specs: `cnnbench.predict.interconnect`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cnnbench.predict.critical_path import Layout, Path, Stage
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.critical_path import Layout, Path, Phase
+from cnnbench.predict.workload import Tensor
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
 # its protocol for large messages ("Simple", whose latencies the presets of links have).
@@ -43,7 +43,7 @@ class Formula:
     """The cost of one algorithm.
 
     Attributes:
-      path: stages of one tensor, of (tensor, layout, shards).
+      path: phases of one tensor, of (tensor, layout, shards).
       source: paper or code the cost is from.
       cost: the cost of one large tensor in words, for all devices alike.
       busy: what one tensor occupies a device with, where that is less than the path.
@@ -62,7 +62,7 @@ class Formula:
 def copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Every other device sends to the root, which adds and sends the sum to each of them."""
     star = _star(layout.near - 1, layout.devices - layout.near, tensor.bytes)
-    return (star + Stage(added=(layout.devices - 1) * tensor.bytes), star)
+    return (star + Phase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 def hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -73,8 +73,8 @@ def hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     gather = _star(near - 1, half - near, size)
     across = _message(layout.nodes > 1, size)
     return (
-        gather + Stage(added=(half - 1) * size),
-        across + Stage(added=size),
+        gather + Phase(added=(half - 1) * size),
+        across + Phase(added=size),
         across,
         gather,
     )
@@ -88,24 +88,24 @@ def ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
-    cut = tensor.cut(layout.devices * shards)
+    cut = tensor.chunks(layout.devices * shards)
     at_once = max(1.0, cut.count / layout.devices)
     moved = hops * at_once * cut.bytes
-    lap = Stage(
+    lap = Phase(
         near_messages=at_once * (hops - far),
         near_bytes=moved if far < hops else 0,
         far_messages=at_once * far,
         far_bytes=moved if far else 0,
     )
-    return (lap + Stage(added=moved), lap, _join(tensor, cut.count))
+    return (lap + Phase(added=moved), lap, _join(tensor, cut.count))
 
 
 def ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
     share = (layout.devices - 1) / layout.devices
-    chunks = tensor.cut(layout.devices * shards).count
+    chunks = tensor.chunks(layout.devices * shards).count
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return (lap + Stage(added=share * tensor.bytes), lap, _join(tensor, chunks))
+    return (lap + Phase(added=share * tensor.bytes), lap, _join(tensor, chunks))
 
 
 def halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -118,22 +118,22 @@ def halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
     steps = layout.devices.bit_length() - 1
     power = 2**steps
     extra = layout.devices - power
-    cut = tensor.cut(power)
+    cut = tensor.chunks(power)
     halving, doubling = [], []
     for step in range(1, steps + 1):
         distance = power >> step
         piece = min(tensor.bytes, distance * cut.bytes)
         far = layout.nodes > 1 and distance >= layout.near
         message = _message(far, piece, layout.near)
-        halving.append(message + Stage(added=piece))
-        doubling.append(message + Stage(copied=piece if step < steps else 0))
-    before: tuple[Stage, ...] = ()
-    after: tuple[Stage, ...] = ()
+        halving.append(message + Phase(added=piece))
+        doubling.append(message + Phase(copied=piece if step < steps else 0))
+    before: tuple[Phase, ...] = ()
+    after: tuple[Phase, ...] = ()
     if extra:
         sharing = min(extra, layout.near)
         half = min(tensor.bytes, power // 2 * cut.bytes)
         shared = _message(layout.nodes > 1, half, sharing)
-        before = (shared + Stage(added=half), shared)
+        before = (shared + Phase(added=half), shared)
         after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
     return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
 
@@ -146,14 +146,14 @@ def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
-    chunks = tensor.cut(power).count
-    rounds, added = Stage(), 0.0
+    chunks = tensor.chunks(power).count
+    rounds, added = Phase(), 0.0
     for step in range(1, steps + 1):
         block = power >> step
         messages = block * math.ceil(chunks / block) / layout.devices
         size = block * tensor.bytes / layout.devices
         leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
-        rounds += Stage(
+        rounds += Phase(
             near_messages=messages * (1 - leaving),
             near_bytes=size * (1 - leaving),
             far_messages=messages * leaving,
@@ -165,7 +165,7 @@ def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     fold = _messages(layout.nodes > 1, 3 * extra, 1.5 * extra * tensor.bytes * sharing)
     unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
     return (
-        rounds + fold + Stage(added=added + extra * tensor.bytes),
+        rounds + fold + Phase(added=added + extra * tensor.bytes),
         rounds + unfold,
         _join(tensor, chunks),
     )
@@ -182,12 +182,12 @@ def tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
         near_levels = levels
     far_levels = levels - near_levels
     children = min(2, layout.devices - 1)
-    cut = tensor.cut(2 * shards)
+    cut = tensor.chunks(2 * shards)
     behind = math.ceil(cut.count / 2) - 1
     near = children * (near_levels + (behind if not far_levels else 0))
     far = children * (far_levels + (behind if far_levels else 0))
-    climb = Stage(near, near * cut.bytes) + Stage(far_messages=far, far_bytes=far * cut.bytes)
-    return (climb + Stage(added=(near + far) * cut.bytes), climb, _join(tensor, cut.count))
+    climb = Phase(near, near * cut.bytes) + Phase(far_messages=far, far_bytes=far * cut.bytes)
+    return (climb + Phase(added=(near + far) * cut.bytes), climb, _join(tensor, cut.count))
 
 
 def tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -198,19 +198,19 @@ def tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     of m cases.
     """
     share = (layout.devices - 1) / layout.devices
-    chunks = tensor.cut(2 * shards).count
+    chunks = tensor.chunks(2 * shards).count
     leaving = 0.0
     if layout.nodes > 1:
         spans = [2**level for level in range(layout.devices.bit_length())]
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
-    climb = Stage(
+    climb = Phase(
         near_messages=share * chunks * (1 - leaving),
         near_bytes=share * tensor.bytes * (1 - leaving),
         far_messages=share * chunks * leaving,
         far_bytes=share * tensor.bytes * leaving * layout.near,
     )
-    return (climb + Stage(added=share * tensor.bytes), climb, _join(tensor, chunks))
+    return (climb + Phase(added=share * tensor.bytes), climb, _join(tensor, chunks))
 
 
 def shuffle_towers(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -228,8 +228,8 @@ def nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     moved = hops * tensor.bytes / layout.devices
-    lap = Stage(hops - far, moved if far < hops else 0, far, moved if far else 0)
-    return (lap + Stage(added=moved), lap, Stage(fixed=_NCCL_CALL))
+    lap = Phase(hops - far, moved if far < hops else 0, far, moved if far else 0)
+    return (lap + Phase(added=moved), lap, Phase(fixed=_NCCL_CALL))
 
 
 def nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -241,7 +241,7 @@ def nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     far_hops = math.ceil(math.log2(layout.nodes))
     size = 2 * tensor.bytes
     return (
-        Stage(
+        Phase(
             2 * near_hops,
             size if near_hops else 0,
             2 * far_hops,
@@ -267,51 +267,51 @@ def collective(tensor: Tensor, layout: Layout, shards: int) -> Path:
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     moved = hops * tensor.bytes / layout.devices
-    lap = Stage(
+    lap = Phase(
         shards * (hops - far), moved if far < hops else 0, shards * far, moved if far else 0
     )
-    return (Stage(copied=tensor.bytes), lap + Stage(added=moved), lap)
+    return (Phase(copied=tensor.bytes), lap + Phase(added=moved), lap)
 
 
 def _low_latency(path: Path) -> Path:
     return [
         replace(
-            stage,
-            near_messages=_LL_LATENCY * stage.near_messages,
-            near_bytes=_LL_BYTES * stage.near_bytes,
-            far_messages=_LL_LATENCY * stage.far_messages,
-            far_bytes=_LL_BYTES * stage.far_bytes,
-            fixed=_NCCL_CALL_LL if stage.fixed else 0,
+            phase,
+            near_messages=_LL_LATENCY * phase.near_messages,
+            near_bytes=_LL_BYTES * phase.near_bytes,
+            far_messages=_LL_LATENCY * phase.far_messages,
+            far_bytes=_LL_BYTES * phase.far_bytes,
+            fixed=_NCCL_CALL_LL if phase.fixed else 0,
         )
-        for stage in path
+        for phase in path
     ]
 
 
 def _shuffle(tensor: Tensor, layout: Layout, shards: int, near: int, far: int) -> Path:
-    cut = tensor.cut(shards)
+    cut = tensor.chunks(shards)
     # The gatherer of a shard hears every device; a device sends a shard to every gatherer.
     gatherer = _star(near, far, cut.bytes)
     sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
     move = gatherer if near + far >= cut.count else sender
-    added = Stage(added=(layout.devices - 1) * cut.bytes)
+    added = Phase(added=(layout.devices - 1) * cut.bytes)
     return (move + added, move, _join(tensor, cut.count))
 
 
-def _join(tensor: Tensor, chunks: int) -> Stage:
-    return Stage(copied=tensor.bytes if chunks > 1 else 0)
+def _join(tensor: Tensor, chunks: int) -> Phase:
+    return Phase(copied=tensor.bytes if chunks > 1 else 0)
 
 
-def _star(near: int, far: int, size: float) -> Stage:
+def _star(near: int, far: int, size: float) -> Phase:
     """One device hears so many others, or is heard by them."""
-    return Stage(near, near * size, far, far * size)
+    return Phase(near, near * size, far, far * size)
 
 
-def _messages(far: bool, count: float, size: float) -> Stage:
+def _messages(far: bool, count: float, size: float) -> Phase:
     """Messages of so many bytes in all."""
-    return Stage(0, 0, count, size) if far else Stage(count, size)
+    return Phase(0, 0, count, size) if far else Phase(count, size)
 
 
-def _message(far: bool, size: float, sharing: int = 1) -> Stage:
+def _message(far: bool, size: float, sharing: int = 1) -> Phase:
     """One message; `sharing` devices of a node send theirs through the same link at once."""
     return _messages(far, 1, sharing * size if far else size)
 

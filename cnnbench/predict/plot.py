@@ -1,4 +1,4 @@
-"""Curves of predictions, as SVG or PNG; matplotlib is imported when one is drawn."""
+"""Curves of predictions as SVG, PNG or PDF; matplotlib is imported when they are drawn."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ from typing import Any
 
 from cnnbench.errors import FlagError
 from cnnbench.predict.fit import CostModel
-from cnnbench.predict.network import NotPredictedError
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.points import Point
-from cnnbench.predict.predict import Prediction, Workload
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.interconnect import NotPredictedError
+from cnnbench.predict.points import MeasuredReduction
+from cnnbench.predict.predict import Prediction
+from cnnbench.predict.workload import Tensor, TrainingStep
 from cnnbench.records.files import resolve_output, write_whole
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
 _FLAG = "plot"
-_FORMATS = (".svg", ".png")
+# Without a date, equal predictions give equal files.
+_METADATA: dict[str, dict[str, None]] = {
+    ".svg": {"Date": None},
+    ".png": {},
+    ".pdf": {"CreationDate": None},
+}
 _SMALLEST, _LARGEST = 1024, 1024**3
 _POINTS_PER_CURVE = 41
 
-# Told apart by marker and dashes as well as by colour (Okabe and Ito's, for colour-blind eyes).
+# Curves differ in marker and dashes as well as in colour (Okabe and Ito's palette).
 _MARKERS = "os^Dv<>PX*hp"
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (6, 2)))
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def prepare(path: str) -> None:
-    """Proves that the file can be written.
+    """Checks that the file can be written.
 
     Raises:
-      FlagError: another suffix than .svg or .png, or the path cannot be written.
+      FlagError: an unknown suffix, or the path cannot be written.
     """
-    if Path(path).suffix.lower() not in _FORMATS:
-        raise FlagError(_FLAG, path, f"must end in {' or '.join(_FORMATS)}")
+    if Path(path).suffix.lower() not in _METADATA:
+        raise FlagError(_FLAG, path, f"must end in {', '.join(_METADATA)}")
     resolve_output(_FLAG, path)
 
 
@@ -43,20 +48,20 @@ def draw(
     path: str,
     model: CostModel,
     specs: Sequence[AllReduceSpec],
-    workload: Workload,
+    step: TrainingStep,
     predictions: Sequence[Prediction],
     devices: int,
-    points: Sequence[Point] = (),
+    points: Sequence[MeasuredReduction] = (),
 ) -> None:
     """Draws time over size on some devices, and efficiency (or time) over devices.
 
     Args:
-      path: an .svg or .png file.
+      path: an .svg, .png or .pdf file.
       model: predicts the curves.
       specs: a curve each.
-      workload: of the predictions.
-      predictions: for the second picture.
-      devices: of the first picture.
+      step: of the predictions.
+      predictions: for the second axes.
+      devices: of the first axes.
       points: measured; those of single tensors on so many devices are drawn as marks.
 
     Raises:
@@ -65,30 +70,28 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same bytes for the same predictions; text stays text.
-    matplotlib.rcParams["svg.hashsalt"] = "cnnbench"
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(14, 5.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _over_size(left, model, specs, devices, points)
-    _over_devices(right, workload, predictions)
-    # One legend for both, beside them: curves fill the pictures.
-    entries: dict[str, Any] = {}
-    for axes in (left, right):
-        handles, labels = axes.get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True)) | entries
-    if entries:
-        figure.legend(entries.values(), entries.keys(), loc="outside right center")
-    figure.suptitle(f"All-reduce of {workload.name}: cost model of cnnbench")
-    suffix = Path(path).suffix.lower().lstrip(".")
+    suffix = Path(path).suffix.lower()
     buffer = io.BytesIO()
-    metadata = {"Date": None} if suffix == "svg" else None
-    figure.savefig(buffer, format=suffix, metadata=metadata, dpi=120)
+    with matplotlib.rc_context({"svg.hashsalt": "cnnbench", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(14, 5.5), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _over_size(left, model, specs, devices, points)
+        _over_devices(right, step, predictions)
+        # One legend for both, beside them: the curves fill the axes.
+        entries: dict[str, Any] = {}
+        for axes in (left, right):
+            axes.grid(True, which="major", linewidth=0.4, alpha=0.6)
+            handles, labels = axes.get_legend_handles_labels()
+            entries = dict(zip(labels, handles, strict=True)) | entries
+        if entries:
+            figure.legend(entries.values(), entries.keys(), loc="outside right center")
+        figure.suptitle(f"All-reduce of {step.model}: cost model of cnnbench")
+        figure.savefig(buffer, format=suffix[1:], metadata=_METADATA[suffix], dpi=120)
     write_whole(resolve_output(_FLAG, path), buffer.getvalue())
 
 
 def style(index: int) -> dict[str, Any]:
-    """Marker, dashes and colour of curve `index`; no two of the first twelve share a marker."""
+    """Marker, dashes and colour of curve `index`; the first twelve have different markers."""
     return {
         "marker": _MARKERS[index % len(_MARKERS)],
         "linestyle": _DASHES[index % len(_DASHES)],
@@ -104,25 +107,25 @@ def _over_size(
     model: CostModel,
     specs: Sequence[AllReduceSpec],
     devices: int,
-    points: Sequence[Point],
+    points: Sequence[MeasuredReduction],
 ) -> None:
     measured = [
-        p for p in points if p.devices == devices and len(p.tensors) == 1 and not p.packing.packs
+        p for p in points if p.devices == devices and len(p.tensors) == 1 and not p.packing.joins
     ]
     for index, spec in enumerate(specs):
         curve = _curve(model, spec, devices)
         if not curve:
             continue
-        look = style(index)
-        axes.plot(*zip(*curve, strict=True), label=str(spec), **look)
-        mine = [(p.bytes, p.seconds) for p in measured if p.spec == spec]
-        if mine:
+        styled = style(index)
+        axes.plot(*zip(*curve, strict=True), label=str(spec), **styled)
+        marks = [(p.bytes, p.seconds) for p in measured if p.spec == spec]
+        if marks:
             axes.plot(
-                *zip(*mine, strict=True),
+                *zip(*marks, strict=True),
                 linestyle="none",
-                marker=look["marker"],
+                marker=styled["marker"],
                 markerfacecolor="none",
-                markeredgecolor=look["color"],
+                markeredgecolor=styled["color"],
                 markersize=9,
                 label=f"{spec}, measured",
             )
@@ -133,14 +136,13 @@ def _over_size(
         ylabel="time of the reduction (s)",
         title=f"one tensor on {devices} devices",
     )
-    _grid(axes)
 
 
 def _curve(model: CostModel, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
     curve: list[tuple[float, float]] = []
-    for step in range(_POINTS_PER_CURVE):
-        size = _SMALLEST * (_LARGEST / _SMALLEST) ** (step / (_POINTS_PER_CURVE - 1))
-        tensor = Tensor(round(size / 4), 4)
+    for index in range(_POINTS_PER_CURVE):
+        size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
+        tensor = Tensor(round(size / 4))
         try:
             curve.append((tensor.bytes, model.seconds(spec, (tensor,), devices, Packing())))
         except NotPredictedError:
@@ -148,17 +150,16 @@ def _curve(model: CostModel, spec: AllReduceSpec, devices: int) -> list[tuple[fl
     return curve
 
 
-def _over_devices(axes: Any, workload: Workload, predictions: Sequence[Prediction]) -> None:
-    efficiency = workload.step_seconds is not None
-    names = list(dict.fromkeys(p.spec for p in predictions))
-    for index, name in enumerate(names):
+def _over_devices(axes: Any, step: TrainingStep, predictions: Sequence[Prediction]) -> None:
+    efficiency = step.step_seconds is not None
+    for index, spec in enumerate(dict.fromkeys(p.spec for p in predictions)):
         curve = [
-            (p.devices, p.efficiency if efficiency else p.seconds)
+            (p.devices, p.efficiency if efficiency else p.allreduce_seconds)
             for p in predictions
-            if p.spec == name and p.seconds is not None and p.devices > 1
+            if p.spec == spec and p.allreduce_seconds is not None and p.devices > 1
         ]
         if curve:
-            axes.plot(*zip(*curve, strict=True), label=name, **{**style(index), "markevery": 1})
+            axes.plot(*zip(*curve, strict=True), label=spec, **{**style(index), "markevery": 1})
     axes.set(xlabel="devices")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
@@ -166,12 +167,7 @@ def _over_devices(axes: Any, workload: Workload, predictions: Sequence[Predictio
         axes.set(
             ylim=(0, 1.05),
             ylabel="scaling efficiency (share of the step that computes)",
-            title=f"{workload.name}, {workload.batch_size} images per device, no overlap",
+            title=f"{step.model}, {step.batch_size} images per device, no overlap",
         )
     else:
-        axes.set(yscale="log", ylabel="time of the reduction (s)", title=workload.name)
-    _grid(axes)
-
-
-def _grid(axes: Any) -> None:
-    axes.grid(True, which="major", linewidth=0.4, alpha=0.6)
+        axes.set(yscale="log", ylabel="time of the reduction (s)", title=step.model)

@@ -1,4 +1,4 @@
-"""Predictions for one model: time of the reduction, of the step, efficiency."""
+"""Predictions for one model: time of the reduction and of the step, fastest algorithms."""
 
 from __future__ import annotations
 
@@ -7,71 +7,53 @@ from dataclasses import dataclass
 
 from cnnbench.predict.fit import CostModel
 from cnnbench.predict.host import Host
-from cnnbench.predict.network import NotPredictedError
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.interconnect import NotPredictedError
+from cnnbench.predict.workload import Tensor, TrainingStep
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
-
-@dataclass(frozen=True)
-class Workload:
-    """What every device computes and sends in a step.
-
-    Attributes:
-      name: of the model.
-      tensors: its gradients, before packing.
-      packing: of the gradients.
-      dtype: in which they are sent.
-      step_seconds: of a step on one device, None if unknown.
-      batch_size: images per device and step.
-    """
-
-    name: str
-    tensors: tuple[Tensor, ...]
-    packing: Packing
-    dtype: str
-    step_seconds: float | None
-    batch_size: int
-
-    @property
-    def bytes(self) -> int:
-        """Of the gradients of one device."""
-        return sum(tensor.bytes for tensor in self.tensors)
+_SMALLEST, _DOUBLINGS = 1024, 20  # 1 KiB to 1 GiB
+_STEPS_PER_DOUBLING = 4
+# Chunks are whole lines, so times rise in steps; nearly equal ones would take turns.
+_CLEARLY = 0.99
+# Crossover sizes are found to this relative accuracy.
+_ACCURACY = 1.02
+_ITEMSIZE = 4
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One spec on one number of devices.
+    """One spec on one number of devices; fields and properties are columns of the files.
 
     Attributes:
       devices: how many.
       spec: the algorithms.
-      seconds: of the reduction; None if there is no prediction.
-      reason: why there is none.
+      allreduce_seconds: of the reduction; None if there is no prediction.
+      not_predicted: why there is none.
       compute_seconds: of the step without reduction, None if unknown.
       batch_size: images per device and step.
     """
 
     devices: int
     spec: str
-    seconds: float | None
-    reason: str | None
+    allreduce_seconds: float | None
+    not_predicted: str | None
     compute_seconds: float | None
     batch_size: int
 
     @property
     def step_seconds(self) -> float | None:
         """Step whose reduction begins when the gradients are complete."""
-        if self.compute_seconds is None or self.seconds is None:
+        if self.compute_seconds is None or self.allreduce_seconds is None:
             return None
-        return self.compute_seconds + self.seconds
+        return self.compute_seconds + self.allreduce_seconds
 
     @property
     def overlapped_step_seconds(self) -> float | None:
         """Bound of any overlap: the longer of computing and reducing."""
-        if self.compute_seconds is None or self.seconds is None:
+        if self.compute_seconds is None or self.allreduce_seconds is None:
             return None
-        return max(self.compute_seconds, self.seconds)
+        return max(self.compute_seconds, self.allreduce_seconds)
 
     @property
     def efficiency(self) -> float | None:
@@ -94,9 +76,22 @@ class Prediction:
         return _ratio(self.batch_size * self.devices, self.overlapped_step_seconds)
 
 
+@dataclass(frozen=True)
+class FastestRange:
+    """Sizes for which one spec is the fastest.
+
+    Attributes:
+      spec: the fastest.
+      up_to: the size in bytes from which on another one is; None for the last range.
+    """
+
+    spec: str
+    up_to: int | None
+
+
 def predict(
     model: CostModel,
-    workload: Workload,
+    step: TrainingStep,
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
@@ -104,37 +99,101 @@ def predict(
 
     On a machine that its devices share, the computation of n devices takes n times as long
     as that of one.
+
+    Args:
+      model: predicts.
+      step: what every device computes and sends.
+      specs: algorithms.
+      device_counts: each at least 1.
     """
-    return [
-        _predict_one(model, workload, spec, devices) for devices in device_counts for spec in specs
-    ]
+    return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
-def best(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
+def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
     """The fastest prediction for each number of devices, the first of equals."""
     found: dict[int, Prediction] = {}
     for prediction in predictions:
-        if prediction.seconds is None:
-            continue
-        known = found.get(prediction.devices)
-        if known is None or known.seconds is None or prediction.seconds < known.seconds:
-            found[prediction.devices] = prediction
+        seconds = prediction.allreduce_seconds
+        if seconds is not None:
+            known = found.get(prediction.devices)
+            if known is None or seconds < (known.allreduce_seconds or 0.0):
+                found[prediction.devices] = prediction
     return found
 
 
-def _predict_one(
-    model: CostModel, workload: Workload, spec: AllReduceSpec, devices: int
-) -> Prediction:
+def fastest_by_size(
+    model: CostModel, specs: Sequence[AllReduceSpec], devices: int
+) -> tuple[FastestRange, ...]:
+    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB, by ranges of its size.
+
+    Args:
+      model: predicts.
+      specs: the candidates; of equals, the first wins. A spec counts as the fastest until
+        another one is faster by 1 %.
+      devices: at least 2.
+
+    Returns:
+      Rising ranges; none if no spec can be predicted.
+    """
+
+    def winner(size: int, known: str | None) -> str | None:
+        tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
+        return _fastest_for(model, specs, devices, tensor, known)
+
+    spec, low = winner(_SMALLEST, None), _SMALLEST
+    if spec is None:
+        return ()
+    ranges: list[FastestRange] = []
+    for step in range(1, _DOUBLINGS * _STEPS_PER_DOUBLING + 1):
+        size = round(_SMALLEST * 2 ** (step / _STEPS_PER_DOUBLING))
+        following = winner(size, spec)
+        if following is not None and following != spec:
+            high = size
+            while high > low * _ACCURACY and high - low > 1:
+                middle = (low + high) // 2
+                if winner(middle, spec) == spec:
+                    low = middle
+                else:
+                    high = middle
+            ranges.append(FastestRange(spec, high))
+            spec = following
+        low = size
+    return (*ranges, FastestRange(spec, None))
+
+
+def _fastest_for(
+    model: CostModel,
+    specs: Sequence[AllReduceSpec],
+    devices: int,
+    tensor: Tensor,
+    known: str | None,
+) -> str | None:
+    """The fastest spec; `known` if no other is clearly faster."""
+    times: dict[str, float] = {}
+    for spec in specs:
+        try:
+            times[str(spec)] = model.seconds(spec, (tensor,), devices, Packing())
+        except NotPredictedError:
+            continue
+    if not times:
+        return None
+    best = min(times, key=lambda name: times[name])
+    if known in times and times[best] > _CLEARLY * times[known]:
+        return known
+    return best
+
+
+def _predict(model: CostModel, step: TrainingStep, spec: AllReduceSpec, devices: int) -> Prediction:
     seconds: float | None = None
     reason: str | None = None
     try:
-        seconds = model.seconds(spec, workload.tensors, devices, workload.packing)
+        seconds = model.seconds(spec, step.tensors, devices, step.packing)
     except NotPredictedError as error:
         reason = str(error)
-    compute = workload.step_seconds
+    compute = step.step_seconds
     if compute is not None and isinstance(model, Host):
         compute *= devices
-    return Prediction(devices, str(spec), seconds, reason, compute, workload.batch_size)
+    return Prediction(devices, str(spec), seconds, reason, compute, step.batch_size)
 
 
 def _ratio(over: float | None, under: float | None) -> float | None:

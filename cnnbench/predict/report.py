@@ -1,27 +1,113 @@
-"""Predictions and validation as text; lines that are no table rows begin with ``#``."""
+"""Predictions and validation as printed text, and in --result_json and --result_csv.
+
+Printed lines that are no table rows begin with ``#``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from cnnbench.predict.crossovers import Range
-from cnnbench.predict.fit import Fit
+from cnnbench.predict.fit import CostModel, Fit
 from cnnbench.predict.host import RATES, Host
-from cnnbench.predict.network import Network
-from cnnbench.predict.predict import Prediction, Workload, best
-from cnnbench.predict.validate import Error, by_algorithm, distribution
+from cnnbench.predict.interconnect import Interconnect
+from cnnbench.predict.predict import FastestRange, Prediction, fastest
+from cnnbench.predict.validate import Residual, by_algorithm, distribution
+from cnnbench.predict.workload import TrainingStep, packing_text
+from cnnbench.records.codec import encode, to_text
+from cnnbench.records.csv import CsvTable
+from cnnbench.text.numbers import NONE, binary, number, percent
+from cnnbench.text.table import aligned
 
+SCHEMA = 1
+KIND = "allreduce_prediction"
 TARGET = 0.15
 """Relative error that held-out points are to stay within."""
 
+_OF_PREDICTION = (
+    "devices",
+    "spec",
+    "allreduce_seconds",
+    "compute_seconds",
+    "step_seconds",
+    "efficiency",
+    "images_per_sec",
+    "overlapped_step_seconds",
+    "overlapped_efficiency",
+    "overlapped_images_per_sec",
+    "not_predicted",
+)
 
-def model_lines(model: Host | Network) -> list[str]:
+COLUMNS = (
+    *("model", "bytes", "gradients", "dtype", "packing", "parameters"),
+    *_OF_PREDICTION,
+    "schema",
+)
+"""The header of the table, always all of it in this order; unknown values are empty."""
+
+TABLE = CsvTable("result_csv", COLUMNS, SCHEMA)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one command predicted.
+
+    Attributes:
+      model: predicted.
+      step: what was predicted.
+      predictions: a row each.
+      fastest: fastest specs by size, for each number of devices.
+      validation: residuals by what was held out.
+    """
+
+    model: CostModel
+    step: TrainingStep
+    predictions: Sequence[Prediction]
+    fastest: Mapping[int, Sequence[FastestRange]]
+    validation: Mapping[str, Sequence[Residual]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The values of every prediction by column of the table."""
+        step, model = self.step, self.model
+        shared = {
+            "model": step.model,
+            "bytes": step.bytes,
+            "gradients": len(step.tensors),
+            "dtype": step.dtype,
+            "packing": packing_text(step.packing),
+            "parameters": "fitted" if isinstance(model, Host) else _link_names(model),
+        }
+        return [
+            {**shared, **{name: getattr(prediction, name) for name in _OF_PREDICTION}}
+            for prediction in self.predictions
+        ]
+
+    def to_json(self) -> str:
+        """The document of --result_json."""
+        document = {
+            "schema": SCHEMA,
+            "kind": KIND,
+            "model": self.step.model,
+            "parameters": _parameters(self.model),
+            "rows": self.rows(),
+            "fastest": [
+                {"devices": devices, "ranges": ranges} for devices, ranges in self.fastest.items()
+            ],
+            "validation": {
+                name: list(map(_residual, residuals)) for name, residuals in self.validation.items()
+            },
+        }
+        return to_text({k: encode(v) for k, v in document.items()}, ("rows", "fastest"))
+
+
+def model_lines(model: CostModel) -> list[str]:
     """The parameters."""
     if isinstance(model, Host):
         return [
             "# fitted parameters of this machine:",
-            *(f"#   {name:<10} {model.rates[name]:.3g} {unit}" for name, unit in RATES.items()),
-            f"#   caches     {size_text(round(model.cache_bytes))}",
+            *(f"#   {name:<10} {number(model.rates[name])} {unit}" for name, unit in RATES.items()),
+            f"#   caches     {binary(model.cache_bytes)}",
         ]
     lines = [f"# link     {model.link}"]
     if model.far_link is not None:
@@ -30,163 +116,152 @@ def model_lines(model: Host | Network) -> list[str]:
             f"# between nodes, a link per node:  {model.far_link}",
         ]
     if model.launch:
-        lines.append(f"# launch   {model.launch * 1e6:.3g} us per reduction")
+        lines.append(f"# launch   {number(model.launch * 1e6)} us per reduction")
     return lines
 
 
-def workload_lines(workload: Workload) -> list[str]:
+def step_line(step: TrainingStep) -> str:
     """What is reduced and computed."""
-    step = "step time unknown: give --step_seconds or --record for efficiency"
-    if workload.step_seconds is not None:
-        step = (
-            f"step on one device {workload.step_seconds:.6g} s, {workload.batch_size} images "
-            "per device"
+    time = "step time unknown: give --step_seconds or --record for efficiency"
+    if step.step_seconds is not None:
+        time = (
+            f"step on one device {number(step.step_seconds)} s, {step.batch_size} images per device"
         )
-    return [
-        f"# {workload.name}: {len(workload.tensors)} gradients, {workload.bytes} bytes as "
-        f"{workload.dtype}, {workload.packing}; {step}"
-    ]
+    return (
+        f"# {step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
+        f"{packing_text(step.packing)}; {time}"
+    )
 
 
 def time_lines(predictions: Sequence[Prediction]) -> list[str]:
     """Milliseconds of the reduction by devices and spec, with the fastest."""
     specs = list(dict.fromkeys(p.spec for p in predictions))
-    fastest = best(predictions)
-    rows: list[list[str]] = [["devices", *specs, "fastest"]]
-    by_devices: dict[int, dict[str, Prediction]] = {}
-    for prediction in predictions:
-        by_devices.setdefault(prediction.devices, {})[prediction.spec] = prediction
-    for devices, cells in by_devices.items():
-        name = fastest[devices].spec if devices in fastest and devices > 1 else "-"
-        rows.append([str(devices), *(_ms(cells[s].seconds) for s in specs), name])
-    return ["# predicted time of the reduction, ms", *_table(rows), *_reasons(predictions)]
+    cells = {(p.devices, p.spec): _ms(p.allreduce_seconds) for p in predictions}
+    best = fastest(predictions)
+    table = [["devices", *specs, "fastest"]]
+    for devices in dict.fromkeys(p.devices for p in predictions):
+        name = best[devices].spec if devices in best and devices > 1 else NONE
+        table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
+    return ["# predicted time of the reduction, ms", *_table(table, -1), *_reasons(predictions)]
 
 
 def step_lines(predictions: Sequence[Prediction]) -> list[str]:
     """Step time, efficiency and images per second with the fastest spec."""
-    rows = [
+    speed = ("efficiency", "images/sec")
+    table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped_step_ms", *speed]]
+    table += [
         [
-            "devices",
-            "spec",
-            "reduction_ms",
-            "step_ms",
-            "efficiency",
-            "images/sec",
-            "overlapped_step_ms",
-            "efficiency",
-            "images/sec",
+            str(devices),
+            p.spec if devices > 1 else NONE,
+            _ms(p.allreduce_seconds),
+            _ms(p.step_seconds),
+            percent(p.efficiency),
+            number(p.images_per_sec),
+            _ms(p.overlapped_step_seconds),
+            percent(p.overlapped_efficiency),
+            number(p.overlapped_images_per_sec),
         ]
+        for devices, p in fastest(predictions).items()
     ]
-    for devices, p in best(predictions).items():
-        rows.append(
-            [
-                str(devices),
-                p.spec if devices > 1 else "-",
-                _ms(p.seconds),
-                _ms(p.step_seconds),
-                _percent(p.efficiency),
-                _rate(p.images_per_sec),
-                _ms(p.overlapped_step_seconds),
-                _percent(p.overlapped_efficiency),
-                _rate(p.overlapped_images_per_sec),
-            ]
-        )
     return [
         "# step with the fastest spec: without any overlap of computing and reducing, and the "
         "bound of full overlap",
-        *_table(rows),
+        *_table(table),
     ]
 
 
-def winner_lines(by_devices: Mapping[int, Sequence[Range]]) -> list[str]:
+def fastest_lines(by_devices: Mapping[int, Sequence[FastestRange]]) -> list[str]:
     """Which spec is fastest for which size of one tensor."""
-    rows = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
+    table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for devices, ranges in by_devices.items():
         parts = [
-            part.spec if part.up_to is None else f"{part.spec} < {size_text(part.up_to)} <="
+            part.spec if part.up_to is None else f"{part.spec} < {binary(part.up_to)} <="
             for part in ranges
         ]
-        rows.append([str(devices), " ".join(parts) or "-"])
-    return _table(rows)
+        table.append([str(devices), " ".join(parts) or NONE])
+    return _table(table, -1)
 
 
 def fit_lines(fit: Fit) -> list[str]:
     """How many points were fitted, and which were not and why."""
     lines = [f"# fitted to {len(fit.used)} measured points"]
-    reasons = dict.fromkeys(reason for _, reason in fit.left_out)
-    for reason in reasons:
-        count = sum(reason == other for _, other in fit.left_out)
-        lines.append(f"# {count} left out: {reason}")
-    return lines
+    reasons = [reason for _, reason in fit.left_out]
+    return lines + [
+        f"# {reasons.count(reason)} left out: {reason}" for reason in dict.fromkeys(reasons)
+    ]
 
 
-def validation_lines(title: str, errors: Sequence[Error]) -> list[str]:
-    """Distribution of the errors by algorithm and over all."""
-    if not errors:
+def validation_lines(title: str, residuals: Sequence[Residual]) -> list[str]:
+    """Distribution of the errors by algorithm and over all.
+
+    Args:
+      title: what was held out.
+      residuals: of all points; none if there was only one group.
+    """
+    if not residuals:
         return [f"# {title}: not possible, there is only one"]
-    rows = [["spec", "points", "median", "p90", "worst", "within 15 %", "worst point"]]
-    groups: list[tuple[str, Sequence[Error]]] = list(by_algorithm(errors).items())
-    for name, group in [*groups, ("all", errors)]:
+    table = [["spec", "points", "median", "p90", "worst", "within 15 %", "worst point"]]
+    for name, group in {**by_algorithm(residuals), "all": residuals}.items():
         found = distribution(group)
-        within = sum(abs(error.relative) <= TARGET for error in group)
-        rows.append(
-            [
-                name,
-                str(found.count),
-                _percent(found.median),
-                _percent(found.p90),
-                _percent(found.worst),
-                _percent(within / found.count),
-                str(found.worst_point).partition(": ")[2],
-            ]
-        )
-    return [f"# {title}: error of the prediction, relative to the measured time", *_table(rows)]
+        within = sum(abs(residual.relative) <= TARGET for residual in group)
+        shares = (found.median, found.p90, found.worst, within / found.count)
+        worst = str(found.worst_point).partition(": ")[2]
+        table.append([name, str(found.count), *map(percent, shares), worst])
+    return [
+        f"# {title}: error of the prediction, relative to the measured time",
+        *_table(table, -1),
+    ]
 
 
-def size_text(size: int) -> str:
-    """Bytes in the unit that keeps the number below 1024, with three digits."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if value < 1023.5:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+def _table(rows: Sequence[Sequence[str]], *left: int) -> list[str]:
+    """Aligned rows, the header behind a ``#``."""
+    header, *others = aligned(rows, left)
+    return [f"# {header}", *(f"  {line}" for line in others)]
 
 
 def _reasons(predictions: Iterable[Prediction]) -> list[str]:
-    """One line for each spec that has no prediction anywhere or somewhere."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for prediction in predictions:
-        if prediction.reason is not None:
-            found.setdefault((prediction.spec, prediction.reason), []).append(prediction.devices)
+    """One line for each spec that has no prediction on some number of devices."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for p in predictions:
+        if p.not_predicted is not None:
+            found.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
     return [
-        f"# not predicted: {spec} on {', '.join(map(str, devices))} devices: {reason}"
+        f"# not predicted: {spec} on {', '.join(devices)} devices: {reason}"
         for (spec, reason), devices in found.items()
     ]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Right-aligned columns, the last one left-aligned; the header behind a ``#``."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[-1] = row[-1] if not _is_numeric(rows, -1) else cells[-1]
-        lines.append(("# " if number == 0 else "  ") + "  ".join(cells).rstrip())
-    return lines
-
-
-def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return all(row[column][:1].isdigit() or row[column] == "-" for row in rows[1:])
-
-
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
+    return number(None if seconds is None else seconds * 1e3)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
+def _link_names(model: Interconnect) -> str:
+    if model.far_link is None:
+        return model.link.name
+    return f"{model.per_node} x {model.link.name} + {model.far_link.name}"
 
 
-def _rate(images: float | None) -> str:
-    return "-" if images is None else f"{images:.1f}"
+def _parameters(model: CostModel) -> dict[str, Any]:
+    if isinstance(model, Host):
+        return {"kind": "host", **vars(model)}
+    return {
+        "kind": "network",
+        "link": model.link,
+        "inter_link": model.far_link,
+        "devices_per_node": model.per_node,
+        "launch": model.launch,
+    }
+
+
+def _residual(residual: Residual) -> dict[str, Any]:
+    point = residual.point
+    return {
+        "spec": str(point.spec),
+        "packing": packing_text(point.packing),
+        "bytes": point.bytes,
+        "tensors": len(point.tensors),
+        "devices": point.devices,
+        "measured_seconds": point.seconds,
+        "predicted_seconds": residual.predicted,
+        "relative_error": residual.relative,
+    }

@@ -1,4 +1,4 @@
-"""How well the model predicts points it was not fitted to."""
+"""Prediction errors of points that the model was not fitted to."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from cnnbench.predict.fit import fit
+from cnnbench.predict.fit import CostModel, fit
 from cnnbench.predict.host import Host
-from cnnbench.predict.network import Network
-from cnnbench.predict.points import Point, median
+from cnnbench.predict.points import MeasuredReduction
+from cnnbench.stats.descriptive import median
 
 
 @dataclass(frozen=True)
-class Error:
+class Residual:
     """A prediction against its measurement.
 
     Attributes:
@@ -21,12 +21,12 @@ class Error:
       predicted: seconds.
     """
 
-    point: Point
+    point: MeasuredReduction
     predicted: float
 
     @property
     def relative(self) -> float:
-        """Of the measured time; positive if too much was predicted."""
+        """Share of the measured time; positive if too much was predicted."""
         return self.predicted / self.point.seconds - 1
 
 
@@ -44,16 +44,12 @@ class Distribution:
     median: float
     p90: float
     worst: float
-    worst_point: Point
+    worst_point: MeasuredReduction
 
 
-def in_sample(points: Sequence[Point]) -> list[Error]:
-    """Errors of the model that was fitted to the same points."""
-    model = fit(points).model
-    return [_error(model, point) for point in points]
-
-
-def held_out(points: Sequence[Point], group: Callable[[Point], Hashable]) -> list[Error]:
+def held_out(
+    points: Sequence[MeasuredReduction], group: Callable[[MeasuredReduction], Hashable]
+) -> list[Residual]:
     """Errors of points predicted from all points of the other groups.
 
     Args:
@@ -61,60 +57,44 @@ def held_out(points: Sequence[Point], group: Callable[[Point], Hashable]) -> lis
       group: what is held out together, such as the size.
 
     Returns:
-      One error per point; none if there is only one group, from which nothing follows
-      for another.
+      One residual per point; none if there is only one group.
     """
-    groups: dict[Hashable, list[Point]] = {}
+    groups: dict[Hashable, list[MeasuredReduction]] = {}
     for point in points:
         groups.setdefault(group(point), []).append(point)
     if len(groups) < 2:
         return []
-    errors = []
+    residuals = []
     for key, members in groups.items():
         others = [p for other, rest in groups.items() if other != key for p in rest]
         model = fit(others).model
-        errors += [_error(model, point) for point in members]
-    return errors
+        residuals += [_residual(model, point) for point in members]
+    return residuals
 
 
-def by_size(point: Point) -> Hashable:
-    """Points of one total size."""
-    return point.bytes
-
-
-def by_devices(point: Point) -> Hashable:
-    """Points of one number of devices."""
-    return point.devices
-
-
-def distribution(errors: Iterable[Error]) -> Distribution:
+def distribution(residuals: Iterable[Residual]) -> Distribution:
     """Median, 90th percentile (the smallest value that 90 % do not exceed) and worst.
 
     Raises:
-      ValueError: no errors.
+      ValueError: no residuals.
     """
-    ordered = sorted(errors, key=lambda error: abs(error.relative))
+    ordered = sorted(residuals, key=lambda residual: abs(residual.relative))
     if not ordered:
-        raise ValueError("no errors")
-    sizes = [abs(error.relative) for error in ordered]
-    return Distribution(
-        len(sizes),
-        median(sizes),
-        sizes[math.ceil(0.9 * len(sizes)) - 1],
-        sizes[-1],
-        ordered[-1].point,
-    )
+        raise ValueError("no residuals")
+    sizes = [abs(residual.relative) for residual in ordered]
+    p90 = sizes[math.ceil(0.9 * len(sizes)) - 1]
+    return Distribution(len(sizes), median(sizes), p90, sizes[-1], ordered[-1].point)
 
 
-def by_algorithm(errors: Iterable[Error]) -> dict[str, list[Error]]:
-    """Errors by spec, in order of the spec's text."""
-    groups: dict[str, list[Error]] = {}
-    for error in errors:
-        groups.setdefault(str(error.point.spec), []).append(error)
+def by_algorithm(residuals: Iterable[Residual]) -> dict[str, list[Residual]]:
+    """Residuals by spec, in order of the spec's text."""
+    groups: dict[str, list[Residual]] = {}
+    for residual in residuals:
+        groups.setdefault(str(residual.point.spec), []).append(residual)
     return dict(sorted(groups.items()))
 
 
-def _error(model: Host | Network, point: Point) -> Error:
+def _residual(model: CostModel, point: MeasuredReduction) -> Residual:
     if isinstance(model, Host):
         model = replace(model, group_size=point.group_size)
-    return Error(point, model.seconds(point.spec, point.tensors, point.devices, point.packing))
+    return Residual(point, model.seconds(point.spec, point.tensors, point.devices, point.packing))

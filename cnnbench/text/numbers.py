@@ -7,6 +7,7 @@ decimal; bytes in powers of 1024. JSON and CSV get numbers unrounded.
 from __future__ import annotations
 
 import math
+import re
 
 NONE = "-"
 """Stands for a missing value."""
@@ -64,3 +65,12 @@ def duration(seconds: float) -> str:
     if minutes < 100:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of a size such as "4096" or "64K", units being powers of 1024; None if it is none."""
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
+    if match is None:
+        return None
+    size: int = int(match.group(1)) * 1024 ** " KMGT".index(match.group(2) or " ")
+    return size

@@ -1,7 +1,8 @@
 import pytest
 
-from cnnbench.allreduce.sizes import Workload, parse_bytes, parse_sizes
+from cnnbench.allreduce.sizes import Workload, parse_sizes
 from cnnbench.errors import FlagError
+from cnnbench.text.numbers import parse_bytes
 
 
 def sizes(text, dtype="float32"):
@@ -79,6 +80,8 @@ def test_two_bytes_are_enough_for_16_bits():
         parse_sizes("5", "bfloat16")
 
 
-@pytest.mark.parametrize(("text", "value"), [("0", 0), (" 64K", 65536), ("x", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("64K", 65536), ("1g", 2**30), ("x", None), ("", None)]
+)
 def test_bytes(text, value):
     assert parse_bytes(text) == value

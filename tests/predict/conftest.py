@@ -5,12 +5,13 @@ import json
 import pytest
 
 from cnnbench.predict.host import RATES, Host
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.workload import Tensor
+from cnnbench.records.codec import encode
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 SPECS = ("copy", "xring", "xring#2", "rechd", "tree", "pscpu#2", "collective")
-# Two sizes of every regime, so that one tells of the other.
+# Two sizes of every regime, so that one can be predicted from the other.
 SIZES = (4096, 65536, 1 << 20, 1 << 24, 1 << 26, 1 << 28)
 DEVICES = (2, 3, 4, 8)
 
@@ -21,11 +22,12 @@ TRUTH = Host(
 """A machine of which everything is known."""
 
 
-def make_point(spec, elements, devices, seconds, tensors=1, **more):
+def make_point(spec, elements, devices, seconds, tensors=1, packing=Packing(), **more):  # noqa: B008
     """One point of a measurement file."""
     return {
         "spec": spec,
-        "packing": {"gradient_repacking": 0, "agg_small_grads_max_bytes": 0},
+        "packing": encode(packing),
+        "workload": "toy",
         "dtype": "float32",
         "bytes": 4 * elements,
         "tensors": tensors,
@@ -52,7 +54,7 @@ def make_document(points, device="cpu", **more):
         "config": {},
         "explicit_flags": [],
         "placement": {"device": device, "devices": []},
-        "copy_bytes_per_sec": 1e9,
+        "copies": [],
         "points": points,
         "environment": {},
         **more,

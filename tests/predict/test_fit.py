@@ -5,9 +5,10 @@ import pytest
 
 from cnnbench.predict.fit import fit
 from cnnbench.predict.host import RATES
+from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
-from cnnbench.predict.network import Network
 from cnnbench.predict.points import read_points
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 from .conftest import TRUTH, make_document, make_point, measured_by
 
@@ -19,29 +20,27 @@ def test_a_machine_without_noise_is_found_exactly(write):
     assert model.cache_bytes == TRUTH.cache_bytes
 
 
-def test_a_machine_with_noise_predicts_as_the_true_one(write):
+NOISES = {
+    "noise": (lambda generator: np.exp(generator.normal(0, 0.05)), 0.06),
+    "a few disturbed points": (lambda generator: 3.0 if generator.random() < 0.1 else 1.0, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_disturbed_machine_predicts_as_the_true_one(write, name):
+    noise, tolerance = NOISES[name]
     generator = np.random.default_rng(1)
-    document = measured_by(TRUTH, lambda: np.exp(generator.normal(0, 0.05)))
-    model = fit(read_points([write(document)])).model
+    model = fit(read_points([write(measured_by(TRUTH, lambda: noise(generator)))])).model
     for point in read_points([write(measured_by(TRUTH))]):
         predicted = model.seconds(point.spec, point.tensors, point.devices, point.packing)
-        assert predicted == pytest.approx(point.seconds, rel=0.06)
-
-
-def test_a_few_disturbed_points_do_not_matter(write):
-    generator = np.random.default_rng(2)
-    document = measured_by(TRUTH, lambda: 3.0 if generator.random() < 0.1 else 1.0)
-    model = fit(read_points([write(document)])).model
-    for point in read_points([write(measured_by(TRUTH))]):
-        predicted = model.seconds(point.spec, point.tensors, point.devices, point.packing)
-        assert predicted == pytest.approx(point.seconds, rel=0.05)
+        assert predicted == pytest.approx(point.seconds, rel=tolerance)
 
 
 def test_links_are_fitted_to_points_of_gpus(write):
-    truth = Network(Link("true", 4e-6, 1 / 20e9, 3e-12), launch=3e-5)
+    truth = Interconnect(Link("true", 4e-6, 1 / 20e9, 3e-12), launch=3e-5)
     points = read_points([write(measured_by(truth, device="gpu"))])
     model = fit(points).model
-    assert isinstance(model, Network)
+    assert isinstance(model, Interconnect)
     assert model.link.alpha == pytest.approx(truth.link.alpha, rel=1e-3)
     assert model.link.beta == pytest.approx(truth.link.beta, rel=1e-3)
     assert model.link.gamma == pytest.approx(truth.link.gamma, rel=1e-2)
@@ -58,7 +57,7 @@ def test_what_has_no_formula_is_left_out_with_the_reason(write):
     points = [
         make_point("copy", 10, 2, [1.0]),
         make_point("magic", 10, 2, [1.0]),
-        make_point("copy", 10, 2, [1.0], packing={"variable_consistency": "relaxed"}),
+        make_point("copy", 10, 2, [1.0], packing=Packing(variable_consistency="relaxed")),
     ]
     fitted = fit(read_points([write(make_document(points))]))
     assert [str(point.spec) for point in fitted.used] == ["copy"]

@@ -1,23 +1,24 @@
-"""Step time, efficiency and images per second."""
+"""Step time, efficiency and images per second, and the fastest spec by size."""
 
 import pytest
 
-from cnnbench.errors import FlagError
-from cnnbench.predict.gradients import default_batch_size, model_gradients
+from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
-from cnnbench.predict.network import Network
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.predict import Prediction, Workload, best, predict
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.predict import (
+    FastestRange,
+    Prediction,
+    fastest,
+    fastest_by_size,
+    predict,
+)
+from cnnbench.predict.workload import Tensor, TrainingStep
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 from .conftest import TRUTH
 
-NETWORK = Network(Link("test", 1e-5, 1e-9, 1e-12))
-
-
-def workload(step_seconds=0.5):
-    return Workload("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", step_seconds, 32)
+NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
+STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)
 
 
 def specs(*texts):
@@ -25,13 +26,9 @@ def specs(*texts):
 
 
 def test_all_specs_on_all_numbers_of_devices():
-    found = predict(NETWORK, workload(), specs("xring", "copy"), (2, 4))
-    assert [(p.devices, p.spec) for p in found] == [
-        (2, "xring"),
-        (2, "copy"),
-        (4, "xring"),
-        (4, "copy"),
-    ]
+    found = predict(NETWORK, STEP, specs("xring", "copy"), (2, 4))
+    pairs = [(2, "xring"), (2, "copy"), (4, "xring"), (4, "copy")]
+    assert [(p.devices, p.spec) for p in found] == pairs
 
 
 def test_step_without_overlap_and_its_bound():
@@ -57,35 +54,56 @@ def test_nothing_is_known_of_the_step_without_its_time():
 
 
 def test_one_device_needs_no_reduction():
-    (p,) = predict(NETWORK, workload(), specs("xring"), (1,))
-    assert p.seconds == 0.0
+    (p,) = predict(NETWORK, STEP, specs("xring"), (1,))
+    assert p.allreduce_seconds == 0.0
     assert p.efficiency == 1.0
     assert p.images_per_sec == pytest.approx(64)
 
 
 def test_devices_that_share_the_cores_compute_one_after_the_other():
-    (p,) = predict(TRUTH, workload(), specs("xring"), (4,))
+    (p,) = predict(TRUTH, STEP, specs("xring"), (4,))
     assert p.compute_seconds == pytest.approx(2.0)
 
 
 def test_what_cannot_be_predicted_has_a_reason():
-    (p,) = predict(NETWORK, workload(), specs("xring#8"), (4,))
-    assert p.seconds is None
-    assert p.reason == "8 shards need as many devices"
+    (p,) = predict(NETWORK, STEP, specs("xring#8"), (4,))
+    assert p.allreduce_seconds is None
+    assert p.not_predicted == "8 shards need as many devices"
     assert p.efficiency is None
 
 
 def test_the_fastest():
-    found = predict(NETWORK, workload(), specs("copy", "xring", "xring#8"), (4, 8))
-    winners = best(found)
-    assert {n: p.spec for n, p in winners.items()} == {4: "xring", 8: "xring"}
-    assert best(predict(NETWORK, workload(), specs("xring#8"), (4,))) == {}
+    found = predict(NETWORK, STEP, specs("copy", "xring", "xring#8"), (4, 8))
+    assert {n: p.spec for n, p in fastest(found).items()} == {4: "xring", 8: "xring"}
+    assert fastest(predict(NETWORK, STEP, specs("xring#8"), (4,))) == {}
 
 
-def test_gradients_of_a_model():
-    gradients = model_gradients("resnet50", None, 4)
-    assert sum(tensor.elements for tensor in gradients) == 25_559_081
-    assert sum(t.bytes for t in model_gradients("resnet50", "imagenet", 2)) == 2 * 25_559_081
-    assert default_batch_size("resnet50", None) == 64
-    with pytest.raises(FlagError, match="--model=resnet51"):
-        model_gradients("resnet51", None, 4)
+def test_halving_doubling_for_small_tensors_ring_for_large_ones():
+    """On 6 devices the ring moves less than 4 + 2 by halving do, in more messages."""
+    network = Interconnect(Link("test", 1e-5, 1e-10, 1e-12))
+    candidates = specs("xring", "rechd")
+    ranges = fastest_by_size(network, candidates, 6)
+    assert [part.spec for part in ranges] == ["rechd", "xring"]
+    assert ranges[-1].up_to is None
+    below, above = (
+        [
+            network.seconds(spec, (Tensor(round(ranges[0].up_to * factor / 4)),), 6, Packing())
+            for spec in candidates
+        ]
+        for factor in (0.95, 1.05)
+    )
+    assert below[1] < below[0]
+    assert above[0] < above[1]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "ranges"),
+    [
+        (("xring",), (FastestRange("xring", None),)),
+        # Of equals, the first.
+        (("psgpu", "copy"), (FastestRange("psgpu", None),)),
+        (("xring#16",), ()),
+    ],
+)
+def test_one_spec_or_none_is_the_fastest_everywhere(candidates, ranges):
+    assert fastest_by_size(NETWORK, specs(*candidates), 8) == ranges

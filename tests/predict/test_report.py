@@ -1,57 +1,54 @@
 """The text of predictions."""
 
 from cnnbench.predict import report
-from cnnbench.predict.crossovers import Range
 from cnnbench.predict.fit import fit
+from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import parse_link
-from cnnbench.predict.network import Network
-from cnnbench.predict.packing import Packing
 from cnnbench.predict.points import read_points
-from cnnbench.predict.predict import Workload, predict
-from cnnbench.predict.tensor import Tensor
-from cnnbench.predict.validate import by_size, held_out
+from cnnbench.predict.predict import FastestRange, predict
+from cnnbench.predict.validate import held_out
+from cnnbench.predict.workload import Tensor, TrainingStep
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 from .conftest import TRUTH, make_document, make_point, measured_by
 
-NETWORK = Network(parse_link("link", "alpha=1e-5,bandwidth=1e9"))
-WORKLOAD = Workload("toy", (Tensor(250_000),), Packing(gradient_repacking=1), "float32", 0.01, 32)
+NETWORK = Interconnect(parse_link("link", "alpha=1e-5,bandwidth=1e9"))
+STEP = TrainingStep("toy", (Tensor(250_000),), Packing(gradient_repacking=1), "float32", 0.01, 32)
 
 
 def predictions():
     specs = [parse_all_reduce_spec(text) for text in ("xring", "copy", "xring#4")]
-    return predict(NETWORK, WORKLOAD, specs, (1, 2, 4))
+    return predict(NETWORK, STEP, specs, (1, 2, 4))
 
 
 def test_times():
     # One MB at 1 GB/s: two devices send each other half of it twice, or all of it twice.
     assert report.time_lines(predictions()) == [
         "# predicted time of the reduction, ms",
-        "# devices  xring  copy  xring#4  fastest",
-        "        1      0     0        0  -",
-        "        2   1.02  2.02        -  xring",
-        "        4   1.56  6.06    1.741  xring",
+        "# devices  xring   copy  xring#4  fastest",
+        "        1      0      0        0  -",
+        "        2  1.020  2.020        -  xring",
+        "        4  1.560  6.060    1.741  xring",
         "# not predicted: xring#4 on 2 devices: 4 shards need as many devices",
     ]
 
 
 def test_steps():
-    lines = report.step_lines(predictions())
-    assert lines[1:] == [
-        "# devices   spec  reduction_ms  step_ms  efficiency  images/sec  overlapped_step_ms"
-        "  efficiency  images/sec",
-        "        1      -             0       10      100.0%      3200.0                  10"
-        "      100.0%      3200.0",
-        "        2  xring          1.02    11.02       90.7%      5807.6                  10"
-        "      100.0%      6400.0",
-        "        4  xring          1.56    11.56       86.5%     11072.4                  10"
-        "      100.0%     12800.0",
+    _, header, *rows = report.step_lines(predictions())
+    speed = ["efficiency", "images/sec"]
+    titles = ["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped_step_ms", *speed]
+    assert header.split() == ["#", *titles]
+    assert [row.replace(" %", "%").split() for row in rows] == [
+        ["1", "-", "0", "10.00", "100.0%", "3,200", "10.00", "100.0%", "3,200"],
+        ["2", "xring", "1.020", "11.02", "90.7%", "5,808", "10.00", "100.0%", "6,400"],
+        ["4", "xring", "1.560", "11.56", "86.5%", "11,072", "10.00", "100.0%", "12,800"],
     ]
 
 
-def test_winners():
-    ranges = {8: (Range("rechd", 3 << 19), Range("xring", None)), 16: ()}
-    assert report.winner_lines(ranges) == [
+def test_fastest():
+    ranges = {8: (FastestRange("rechd", 3 << 19), FastestRange("xring", None)), 16: ()}
+    assert report.fastest_lines(ranges) == [
         "# devices  fastest by size of a single tensor, 1 KiB to 1 GiB",
         "        8  rechd < 1.5 MiB <= xring",
         "       16  -",
@@ -62,22 +59,22 @@ def test_what_was_predicted_from_what():
     assert report.model_lines(NETWORK) == [
         "# link     alpha=1e-5,bandwidth=1e9: alpha 10 us, bandwidth 1 GB/s, gamma 0 ns/B"
     ]
-    two = Network(parse_link("link", "nvlink3"), parse_link("inter_link", "hdr"), 8)
+    two = Interconnect(parse_link("link", "nvlink3"), parse_link("inter_link", "hdr"), 8)
     assert [line.split(":")[0] for line in report.model_lines(two)] == [
         "# within a node of 8",
         "# between nodes, a link per node",
     ]
     machine = report.model_lines(TRUTH)
-    assert "#   ops        3e-06 s per op" in machine
+    assert "#   ops        3.000e-06 s per op" in machine
     assert machine[-1] == "#   caches     16 MiB"
-    assert report.workload_lines(WORKLOAD) == [
-        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01 s, "
+    assert report.step_line(STEP) == (
+        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.010 s, "
         "32 images per device"
-    ]
+    )
 
 
 def test_validation_by_algorithm(write):
-    errors = held_out(read_points([write(measured_by(TRUTH))]), by_size)
+    errors = held_out(read_points([write(measured_by(TRUTH))]), lambda point: point.bytes)
     lines = report.validation_lines("held-out sizes", errors)
     assert lines[0].startswith("# held-out sizes: error of the prediction")
     assert lines[1].split()[1:5] == ["spec", "points", "median", "p90"]
@@ -91,7 +88,7 @@ def test_validation_by_algorithm(write):
         "xring#2",
         "all",
     ]
-    assert "100.0%" in lines[-1]
+    assert "100.0 %" in lines[-1]
     assert report.validation_lines("held-out sizes", []) == [
         "# held-out sizes: not possible, there is only one"
     ]
@@ -103,15 +100,4 @@ def test_what_was_fitted(write):
     assert report.fit_lines(fitted) == [
         "# fitted to 1 measured points",
         "# 1 left out: magic does not work on CPU devices",
-    ]
-
-
-def test_sizes_in_words():
-    assert [report.size_text(size) for size in (12, 1023, 1024, 1536, 1 << 20, 5 << 30)] == [
-        "12 B",
-        "1023 B",
-        "1 KiB",
-        "1.5 KiB",
-        "1 MiB",
-        "5 GiB",
     ]

@@ -7,7 +7,7 @@ from cnnbench import testing
 from cnnbench.compare import load_records
 from cnnbench.errors import UsageError
 from cnnbench.history import document as history
-from cnnbench.predict import output
+from cnnbench.predict import report
 from cnnbench.records import load as loading
 from cnnbench.report.renderers import json as comparison
 
@@ -93,7 +93,7 @@ def test_other_documents_of_ours_are_no_defects(tmp_path):
 
 
 def test_the_documents_of_ours_are_those_that_the_modules_write():
-    ours = {comparison.KIND, history.KIND, output.KIND, testing._KIND}
+    ours = {comparison.KIND, history.KIND, report.KIND, testing._KIND}
     assert ours == loading._OTHERS
 
 

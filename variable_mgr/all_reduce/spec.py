@@ -16,9 +16,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.errors import FlagError
+from cnnbench.text.numbers import parse_bytes
 
 FLAG = "all_reduce_spec"
-_UNITS = "KMGT"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
 
 
@@ -199,19 +199,18 @@ def _running(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> Algor
 
 
 def _limit(pieces: _Pieces, number: int) -> int:
-    match = re.fullmatch(rf"([0-9]{{1,15}})([{_UNITS}]?)", pieces[number].upper())
-    if match is None or int(match.group(1)) < 1:
+    limit = parse_bytes(pieces[number])
+    if not limit:
         raise pieces.error(
             number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
         )
-    unit = match.group(2)
-    return int(match.group(1)) * (1024 ** (_UNITS.index(unit) + 1) if unit else 1)
+    return limit
 
 
 def _short(limit: int | None) -> str:
     """The limit with the largest unit that divides it."""
     value, unit = limit or 0, ""
-    for larger in _UNITS:
+    for larger in "KMGT":
         if value == 0 or value % 1024:
             break
         value, unit = value // 1024, larger

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+from cnnbench.text.numbers import parse_bytes
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
+
+WIRE_DTYPES = ("float16", "bfloat16")
+_SAME = "same"
 
 
 def _as_in(group: type, name: str) -> Any:
@@ -189,3 +196,75 @@ def params_of(given: Mapping[str, Any]) -> AllReduceParams:
     for spec in ALLREDUCE_FLAGS:
         spec.check(getattr(params, spec.name))
     return params
+
+
+def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
+    """The specs of --all_reduce_spec; None if it was not given.
+
+    Raises:
+      FlagError: points at what is wrong.
+    """
+    if text is None:
+        return None
+    known = names()
+    return tuple(dict.fromkeys(parse_all_reduce_spec(s.strip(), known) for s in text.split(",")))
+
+
+def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
+    """Every combination of the packings asked for, none twice.
+
+    Raises:
+      FlagError: names flag and value.
+    """
+    combinations = itertools.product(
+        _small_sizes(params.agg_small_grads_max_bytes),
+        params.gradient_repacking or (0,),
+        _wire_dtypes(params),
+    )
+    return tuple(
+        dict.fromkeys(
+            Packing(
+                gradient_repacking=packs,
+                agg_small_grads_max_bytes=small,
+                agg_small_grads_max_group=params.agg_small_grads_max_group,
+                compact_dtype=wire,
+                allreduce_merge_scope=params.allreduce_merge_scope,
+                variable_consistency=params.variable_consistency,
+            )
+            for small, packs, wire in combinations
+        )
+    )
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated list, none twice."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _small_sizes(text: str) -> list[int]:
+    sizes = [parse_bytes(piece.strip()) for piece in text.split(",")]
+    known = [size for size in sizes if size is not None]
+    if len(known) != len(sizes):
+        raise FlagError(
+            "agg_small_grads_max_bytes", text, "must be sizes in bytes, as in 0 or 0,64K"
+        )
+    return known
+
+
+def _wire_dtypes(params: AllReduceParams) -> list[str | None]:
+    text = params.wire_dtype
+    wires = list(words(text)) or [_SAME]
+    narrow = f"is for float32; --dtype={params.dtype} has 16 bits already"
+    for wire in wires:
+        if wire not in (_SAME, *WIRE_DTYPES):
+            raise FlagError("wire_dtype", text, f"must be of {', '.join((_SAME, *WIRE_DTYPES))}")
+        if wire != _SAME and params.dtype != "float32":
+            raise FlagError("wire_dtype", text, narrow)
+    if params.compact_gradient_transfer:
+        if wires != [_SAME]:
+            reason = f"means float16, and --wire_dtype={text}"
+            raise FlagError("compact_gradient_transfer", "true", reason)
+        if params.dtype != "float32":
+            raise FlagError("compact_gradient_transfer", "true", narrow)
+        wires = ["float16"]
+    return [None if wire == _SAME else wire for wire in wires]

@@ -51,7 +51,8 @@ class PredictParams:
         minimum=1,
     )
     plot: str | None = flag(
-        None, "Draw the predictions (and the points they are fitted to) into this .svg or .png."
+        None,
+        "Draw predictions, and the points they are fitted to, into this .svg, .png or .pdf file.",
     )
     plot_devices: int | None = flag(
         None,

@@ -2,10 +2,10 @@
 
 import pytest
 
+from cnnbench.predict.interconnect import Interconnect, NotPredictedError
 from cnnbench.predict.links import Link
-from cnnbench.predict.network import Network, NotPredictedError
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.workload import Tensor
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 LINK = Link("near", 5e-6, 1e-10, 1e-12)
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def seconds(spec, tensors, devices=8, network=None, packing=None):
-    return (network or Network(LINK)).seconds(
+    return (network or Interconnect(LINK)).seconds(
         parse_all_reduce_spec(spec), tensors, devices, packing or Packing()
     )
 
@@ -46,7 +46,7 @@ def test_packing_saves_the_latency_of_many_small_tensors():
 
 
 def test_launch_is_paid_once():
-    launched = Network(LINK, launch=1.0)
+    launched = Interconnect(LINK, launch=1.0)
     tensors = [Tensor(MIB)] * 3
     assert seconds("xring", tensors, network=launched) == pytest.approx(
         1.0 + seconds("xring", tensors)
@@ -54,28 +54,28 @@ def test_launch_is_paid_once():
 
 
 def test_two_levels_within_between_and_back():
-    network = Network(LINK, FAR, per_node=4)
+    network = Interconnect(LINK, FAR, per_node=4)
     tensor = [Tensor(MIB)]
     within = seconds("xring", tensor, devices=4)
-    between = seconds("rechd", tensor, devices=2, network=Network(FAR))
+    between = seconds("rechd", tensor, devices=2, network=Interconnect(FAR))
     # Additions happen in the memory of the same devices.
     back = 3 * (LINK.alpha + 4 * MIB * LINK.beta)
     assert seconds("xring/rechd", tensor, 8, network) == pytest.approx(within + between + back)
 
 
 def test_two_levels_in_one_node_are_one():
-    network = Network(LINK, FAR, per_node=8)
+    network = Interconnect(LINK, FAR, per_node=8)
     assert seconds("xring/rechd", [Tensor(MIB)], 8, network) == seconds("xring", [Tensor(MIB)], 8)
 
 
 def test_two_levels_between_single_devices_are_one():
-    network = Network(LINK, FAR, per_node=1)
-    one = seconds("rechd", [Tensor(MIB)], 8, Network(FAR))
+    network = Interconnect(LINK, FAR, per_node=1)
+    one = seconds("rechd", [Tensor(MIB)], 8, Interconnect(FAR))
     assert seconds("xring/rechd", [Tensor(MIB)], 8, network) == pytest.approx(one)
 
 
 def test_two_levels_win_where_the_far_link_is_slow():
-    network = Network(LINK, FAR, per_node=8)
+    network = Interconnect(LINK, FAR, per_node=8)
     tensor = [Tensor(16 * MIB)]
     assert seconds("psgpu/xring", tensor, 64, network) < seconds("copy", tensor, 64, network)
 

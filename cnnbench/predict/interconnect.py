@@ -1,24 +1,24 @@
-"""The time of an all-reduce on a network of given links, for specs and lists of tensors."""
+"""The time of an all-reduce over given links, for specs and lists of tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.predict.critical_path import Layout, Path, Stage, path_seconds
+from cnnbench.predict.critical_path import Layout, Path, Phase, path_seconds
 from cnnbench.predict.formulas import FORMULAS, Formula
 from cnnbench.predict.links import Link
-from cnnbench.predict.packing import Packing
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.workload import Tensor, sent, total_bytes
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
 
 class NotPredictedError(ValueError):
-    """There is no prediction for this algorithm or these devices; says why."""
+    """There is no prediction for this algorithm or these devices."""
 
 
 @dataclass(frozen=True)
-class Network:
+class Interconnect:
     """Devices with links of their own, or nodes of devices with a link per node.
 
     Attributes:
@@ -52,23 +52,23 @@ class Network:
         """
         if devices == 1:
             return 0.0
-        stages = self.stages(spec, tensors, devices, packing)
-        return self.launch + path_seconds(stages, *self._links())
+        phases = self.phases(spec, tensors, devices, packing)
+        return self.launch + path_seconds(phases, *self._links())
 
-    def stages(
+    def phases(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> Path:
         """What follows each other on the busiest device, without launch; see `seconds`."""
-        stages: list[Stage] = []
-        if packing.packs:
-            # Joined by a copy; what is taken apart are views.
-            stages.append(Stage(copied=sum(tensor.bytes for tensor in tensors)))
-        sent = packing.apply(tensors)
+        phases: list[Phase] = []
+        if packing.joins:
+            # Joining copies; splitting gives views.
+            phases.append(Phase(copied=total_bytes(tensors)))
+        travelling = sent(packing, tensors)
         for index, part in enumerate(spec.ranges):
-            mine = [tensor for tensor in sent if spec.range_of(tensor.bytes) == index]
+            mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
             if mine:
-                stages += self._algorithm(part.algorithm, mine, devices)
-        return stages
+                phases += self._algorithm(part.algorithm, mine, devices)
+        return phases
 
     def _algorithm(self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], devices: int) -> Path:
         layout = Layout(devices, self.per_node if self.far_link is not None else 1)
@@ -82,7 +82,7 @@ class Network:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
             raise NotPredictedError(f"{shards} shards need as many devices")
-        return _list_stages(formula, tensors, layout, shards, *self._links())
+        return _list_phases(formula, tensors, layout, shards, *self._links())
 
     def _two_levels(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: Layout
@@ -94,20 +94,20 @@ class Network:
             )
         within, between = algorithm.levels
         inside = Layout(layout.near, layout.near)
-        stages: list[Stage] = []
+        phases: list[Phase] = []
         if inside.devices > 1:
-            stages += self._one_level(within, tensors, inside, 1)
+            phases += self._one_level(within, tensors, inside, 1)
         if layout.nodes > 1:
-            stages += self._one_level(between, tensors, Layout(layout.nodes), algorithm.shards)
+            phases += self._one_level(between, tensors, Layout(layout.nodes), algorithm.shards)
             if inside.devices > 1:
-                stages += _list_stages(_SPREAD, tensors, inside, 1, *self._links())
-        return stages
+                phases += _list_phases(_SPREAD, tensors, inside, 1, *self._links())
+        return phases
 
     def _links(self) -> tuple[Link, Link]:
         return self.link, self.link if self.far_link is None else self.far_link
 
 
-def _list_stages(
+def _list_phases(
     formula: Formula,
     tensors: Sequence[Tensor],
     layout: Layout,
@@ -119,7 +119,7 @@ def _list_stages(
     if layout.devices == 1:
         return ()
     roots = min(formula.roots(layout, shards), len(tensors))
-    loads: list[list[Stage]] = [[] for _ in range(roots)]
+    loads: list[list[Phase]] = [[] for _ in range(roots)]
     longest: Path = ()
     instead: Path = ()
     waiting = -1.0
@@ -131,27 +131,27 @@ def _list_stages(
         if wait > waiting:
             longest, instead, waiting = path, busy, wait
     _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
-    load = max(loads, key=lambda stages: path_seconds(stages, near, far))
+    load = max(loads, key=lambda phases: path_seconds(phases, near, far))
     if formula.busy is None:
         return load
-    return [*_add(load, [stage.times(-1) for stage in instead]), *longest]
+    return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
 
 
 def _faster(
     formula: Formula, tensor: Tensor, layout: Layout, shards: int, near: Link, far: Link
 ) -> Path:
-    paths = [way(tensor, layout, shards) for way in (formula.path, *formula.or_paths)]
+    paths = [path(tensor, layout, shards) for path in (formula.path, *formula.or_paths)]
     return min(paths, key=lambda path: path_seconds(path, near, far))
 
 
-def _add(load: list[Stage], path: Path) -> list[Stage]:
-    """Adds stage by stage: the stages of one tensor meet the same stages of another."""
+def _add(load: list[Phase], path: Path) -> list[Phase]:
+    """Adds phase by phase: the phases of one tensor meet the same phases of another."""
     length = max(len(load), len(path))
-    padded = [[*stages, *[Stage()] * (length - len(stages))] for stages in (load, path)]
+    padded = [[*phases, *[Phase()] * (length - len(phases))] for phases in (load, path)]
     return [one + other for one, other in zip(*padded, strict=True)]
 
 
-def _share_links(loads: list[list[Stage]], per_node: int) -> None:
+def _share_links(loads: list[list[Phase]], per_node: int) -> None:
     """Roots of one node send through one link: each waits for the bytes of all of them."""
     if per_node == 1:
         return
@@ -162,12 +162,12 @@ def _share_links(loads: list[list[Stage]], per_node: int) -> None:
             for load in node:
                 if position < len(load):
                     more = far_bytes - load[position].far_bytes
-                    load[position] = load[position] + Stage(far_bytes=more)
+                    load[position] = load[position] + Phase(far_bytes=more)
 
 
 def _spread(tensor: Tensor, layout: Layout, shards: int) -> Path:
     others = layout.devices - 1
-    return (Stage(near_messages=others, near_bytes=others * tensor.bytes),)
+    return (Phase(near_messages=others, near_bytes=others * tensor.bytes),)
 
 
 _SPREAD = Formula(

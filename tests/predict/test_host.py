@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from cnnbench.predict.host_cost import WORK, Work, algorithm_work
-from cnnbench.predict.tensor import Tensor
+from cnnbench.predict.host import WORK, Work, algorithm_work
+from cnnbench.predict.workload import Tensor
 from cnnbench.variable_mgr.all_reduce import registry
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
@@ -71,8 +71,10 @@ def check(predicted, counted, slack=1):
     assert predicted.transfers == pytest.approx(counted.transfers, abs=slack)
 
 
-@pytest.mark.parametrize("elements", SIZES)
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize(
+    ("count", "elements"),
+    [*zip((2, 3, 4, 5, 7, 8, 8, 3), (*SIZES, *SIZES, *SIZES[::2]), strict=True)],
+)
 @pytest.mark.parametrize(
     ("name", "shards"),
     [(name, 1) for name in WORK if name != "collective"] + [(name, 2) for name in SHARDED],

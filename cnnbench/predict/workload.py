@@ -1,0 +1,161 @@
+"""What is reduced: tensors, and what packing and chunking make of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.sizes import (
+    DTYPE_BYTES,
+    LINE_BYTES,
+    buffer_sizes,
+    chunk_size,
+    groups_of_small,
+)
+
+A = TypeVar("A", bound="Additive")
+
+
+class Additive:
+    """A frozen dataclass of numbers that is added field by field."""
+
+    def __add__(self: A, other: A) -> A:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return type(self)(*(one + two for one, two in pairs))
+
+    def times(self: A, count: float) -> A:
+        """Every field times a number."""
+        return type(self)(*(count * value for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The equal chunks of a tensor.
+
+    Attributes:
+      count: at least 1.
+      bytes: of each; the last may be shorter.
+    """
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as sent.
+
+    Attributes:
+      elements: how many.
+      itemsize: bytes of one.
+    """
+
+    elements: int
+    itemsize: int = 4
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * self.itemsize
+
+    @property
+    def splits_in_rows(self) -> bool:
+        """Whether one op can split it at any line without copying."""
+        return self.bytes % LINE_BYTES == 0
+
+    def chunks(self, most: int) -> Chunks:
+        """At most `most` chunks, as the algorithms cut them."""
+        size = chunk_size(self.elements, most, self.itemsize)
+        count = max(1, math.ceil(self.elements / size))
+        return Chunks(count, min(size, self.elements) * self.itemsize)
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What every device computes and sends in a step.
+
+    Attributes:
+      model: name of the model.
+      tensors: its gradients, before packing.
+      packing: of the gradients.
+      dtype: of the gradients.
+      step_seconds: of a step on one device, None if unknown.
+      batch_size: images per device and step.
+    """
+
+    model: str
+    tensors: tuple[Tensor, ...]
+    packing: Packing
+    dtype: str
+    step_seconds: float | None
+    batch_size: int
+
+    @property
+    def bytes(self) -> int:
+        """Of the gradients of one device."""
+        return total_bytes(self.tensors)
+
+
+def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
+    """A tensor per shape.
+
+    Args:
+      shapes: of gradients.
+      itemsize: bytes of an element as sent.
+    """
+    return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
+
+
+def total_bytes(tensors: Sequence[Tensor]) -> int:
+    """Of all tensors."""
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that are sent: joined, then narrowed."""
+    return narrowed(packing, joined(packing, tensors))
+
+
+def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors after joining, before they are narrowed."""
+    result = list(tensors)
+    if packing.agg_small_grads_max_bytes:
+        small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
+        groups = groups_of_small(small, packing.agg_small_grads_max_group)
+        result = [_one([tensors[index] for index in group]) for group in groups]
+    if packing.gradient_repacking and result:
+        whole = _one(result)
+        line = LINE_BYTES // whole.itemsize
+        sizes = buffer_sizes(whole.elements, packing.gradient_repacking, line)
+        result = [Tensor(size, whole.itemsize) for size in sizes]
+    return result
+
+
+def narrowed(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same tensors in the 16-bit format, if they are sent so."""
+    if packing.compact_dtype is None:
+        return list(tensors)
+    itemsize = DTYPE_BYTES[packing.compact_dtype]
+    return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in tensors]
+
+
+def packing_text(packing: Packing) -> str:
+    """The packing in words, as predictions are printed and recorded with it."""
+    parts = []
+    if packing.agg_small_grads_max_bytes:
+        parts.append(
+            f"up to {packing.agg_small_grads_max_group} of at most "
+            f"{packing.agg_small_grads_max_bytes} bytes joined"
+        )
+    if packing.gradient_repacking:
+        parts.append(f"{packing.gradient_repacking} packs")
+    if packing.compact_dtype:
+        parts.append(f"sent as {packing.compact_dtype}")
+    return ", ".join(parts) or "unpacked"
+
+
+def _one(tensors: Sequence[Tensor]) -> Tensor:
+    return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
