@@ -139,7 +139,7 @@ def test_fitted_links_can_be_joined_by_a_link_between_nodes(capsys, write):
 def test_the_step_of_a_run_record(capsys, write_record):
     record = write_record(devices=1)
     out = run(capsys, link="hdr", devices="8", record=record)
-    assert "step on one device 0.250 s, 16 images per device" in out
+    assert "step on one device 0.2500 s, 16 images per device" in out
 
 
 def test_files(capsys, tmp_path, write):

@@ -68,7 +68,7 @@ def test_what_was_predicted_from_what():
     assert "#   ops        3.000e-06 s per op" in machine
     assert machine[-1] == "#   caches     16 MiB"
     assert report.step_line(STEP) == (
-        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.010 s, "
+        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01000 s, "
         "32 images per device"
     )
 
