@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
@@ -71,9 +72,13 @@ def updates_of(built: BuiltRun) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
-@pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+MODES = ["parameter_server", "replicated", "independent"]
+PLUGINS = Path(__file__).parents[1] / "plugins"
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "precision"), covering_pairs(MODES, [1, 2, 3], ["fp32", "bf16"])
+)
 def test_every_operation_of_a_tower_is_on_its_device(
     mode: str, devices: int, precision: str, cpu_devices: tuple[str, ...]
 ) -> None:
@@ -103,7 +108,7 @@ def test_convolutions_are_spread_evenly(mode: str, cpu_devices: tuple[str, ...])
 
 
 def test_variables_are_updated_where_the_manager_put_them(cpu_devices: tuple[str, ...]) -> None:
-    for mode in ("parameter_server", "replicated", "independent"):
+    for mode in MODES:
         built = build(model="lenet", num_gpus=3, batch_size=2, variable_update=mode)
         updates = updates_of(built)
         for name, variable in built.manager.savable_variables().items():
@@ -155,7 +160,8 @@ def test_replicas_stay_equal_and_independent_towers_do_not() -> None:
 
 @pytest.mark.parametrize("policy", ["first", "mean"])
 def test_moving_averages_follow_the_policy(policy: str) -> None:
-    flags = {"model": "resnet20", "data_name": "cifar10", "batch_size": 4, "num_gpus": 2}
+    plugin = str(PLUGINS / "poison_plugin.py")
+    flags = {"model": "poison", "model_plugin": plugin, "batch_size": 4, "num_gpus": 2}
     built = build(variable_update="replicated", bn_stats=policy, **flags)
     built.step().loss.numpy()
     averages = built.manager.savable_variables()["batchnorm0/moving_mean"]
@@ -205,7 +211,7 @@ def test_reading_the_loss_means_the_step_is_over() -> None:
     assert updates <= waited_for
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("parameter_device", ["cpu", "gpu"])
 def test_a_step_is_traced_once(
     mode: str, parameter_device: str, monkeypatch: pytest.MonkeyPatch
@@ -293,13 +299,13 @@ def test_sparse_gradients_reach_the_manager_sparse_and_in_their_own_precision(
         np.testing.assert_allclose(copy.numpy()[:, 0], [2.0, 1.5, 2.0, 1.5, 2.0])
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("automatic", [False, True])
 def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: str) -> None:
     """2e-8 is nothing in fp16; 1024 times as much is something, on the wire as well."""
     built = build(
         model="faint",
-        model_plugin=str(Path(__file__).parents[1] / "plugins" / "faint_plugin.py"),
+        model_plugin=str(PLUGINS / "faint_plugin.py"),
         num_gpus=3,
         variable_update=mode,
         precision="fp16",
