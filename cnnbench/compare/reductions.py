@@ -1,9 +1,10 @@
-"""All-reduce measurements as measurements: every row of one is a configuration of its own.
+"""All-reduce records as measurements: every row of one is a configuration of its own.
 
-A row is an algorithm, or somebody else's reduction, with its packing, tensors and number of
-devices; all devices copying memory at once is one too. A row has one value per process, and
-stands for itself: wrong sums of its neighbours, or the end of the process after it, do not
-touch it. What a failed process did not get to is known from its like, and failed with it.
+A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and
+number of devices, or all devices copying memory at once. It has one value per process, and
+does not depend on other rows: wrong sums of those, or a failure of the process after it, leave
+it as it is. Rows that a failed process did not reach have failed; which ones is known from
+processes with the same flags.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.metrics.comparable_facts import allowed, counts
 from cnnbench.metrics.measurement import (
@@ -30,113 +32,101 @@ from cnnbench.stats.descriptive import median
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord, Point
+    from cnnbench.variable_mgr.aggregation.spec import Packing
 
-_OF_ROWS = (
-    *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
-    *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group"),
-    *("wire_dtype", "compact_gradient_transfer", "allreduce_merge_scope"),
-    "variable_consistency",
-)
-"""Flags that list what is measured; each row says what it is of."""
-
-_SAID_ELSEWHERE = ("iterations", "verbose")
-"""Another name of num_batches, and what is only printed."""
-
-OWN = (
-    *("all_reduce_spec", "workload", "dtype", "bytes", "tensors", "elements", "devices"),
+_PACKING = (
     *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group"),
     *("wire_dtype", "allreduce_merge_scope", "variable_consistency"),
 )
+"""Flags of how tensors are packed."""
+
+_OF_ROWS = (
+    *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
+    *("compact_gradient_transfer", *_PACKING),
+)
+"""Flags that list what is measured; each row has its own values of them."""
+
+_REDUNDANT = ("iterations", "verbose")
+"""Another name of num_batches, and what is only printed."""
+
+_POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
+
+OWN = ("all_reduce_spec", *_POINT, *_PACKING)
 """What makes a row another reduction, not the same one under other circumstances."""
-
-_SMALL_GROUP = 10
-
-
-_Process: TypeAlias = "tuple[AllReduceRecord, list[Reduction]]"
 
 
 def measurements(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
-    """What the processes of every side measured, in the order of their records.
+    """The measurements of the processes of every side, in the order of their records.
 
     Rows that a failed process lacks, and a process of any side with the same flags has, are
-    added as failed: it is them that it failed to measure.
+    added as failed.
 
     Args:
       *sides: records.
-      patterns: of the flags that may differ, if no process of the very same has any row.
+      patterns: of the flags that may differ, for a failed process of whose flags no other is.
     """
-    found: list[list[Measurement]] = []
-    processes: list[list[_Process]] = []
-    for side in sides:
-        listed = tuple(side)
-        found.append([one for one in listed if isinstance(one, RunRecord)])
-        processes.append([(o, reductions(o)) for o in listed if not isinstance(o, RunRecord)])
+    listed = [tuple(side) for side in sides]
+    processes = [
+        [(one, reductions(one)) for one in side if not isinstance(one, RunRecord)]
+        for side in listed
+    ]
     everything = list(chain.from_iterable(processes))
-    failed = any(record.status == "failed" for record, _ in everything)
-    alike = [_by_flags(everything, may) for may in ((), patterns)] if failed else []
-    for measured, of_side in zip(found, processes, strict=True):
+    known = []
+    if any(record.status == "failed" for record, _ in everything):
+        known = [(may, _rows_by_flags(everything, may)) for may in ((), patterns)]
+    found: list[list[Measurement]] = []
+    for side, of_side in zip(listed, processes, strict=True):
+        measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                known = (one[_flags_text(record, may)] for one, may in alike)
-                measured += lost(record, rows, next(filter(None, known), {}))
+                alike = (of_flags[_flags_text(record, may)] for may, of_flags in known)
+                measured += not_reached(record, rows, next(filter(None, alike), {}))
+        found.append(measured)
     return found
 
 
 def reductions(record: AllReduceRecord) -> list[Reduction]:
-    """The rows of a measurement; nothing is reduced on one device, which is left out."""
-    shared = _shared(record)
+    """The rows of a record, but for those of one device, on which nothing is reduced."""
+    empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     build_only = bool(record.config.get("build_only"))
     found: dict[str, Reduction] = {}
     for kind, points in ((BUILD if build_only else ALLREDUCE, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
-                row = _row(kind, point, record, shared, in_turn[point.workload, point.devices])
-                # One value per process, also of files that say a thing twice.
-                found.setdefault(_text(row), row)
-    return [*found.values(), *_copies(record, shared)]
+                row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
+                # One value per process, even if a file repeats a row.
+                found.setdefault(_identity(row), row)
+    return [*found.values(), *_copies(record, empty)]
 
 
-def lost(
+def not_reached(
     record: AllReduceRecord, rows: Sequence[Reduction], alike: Mapping[str, Reduction]
 ) -> list[Reduction]:
-    """What a failed process did not get to.
+    """The rows that a failed process did not reach.
 
     Args:
       record: of the process.
       rows: that it has.
-      alike: rows of processes with the same flags, by `_text`.
+      alike: rows of processes with the same flags, by `_identity`.
 
     Returns:
-      Rows without values. If nothing tells which, and none of its own says what failed, one
-      that stands for the process.
+      Rows without values. If none are known, and no row of the process has failed, one that
+      stands for the process.
     """
-    had = {_text(row) for row in rows}
+    had = {_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
-    shared = _shared(record)
+    empty = _empty(record)
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
-        config = {**shared["config"], **asked}
-        return [Reduction(**{**shared, "config": config}, **_failed(record), kind=ALLREDUCE)]
-    return [
-        Reduction(
-            **{**shared, "config": _config_of(record, shared["config"], row)},
-            **_failed(record),
-            kind=row.kind,
-        )
-        for row in missing
-    ]
-
-
-def _config_of(
-    record: AllReduceRecord, flags: Mapping[str, Any], row: Reduction
-) -> Mapping[str, Any]:
-    """The configuration of a row, had this process measured it."""
+        return [replace(empty, config={**empty.config, **asked})]
+    # The process may have failed before these were resolved.
     late = () if record.placement is not None else ("device", "num_gpus")
-    return {**row.config, **{name: flags[name] for name in flags if name not in late}}
+    flags = {name: value for name, value in empty.config.items() if name not in late}
+    return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
 @lru_cache(maxsize=1)
@@ -144,22 +134,14 @@ def defaults() -> Mapping[str, Any]:
     """Defaults of the flags that a row has."""
     from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
     from cnnbench.records.codec import encode
+    from cnnbench.variable_mgr.aggregation.spec import Packing
 
     flags = {
         spec.name: encode(spec.default)
         for spec in ALLREDUCE_FLAGS
-        if spec.name not in (*_OF_ROWS, *_SAID_ELSEWHERE)
+        if spec.name not in (*_OF_ROWS, *_REDUNDANT)
     }
-    return {
-        **flags,
-        "model": None,
-        "gradient_repacking": 0,
-        "agg_small_grads_max_bytes": 0,
-        "agg_small_grads_max_group": _SMALL_GROUP,
-        "wire_dtype": "same",
-        "allreduce_merge_scope": 1,
-        "variable_consistency": "strong",
-    }
+    return {**flags, "model": None, **_packing_flags(Packing())}
 
 
 def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
@@ -187,79 +169,67 @@ def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
 def _packing(flags: Mapping[str, Any]) -> list[str]:
     from cnnbench.variable_mgr.aggregation.spec import Packing
 
-    wire = flags["wire_dtype"]
-    packing = Packing(
-        compact_dtype=None if wire == "same" else wire,
-        gradient_repacking=flags["gradient_repacking"],
-        agg_small_grads_max_bytes=flags["agg_small_grads_max_bytes"],
-        agg_small_grads_max_group=flags["agg_small_grads_max_group"],
-        allreduce_merge_scope=flags["allreduce_merge_scope"],
-        variable_consistency=flags["variable_consistency"],
-    )
+    values = {name: flags[name] for name in _PACKING}
+    wire = values.pop("wire_dtype")
+    packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
     return [] if packing == Packing() else [str(packing)]
 
 
-def _shared(record: AllReduceRecord) -> dict[str, Any]:
-    """What all rows of a process have in common."""
+def _packing_flags(packing: Packing) -> dict[str, Any]:
+    """The flags of a packing; the group, which does not matter without a limit, as by default."""
+    flags = asdict(packing)
+    flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
+    if not packing.agg_small_grads_max_bytes:
+        flags["agg_small_grads_max_group"] = type(packing)().agg_small_grads_max_group
+    return flags
+
+
+def _empty(record: AllReduceRecord) -> Reduction:
+    """A row without values, which failed as its process did; the other rows start from it."""
     config = {
         name: value
         for name, value in record.config.items()
-        if name not in _OF_ROWS and name not in _SAID_ELSEWHERE
+        if name not in _OF_ROWS and name not in _REDUNDANT
     }
-    config["num_gpus"] = _most_devices(record)
+    # Thread pools are for all devices that the process made.
     if record.placement is not None:
+        config["num_gpus"] = len(record.placement.devices)
         config["device"] = record.placement.device
-    return {
-        "run_id": record.run_id,
-        "started_at": record.started_at,
-        "config": config,
-        "explicit_flags": record.explicit_flags,
-        "environment": record.environment,
-        "facts": environment_facts(record.environment),
-    }
-
-
-def _most_devices(record: AllReduceRecord) -> Any:
-    """Devices that the process made: its thread pools are for all of them."""
-    if record.placement is not None:
-        return len(record.placement.devices)
-    asked = record.config.get("num_gpus")
-    return max(asked) if isinstance(asked, list) and asked else asked
+    else:
+        asked = record.config.get("num_gpus")
+        config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
+    return Reduction(
+        kind=ALLREDUCE,
+        run_id=record.run_id,
+        started_at=record.started_at,
+        status="failed",
+        error=record.error,
+        config=config,
+        explicit_flags=record.explicit_flags,
+        environment=record.environment,
+        facts=environment_facts(record.environment),
+    )
 
 
 def _row(
-    kind: str, point: Point, record: AllReduceRecord, shared: Mapping[str, Any], in_turn: int
+    kind: str, point: Point, record: AllReduceRecord, empty: Reduction, in_turn: int
 ) -> Reduction:
-    packing = point.packing
-    small = packing.agg_small_grads_max_bytes
     config = {
-        **shared["config"],
+        **empty.config,
         "model": point.workload if point.workload == record.config.get("model") else None,
         "all_reduce_spec": point.spec,
-        "workload": point.workload,
-        "dtype": point.dtype,
-        "bytes": point.bytes,
-        "tensors": point.tensors,
-        "elements": point.elements,
-        "devices": point.devices,
-        "gradient_repacking": packing.gradient_repacking,
-        "agg_small_grads_max_bytes": small,
-        "agg_small_grads_max_group": packing.agg_small_grads_max_group if small else _SMALL_GROUP,
-        "wire_dtype": packing.compact_dtype or "same",
-        "allreduce_merge_scope": packing.allreduce_merge_scope,
-        "variable_consistency": packing.variable_consistency,
+        **{name: getattr(point, name) for name in _POINT},
+        **_packing_flags(point.packing),
     }
     error = _error(point)
     calls = record.config.get("num_batches")
     cut = record.status != "ok" and isinstance(calls, int) and 0 < len(point.seconds) < calls
     good = error is None
-    return Reduction(
-        **{
-            **shared,
-            "config": config,
-            "facts": (*shared["facts"], ("rows_in_turn", str(in_turn))),
-        },
+    return replace(
+        empty,
         kind=kind,
+        config=config,
+        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
         status="failed" if not good else "interrupted" if cut else "ok",
         error=error,
         seconds=point.median if good else None,
@@ -268,27 +238,24 @@ def _row(
     )
 
 
-def _copies(record: AllReduceRecord, shared: Mapping[str, Any]) -> list[Reduction]:
+def _copies(record: AllReduceRecord, empty: Reduction) -> list[Reduction]:
     """Copies by size; two workloads of as many bytes are copied alike."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
         if copy.devices > 1 and copy.seconds:
             seconds.setdefault((copy.bytes, copy.devices), []).extend(copy.seconds)
-    found = []
-    for (size, devices), times in seconds.items():
-        middle = median(times)
-        config = {**shared["config"], "bytes": size, "devices": devices}
-        found.append(
-            Reduction(
-                **{**shared, "config": config},
-                kind=COPY,
-                status="ok",
-                error=None,
-                seconds=middle,
-                bytes_per_sec=size * devices / middle,
-            )
+    return [
+        replace(
+            empty,
+            kind=COPY,
+            status="ok",
+            error=None,
+            config={**empty.config, "bytes": size, "devices": devices},
+            seconds=median(times),
+            bytes_per_sec=size * devices / median(times),
         )
-    return found
+        for (size, devices), times in seconds.items()
+    ]
 
 
 def _error(point: Point) -> ErrorInfo | None:
@@ -303,31 +270,27 @@ def _error(point: Point) -> ErrorInfo | None:
     return None
 
 
-def _failed(record: AllReduceRecord) -> dict[str, Any]:
-    return {"status": "failed", "error": record.error}
-
-
-def _text(row: Reduction) -> str:
-    """What a row is of."""
+def _identity(row: Reduction) -> str:
+    """Text that rows of the same reduction have in common."""
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
-def _by_flags(
-    processes: Iterable[_Process], may_differ: tuple[str, ...]
-) -> tuple[dict[str, dict[str, Reduction]], tuple[str, ...]]:
-    """The rows of processes by their flags, and which flags do not count."""
+def _rows_by_flags(
+    processes: Iterable[tuple[AllReduceRecord, list[Reduction]]], may_differ: tuple[str, ...]
+) -> dict[str, dict[str, Reduction]]:
+    """The rows of all processes with the same flags, by `_flags_text` and `_identity`."""
     found: dict[str, dict[str, Reduction]] = {}
     for record, rows in processes:
         known = found.setdefault(_flags_text(record, may_differ), {})
-        known.update((_text(row), row) for row in rows)
-    return found, may_differ
+        known.update((_identity(row), row) for row in rows)
+    return found
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """What processes that do the same have in common; files and the like do not count."""
-    told = {
+    """Text that processes with the same flags have in common; files and the like do not count."""
+    flags = {
         name: value
         for name, value in record.config.items()
-        if counts(name) and name not in _SAID_ELSEWHERE and not allowed(name, may_differ)
+        if counts(name) and name not in _REDUNDANT and not allowed(name, may_differ)
     }
-    return json.dumps(told, sort_keys=True)
+    return json.dumps(flags, sort_keys=True)

@@ -20,7 +20,7 @@ from cnnbench.text.numbers import NONE, number, percent
 _GIGA = 1e9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """A metric and its rules.
 
@@ -192,21 +192,26 @@ def _build_seconds(row: Reduction) -> float | None:
     return row.build_seconds
 
 
-THROUGHPUT = Metric(
-    name="throughput",
-    unit="images/sec",
-    value=throughput,
-    followed=True,
-    bound=True,
-    judged={RUN: "throughput"},
-    gates=True,
+def _metric(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
+    """A metric that history follows; without a value one of the summary of a run's record."""
+    return Metric(name, unit, value or _summary(name), followed=True, **rules)
+
+
+def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
+    """The same for less is better."""
+    return _metric(name, unit, value, higher_is_better=False, **rules)
+
+
+_OF_TIME: dict[str, Any] = {"constant": "startup_threshold", "better": "quicker", "worse": "longer"}
+
+THROUGHPUT = _metric(
+    "throughput", "images/sec", throughput, bound=True, judged={RUN: "throughput"}, gates=True
 )
-BUS_BANDWIDTH = Metric(
-    name="bus_bandwidth",
-    unit="GB/s",
-    value=_bandwidth,
+BUS_BANDWIDTH = _metric(
+    "bus_bandwidth",
+    "GB/s",
+    _bandwidth,
     kinds=(ALLREDUCE, PEER),
-    followed=True,
     judged={ALLREDUCE: "throughput"},
     gates=True,
 )
@@ -214,18 +219,12 @@ BUS_BANDWIDTH = Metric(
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
 """The metrics that decide about runs and all-reduces: their changes have a geometric mean."""
 
-
-def _of_summary(name: str, unit: str, **rules: Any) -> Metric:
-    """A metric of runs with the name that the summary of their records has for it."""
-    return Metric(name=name, unit=unit, value=_summary(name), followed=True, **rules)
-
-
 ALL: tuple[Metric, ...] = (
     THROUGHPUT,
     Metric(
-        name="memory",
-        unit="bytes",
-        value=memory,
+        "memory",
+        "bytes",
+        memory,
         higher_is_better=False,
         judged={RUN: "memory"},
         constant="memory_threshold",
@@ -233,22 +232,14 @@ ALL: tuple[Metric, ...] = (
         worse="more",
         gates=True,
     ),
+    # Disks and caches decide start-up; a red gate would be a matter of luck.
     Metric(
-        name="startup",
-        unit="seconds",
-        value=startup,
-        higher_is_better=False,
-        judged={RUN: "startup"},
-        constant="startup_threshold",
-        better="quicker",
-        worse="longer",
-        # Disks and caches decide it; a red gate would be a matter of luck.
-        gates=False,
+        "startup", "seconds", startup, higher_is_better=False, judged={RUN: "startup"}, **_OF_TIME
     ),
     Metric(
-        name="accuracy",
-        unit="top-1",
-        value=accuracy,
+        "accuracy",
+        "top-1",
+        accuracy,
         relative=False,
         judged={RUN: "accuracy"},
         constant="accuracy_threshold",
@@ -256,117 +247,39 @@ ALL: tuple[Metric, ...] = (
         worse="worse",
         gates=True,
     ),
-    _of_summary("images_per_sec", "images/sec", bound=True),
-    _of_summary("total_images_per_sec", "images/sec", bound=True),
-    Metric(
-        name="step_seconds",
-        unit="s",
-        value=_step_seconds,
-        higher_is_better=False,
-        followed=True,
-        bound=True,
-    ),
-    _of_summary("mfu", "share of the peak", bound=True),
-    _of_summary("achieved_flops_per_sec", "FLOP/s", bound=True),
-    _of_summary(
-        "peak_memory_bytes",
-        "bytes",
-        higher_is_better=False,
-        threshold=Policy.memory_threshold,
-        bound=True,
-    ),
-    Metric(
-        name="startup_seconds",
-        unit="s",
-        value=startup,
-        higher_is_better=False,
-        threshold=Policy.startup_threshold,
-        followed=True,
-        bound=True,
-    ),
-    _of_summary("joules_per_image", "J", higher_is_better=False),
-    _of_summary(
-        "images_per_sec_jitter",
-        "images/sec",
-        higher_is_better=False,
-        relative=False,
-        threshold=0.0,
-        bound=True,
-    ),
-    _of_summary(
-        "input_wait_fraction",
-        "share",
-        higher_is_better=False,
-        relative=False,
-        threshold=0.02,
-        bound=True,
-    ),
-    *(
-        Metric(
-            name=name,
-            unit="share",
-            value=value,
-            relative=False,
-            threshold=Policy.accuracy_threshold,
-            followed=True,
-            bound=True,
-        )
-        for name, value in (("top_1", accuracy), ("top_5", _top_5))
-    ),
-    Metric(
-        name="final_loss",
-        unit="loss",
-        value=_final_loss,
-        higher_is_better=False,
-        relative=False,
-        threshold=0.0,
-        followed=True,
-        bound=True,
-    ),
+    _metric("images_per_sec", "images/sec", bound=True),
+    _metric("total_images_per_sec", "images/sec", bound=True),
+    _lower("step_seconds", "s", _step_seconds, bound=True),
+    _metric("mfu", "share of the peak", bound=True),
+    _metric("achieved_flops_per_sec", "FLOP/s", bound=True),
+    _lower("peak_memory_bytes", "bytes", threshold=Policy.memory_threshold, bound=True),
+    _lower("startup_seconds", "s", startup, threshold=Policy.startup_threshold, bound=True),
+    _lower("joules_per_image", "J"),
+    _lower("images_per_sec_jitter", "images/sec", relative=False, threshold=0.0, bound=True),
+    _lower("input_wait_fraction", "share", relative=False, threshold=0.02, bound=True),
+    _metric("top_1", "share", accuracy, relative=False, threshold=0.005, bound=True),
+    _metric("top_5", "share", _top_5, relative=False, threshold=0.005, bound=True),
+    _lower("final_loss", "loss", _final_loss, relative=False, threshold=0.0, bound=True),
     BUS_BANDWIDTH,
-    Metric(
-        name="reduction_seconds",
-        unit="s",
-        value=_seconds,
-        kinds=(ALLREDUCE, PEER),
-        higher_is_better=False,
-        followed=True,
-    ),
-    Metric(
-        name="build_seconds",
-        unit="s",
-        value=_build_seconds,
+    _lower("reduction_seconds", "s", _seconds, kinds=(ALLREDUCE, PEER)),
+    _lower(
+        "build_seconds",
+        "s",
+        _build_seconds,
         kinds=(ALLREDUCE, BUILD, PEER),
-        higher_is_better=False,
         threshold=Policy.startup_threshold,
-        followed=True,
     ),
     Metric(
-        name="build",
-        unit="seconds",
-        value=_build_seconds,
+        "build",
+        "seconds",
+        _build_seconds,
         kinds=(ALLREDUCE, BUILD),
         higher_is_better=False,
         judged={ALLREDUCE: "startup", BUILD: "startup"},
-        constant="startup_threshold",
-        better="quicker",
-        worse="longer",
+        **_OF_TIME,
     ),
-    Metric(
-        name="peer_bandwidth",
-        unit="GB/s",
-        value=_bandwidth,
-        kinds=(PEER,),
-        judged={PEER: "throughput"},
-    ),
-    Metric(
-        name="copy_bandwidth",
-        unit="GB/s",
-        value=_bandwidth,
-        kinds=(COPY,),
-        followed=True,
-        judged={COPY: "throughput"},
-    ),
+    Metric("peer_bandwidth", "GB/s", _bandwidth, kinds=(PEER,), judged={PEER: "throughput"}),
+    _metric("copy_bandwidth", "GB/s", _bandwidth, kinds=(COPY,), judged={COPY: "throughput"}),
 )
 """All metrics, in the order in which commands list them. Those of the same value under two
 names (startup, startup_seconds) have them, and their units, from the commands' outputs."""
