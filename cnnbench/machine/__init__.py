@@ -1,1 +1,1 @@
-"""The machine: facts about it, samples of its load, and whether it is fit to measure on."""
+"""The machine: facts, load, energy, and checks of the measuring conditions."""

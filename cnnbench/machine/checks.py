@@ -57,11 +57,11 @@ def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that may spoil the figures.
+    """A condition that may spoil the results.
 
     Attributes:
       id: one of `CONDITIONS`; silences it in --quiet_conditions.
-      text: what was found, with its figures.
+      text: what was found, with its numbers.
       advice: what to do about it, given the flags of the run.
     """
 
@@ -149,9 +149,9 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
 def load(now: Situation) -> Iterator[Condition]:
-    """Other processes on the CPUs: measured, not guessed from the load average.
+    """Other processes on the CPUs, by their CPU time.
 
-    The load average of the last minute still counts the run before this one.
+    The load average of the last minute still includes the run before this one.
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.load_average, now.interval.other_cpus

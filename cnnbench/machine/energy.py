@@ -1,7 +1,7 @@
-"""Energy of the timed loop, where the machine lets it be read: RAPL and NVML.
+"""Energy of the timed loop, where it can be read: RAPL and NVML.
 
-RAPL counts what whole processor packages and their memory take, NVML what a whole GPU
-board takes, all processes included; disks, fans and power supplies are in neither. The
+RAPL counts the energy of processor packages and their memory, NVML that of whole GPU
+boards, all processes included; disks, fans and power supplies are in neither. The
 counters are read before and after the loop and never in it.
 """
 
@@ -19,10 +19,10 @@ from cnnbench.machine.host import Host
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
-"""Power of a package that does not tell its limit."""
+"""Assumed limit of a package that reports none."""
 
 _ABOVE_LIMIT = 1.2
-"""Short peaks go beyond the limits of a package."""
+"""Short peaks exceed the limit of a package."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Counter:
       name: for people.
       on_gpu: whether it is a GPU's.
       read: joules since some time; None if unreadable.
-      range_joules: where it starts again from zero; None if it does not.
-      longest_seconds: time in which it cannot go round more than once.
+      range_joules: value at which it wraps around to zero; None if it does not.
+      longest_seconds: time in which it cannot wrap around more than once.
     """
 
     name: str
@@ -69,13 +69,13 @@ class EnergyMeter:
         self._start: tuple[float, list[float | None]] | None = None
 
     def start(self) -> None:
-        """Measures from now on."""
+        """Reads the counters for the first time."""
         self._start = (self._clock(), self._read())
 
     def stop(self) -> Energy | None:
-        """What was taken since `start`; None where nothing could be read.
+        """The energy since `start`; None where no counter could be read.
 
-        A kind of device of which one counter cannot be told is unknown as a whole.
+        If one counter of a kind of device is unknown, the whole kind is.
         """
         if self._start is None:
             return None
@@ -108,7 +108,7 @@ def _joules(
     if first is None or last is None:
         return None
     if counter.longest_seconds is not None and seconds > counter.longest_seconds:
-        return None  # it may have gone round any number of times
+        return None  # it may have wrapped around several times
     if last < first:
         return None if counter.range_joules is None else last + counter.range_joules - first
     return last - first
@@ -119,7 +119,7 @@ def rapl_counters(host: Host) -> tuple[Counter, ...]:
 
     The domains inside a package (cores, graphics) are part of it, and "psys", the whole
     platform, contains it; Intel and AMD both come under the name intel-rapl. Reading
-    needs root, or a machine whose owner has opened the files.
+    needs root, or files that root has made readable.
     """
     zones = sorted(path.name for path in (host.root / _POWERCAP).glob("intel-rapl:*"))
     counters = []

@@ -1,7 +1,7 @@
 """Facts about machine and software, for the record of a run.
 
-A fact that cannot be read is absent, never empty, and reading one never raises.
-Nothing here loads TensorFlow; where a run has loaded it, it is asked too.
+A fact that cannot be read is absent, never empty, and reading never raises. TensorFlow is
+not loaded; where a run has loaded it, its facts are included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Software", software.GROUPS),
     ("Environment variables", variables.GROUPS),
 )
-"""Functions that each read a few facts, under a title; one more adds its facts everywhere."""
+"""Groups of facts by title."""
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:

@@ -1,4 +1,4 @@
-"""How facts are read: from a file system, environment variables and loaded modules."""
+"""Where facts are read: a file system, environment variables and loaded modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """What facts are read from; tests give a folder instead of the root.
+    """The sources of facts; tests replace the root by a folder.
 
     Attributes:
       root: of the file system that /proc and /sys are under.
@@ -28,14 +28,14 @@ class Host:
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
     def text(self, path: str) -> str | None:
-        """Content of a file below the root without outer blanks; None if unreadable."""
+        """Content of a file below the root, stripped; None if unreadable."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def number(self, path: str) -> int | None:
-        """The integer that a file holds; None if it holds something else."""
+        """The integer in a file; None if there is none."""
         text = self.text(path)
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
@@ -44,7 +44,15 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Facts of all groups; one that fails, or has nothing to say, adds nothing."""
+    """Facts of all groups that could be read.
+
+    Args:
+      groups: functions that read facts; one that raises adds none.
+      host: where to read.
+
+    Returns:
+      Facts by name, without empty ones.
+    """
     found: dict[str, Fact] = {}
     for group in groups:
         try:

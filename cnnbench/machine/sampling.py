@@ -1,4 +1,4 @@
-"""Counters of the machine at one moment, and what happened between two of them.
+"""Counters of the machine, and the changes between two samples of them.
 
 Everything is read from a few files of /proc and /sys, in well under a millisecond on a
 small machine; nothing runs in between.
@@ -28,12 +28,12 @@ class Sample:
 
     Attributes:
       at: seconds, monotonic.
-      busy_seconds: CPU time that all CPUs spent on something.
-      steal_seconds: CPU time that the hypervisor gave to others though it was wanted.
+      busy_seconds: busy time of all CPUs.
+      steal_seconds: CPU time that the hypervisor withheld.
       own_seconds: CPU time of this process and of its children that have ended.
       load_average: runnable tasks, mean of the last minute.
-      thermal_events: times that a core or package slowed down because of heat.
-      quota_seconds: time that control groups kept threads from running.
+      thermal_events: times that a core or package was throttled for heat.
+      quota_seconds: time for which control groups stopped threads.
       swapped_pages: pages brought in from, and out to, swap space.
     """
 
@@ -70,13 +70,13 @@ def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """What happened between two samples; None where unknown.
+    """Changes between two samples; None where unknown.
 
     Attributes:
       seconds: between them.
-      other_cpus: CPUs that processes other than this one kept busy, on the mean.
-      steal_fraction: of the CPU time that the machine wanted, what the hypervisor kept.
-      load_average: at the beginning, because later it is our own.
+      other_cpus: mean number of CPUs that other processes kept busy.
+      steal_fraction: share of the CPU time wanted that the hypervisor withheld.
+      load_average: at the beginning, because it includes this process later.
       thermal_events, quota_seconds, swapped_pages: see `Sample`; differences.
     """
 
@@ -90,9 +90,10 @@ class Interval:
 
     @classmethod
     def between(cls, first: Sample, second: Sample) -> Interval:
-        """What happened from the first sample to the second.
+        """The changes from the first sample to the second.
 
-        Shares of CPU time are unknown over less than 0.2 seconds.
+        Args:
+          first, second: shares of CPU time are unknown if less than 0.2 seconds lie between.
         """
         seconds = second.at - first.at
         busy = _difference(first.busy_seconds, second.busy_seconds)
@@ -117,7 +118,7 @@ class Interval:
         )
 
     def facts(self) -> dict[str, float | int]:
-        """What is known, by name."""
+        """The known values by name."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in pairs if value is not None}
 
@@ -152,7 +153,7 @@ def _own_seconds() -> float:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        return None  # before looking at hundreds of CPUs that do not count either
+        return None  # do not search hundreds of CPUs in vain
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")

@@ -1,4 +1,4 @@
-"""Versions of what runs: Python, TensorFlow and its build, cnnbench and its commit."""
+"""Versions of Python, TensorFlow and its build, and cnnbench with its commit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def packages(host: Host) -> Facts:
 
 
 def tensorflow_build(host: Host) -> Facts:
-    """What the loaded TensorFlow knows about its own build."""
+    """Build information of the loaded TensorFlow."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}

@@ -1,6 +1,6 @@
-"""Environment variables that change speed; an allow-list, so that no secret gets in.
+"""Environment variables that change speed, by an allow-list that keeps secrets out.
 
-Whole prefixes are listed only where nobody else uses them. ``TF_`` alone is shared
+Whole prefixes are listed only where no other software uses them. ``TF_`` alone is shared
 with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold passwords, and ``NVIDIA_``
 with ``NVIDIA_API_KEY``.
 """

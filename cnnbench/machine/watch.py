@@ -1,4 +1,4 @@
-"""Looks at the machine while a run starts and around its timed loop; never in the loop."""
+"""Samples the machine while a run starts and around its timed loop, never inside the loop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cnnbench.records.run import ConditionNote, Conditions
 class Watch:
     """The conditions of one run.
 
-    Made when the run starts, before TensorFlow is loaded: what others do meanwhile is
-    then measured over seconds that pass anyway, and the GPUs are asked on a thread.
-    As a context manager it goes around the timed loop.
+    Created when the run starts, before TensorFlow is loaded: the load by other processes is
+    measured over these seconds, and GPUs are read on a thread. As a context manager it
+    encloses the timed loop.
 
     Args:
-      host: where to look; this machine if None.
+      host: where to read; this machine if None.
       gpus: whether the run may use GPUs.
       clock: seconds, monotonic.
 
     Attributes:
-      energy: taken by the timed loop; None where it cannot be read.
+      energy: of the timed loop; None where it cannot be read.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Watch:
         self.energy: Energy | None = None
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[Condition, ...]:
-        """What speaks against measuring now.
+        """The conditions found before the first step.
 
         Args:
           facts: about machine and software, see `cnnbench.machine.facts`.
@@ -101,7 +101,7 @@ class Watch:
             self._gpus_after = self._view(gpu_states(self._host))
 
     def during(self) -> tuple[Condition, ...]:
-        """What happened in the timed loop; nothing if it was not reached."""
+        """The conditions found in the timed loop; none if it was not reached."""
         if self._loop is None:
             return ()
         then = Situation(

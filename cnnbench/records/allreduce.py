@@ -1,11 +1,11 @@
-"""What `cnnbench allreduce` has measured, schema 1; raw times in, statistics derived.
+"""The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
 
 With S the bytes of all tensors of one device, n the devices and t the time of one
 reduction, as nccl-tests defines them:
 
 * algorithm bandwidth = S / t
 * bus bandwidth = algorithm bandwidth * 2(n-1)/n: each device must send that many times S
-  whatever the algorithm, so it is comparable between numbers of devices.
+  whatever the algorithm, so it is comparable across numbers of devices.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ KIND = "allreduce"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One row of the table: one way to reduce, on one size and number of devices.
+    """One row of the table: one case on one size and number of devices.
 
     Attributes:
       spec: the algorithms, or the name of the peer.
-      packing: what was done to the tensors before and after.
-      workload: the size as asked for, or the model whose gradients were reduced.
+      packing: of the tensors around the reduction.
+      workload: the requested size, or the model whose gradients were reduced.
       dtype: of the tensors.
       bytes, tensors, elements: of all tensors of one device.
-      devices: how many reduced.
+      devices: their number.
       seconds: raw seconds per reduction, one value per timed call.
-      wrong: elements that were wrong, over all devices and both data sets.
+      wrong: elements with a wrong sum, over all devices and both data sets.
       checked: elements that were compared.
       error: why it could not be measured; None if it was.
-      trace_seconds: to trace the call; None if it did not get that far.
+      trace_seconds: to trace the call; None if it was not traced.
       build_seconds: to trace it and to call it for the first time, which optimises,
         places and runs the graph once.
       operations: in the traced graph, before TensorFlow rewrites it.
@@ -99,11 +99,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """How fast all devices copy at the same time, interleaved with the points of one size.
+    """Simultaneous memory copies on all devices, interleaved with the points of one size.
 
     Attributes:
-      bytes: that each device copied, in one tensor.
-      devices: how many copied at once.
+      bytes: copied by each device, in one tensor.
+      devices: their number.
       seconds: raw seconds of a copy, one value per timed call.
     """
 
@@ -117,13 +117,18 @@ class Copying:
         return self.bytes * self.devices / median(self.seconds)
 
     def bound_seconds(self, num_bytes: int, devices: int) -> float:
-        """Time to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes."""
+        """Seconds to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes.
+
+        Args:
+          num_bytes: S, the bytes of all tensors of one device.
+          devices: n.
+        """
         return 2 * (devices - 1) * num_bytes / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Where it ran: kind of device, and the names of all devices in ring order."""
+    """Kind of device, and the names of all devices in ring order."""
 
     device: str
     devices: tuple[str, ...]
@@ -144,7 +149,7 @@ class AllReduceRecord:
       placement: None where the run ended before it was known.
       copies: memory copies, one per size and number of devices.
       points: specs, in the order they were measured.
-      peers: other people's reductions, in the same form.
+      peers: reductions of other libraries, in the same form.
       environment: facts about machine and software; unknown ones are absent.
     """
 
@@ -183,7 +188,7 @@ class AllReduceRecord:
         return None if largest is None else largest.rate
 
     def share_of_bound(self, point: Point) -> float | None:
-        """What a point reaches of the memory-copy bound of its own size; 1 is the bound."""
+        """Speed of a point relative to the memory-copy bound of its size; 1 is the bound."""
         if point.median is None:
             return None
         for copy in self.copies:
@@ -229,7 +234,12 @@ class AllReduceRecord:
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """The percentile by nearest rank.
+
+    Args:
+      values: at least one, in any order.
+      share: 0..1 of the values that must not exceed the result.
+    """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 

@@ -5,8 +5,8 @@ needed where the key is a Python keyword, is dropped), its annotation is its typ
 JSON has no NaN and no infinities, so a float that is not finite is written as one of
 the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which ``float()`` of Python and
 most other readers understand, and is read back from them. Whether a field may hold
-such a value is for its dataclass to check. JSON bounds no integer; here those of fields
-are of 64 bits, and those within mappings may be as large as doubles, so that arithmetic on
+such a value is for its dataclass to check. JSON does not bound integers; here those of
+fields have 64 bits, and those within mappings must fit into doubles, so that arithmetic on
 what was read cannot fail.
 """
 
@@ -28,7 +28,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 T = TypeVar("T")
 
-# Metadata of a field that a document may lack.
+# Metadata of a field whose key may be missing.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -68,12 +68,12 @@ def encode(value: object) -> Json:
 def decode(cls: type[T], data: object, path: str = "") -> T:
     """The dataclass ``cls`` from what ``encode`` made of it.
 
-    Keys that ``cls`` does not know are ignored, so that a reader survives additions.
+    Unknown keys are ignored, so that documents of later versions can be read.
 
     Args:
       cls: a frozen dataclass.
       data: JSON value, normally a dict.
-      path: where data stands in the document, for messages.
+      path: of data in the document, for messages.
 
     Raises:
       ValueError: a missing key or a value of the wrong type; names the key.
@@ -139,7 +139,7 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 @functools.cache
 def _schema(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Name, key, type and optionality of each field; finding the types out is slow."""
+    """Name, key, type and optionality of each field; cached because resolving types is slow."""
     hints = typing.get_type_hints(cls)
     return tuple(
         (field.name, json_key(field), hints[field.name], bool(field.metadata.get("optional")))
@@ -189,7 +189,7 @@ def _scalar(hint: type, data: object, path: str) -> Any:
 
 
 def _is_arithmetical(data: object) -> bool:
-    """Whether all integers in a JSON value are some double."""
+    """Whether all integers in a JSON value fit into doubles."""
     if type(data) is int:
         return data.bit_length() < sys.float_info.max_exp
     if isinstance(data, dict):

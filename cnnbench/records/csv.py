@@ -1,9 +1,9 @@
-"""Tables with fixed columns that several processes append to.
+"""CSV tables with fixed columns that several processes append to.
 
-Any of the processes may be killed: rows are written with one call under a lock, and a row
-that a dead process left torn is taken off before the next one is added. To make torn
-rows recognisable, no cell contains a line break and the last cell of every row is the
-schema number.
+Any of the processes may be killed: rows are written with one call under a lock, and the
+next writer removes a row that a killed process left incomplete. To make incomplete rows
+recognisable, no cell contains a line break and the last cell of every row is the schema
+number.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CsvTable:
             last = file.read()
         if last.endswith(b"\n"):
             return size, b""
-        # An editor may have dropped the last line's end; a killed process tears the row.
+        # An editor may have removed the last line break; a killed process truncates the row.
         return (size, b"\n") if self._is_complete(last) else (last_start, b"")
 
     def _is_complete(self, line: bytes) -> bool:
@@ -114,7 +114,7 @@ class CsvTable:
         return len(cells) == len(self.columns) and cells[-1] == str(self._schema)
 
     def _check_header(self, path: str, line: bytes) -> None:
-        """Refuses a table that is not ours; accepts what spreadsheets do to line ends."""
+        """Refuses a table with other columns; accepts a byte order mark and CRLF line ends."""
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             return  # empty, or torn while the very first row was written
@@ -160,7 +160,7 @@ def _line(cells: Iterable[str]) -> bytes:
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Keeps other processes that append out; the kernel frees a dead one's lock."""
+    """Excludes other writers; the kernel releases the lock of a killed process."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:

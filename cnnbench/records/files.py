@@ -72,7 +72,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """Writes what a command was asked for whole; of names that are no text the bytes are told.
+    """Writes the result file of a command; undecodable bytes of names appear as escapes.
 
     Args:
       flag: name of the flag that gave the path, for the error.
@@ -102,7 +102,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a new or renamed entry of a folder survive a power cut, where possible."""
+    """Flushes a folder, so that a new or renamed entry survives a power cut."""
     with contextlib.suppress(OSError):  # not every file system can
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Records from files, folders and patterns; what is none is named, not fatal."""
+"""Loads records from files, folders and patterns; other files are reported and skipped."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord
 
 _ALLREDUCE = "allreduce"
-# Other documents that cnnbench writes; a test holds it against the modules that do.
+# Kinds of other documents that cnnbench writes.
 _OTHERS = frozenset(("allreduce_prediction", "baseline", "comparison", "history"))
 _WILD = ("*", "?", "[")
 
 
 class PathError(UsageError):
-    """A path at which there is nothing to read.
+    """A path without anything to read.
 
     Attributes:
       path: as given.
-      reason: what is wrong with it.
+      reason: why.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -40,13 +40,13 @@ class PathError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder that gave no record.
+    """A file or folder without a record.
 
     Attributes:
       path: of it.
-      reason: why, in words that complete the sentence.
-      defect: whether that is a fault; another document that cnnbench writes, or a second
-        copy of a record, is none.
+      reason: why, in words that follow the path and a colon.
+      defect: whether that is a defect; another document of cnnbench or a second copy of a
+        record is not.
     """
 
     path: str
@@ -59,11 +59,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found, in order of the paths, numbers in them by value.
+    """Records in natural order of the paths.
 
     Attributes:
       records: of runs.
-      skipped: files that gave no record.
+      skipped: files without a record.
       allreduces: measurements of reductions.
     """
 
@@ -78,7 +78,7 @@ class Loaded:
 
     @property
     def defects(self) -> tuple[Skipped, ...]:
-        """The skipped files that are at fault."""
+        """The skipped files that are defective."""
         return tuple(one for one in self.skipped if one.defect)
 
 
@@ -105,7 +105,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
         try:
             found = _read(path)
         except (OSError, ValueError, RecursionError) as error:
-            skipped.append(Skipped(path, fault(error)))
+            skipped.append(Skipped(path, _fault(error)))
             continue
         if isinstance(found, str):
             skipped.append(Skipped(path, f"holds {found}, not a run record", defect=False))
@@ -148,7 +148,7 @@ def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[st
 
 def _expand(path: str, hidden: bool) -> list[str | Skipped]:
     if os.path.isdir(path):
-        files, skipped = json_files(path, hidden)
+        files, skipped = _json_files(path, hidden)
         return [*files, *skipped]
     if os.path.exists(path):
         return [path]
@@ -160,15 +160,15 @@ def _expand(path: str, hidden: bool) -> list[str | Skipped]:
     return [file for match in matches for file in _expand(match, hidden)]
 
 
-def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipped]]:
+def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipped]]:
     """The files of a folder and all below it that may hold a record, in order of their names.
 
-    Links to folders are followed, and each folder is read once. Pipes and the like, which
-    could block, are left alone; what a dangling link says, its reader will tell.
+    Links to folders are followed, and each folder is read once. Pipes and devices, which
+    could block, are skipped; dangling links are returned.
 
     Args:
       folder: its path.
-      hidden: looks also at names that begin with a dot.
+      hidden: whether names that begin with a dot are included.
 
     Returns:
       The files ``*.json``, and the folders that cannot be read.
@@ -181,7 +181,7 @@ def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skippe
     def is_new(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # All that lies beside the folder is not meant.
+            # Its other contents were not asked for.
             skipped.append(Skipped(path, "a link to a folder around it", defect=False))
             return False
         is_first = real not in seen
@@ -189,7 +189,7 @@ def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skippe
         return is_first
 
     def unreadable(error: OSError) -> None:
-        skipped.append(Skipped(os.fsdecode(error.filename), fault(error)))
+        skipped.append(Skipped(os.fsdecode(error.filename), _fault(error)))
 
     for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
         shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
@@ -206,7 +206,7 @@ def json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skippe
 
 
 def _read(path: str) -> RunRecord | AllReduceRecord | str:
-    """The record in a file, or the kind of another document of cnnbench's."""
+    """The record in a file, or the description of another document of cnnbench."""
     document = from_text(Path(path).read_bytes())
     if isinstance(document, dict) and "schema" in document:
         kind = document.get("kind", RunRecord.kind)
@@ -230,11 +230,11 @@ def _reductions(document: object) -> AllReduceRecord:
 
 
 class _NoMeasurement(ValueError):
-    """A document that says it is an all-reduce measurement, and is none."""
+    """A document of the kind "allreduce" that is not a valid record."""
 
 
-def fault(error: Exception) -> str:
-    """Why something gave no record, in words that complete the sentence."""
+def _fault(error: Exception) -> str:
+    """Why there is no record, in words that follow a path and a colon."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     if isinstance(error, json.JSONDecodeError):

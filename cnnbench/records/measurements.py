@@ -1,11 +1,11 @@
-"""What a run has measured so far, and the record of it however the run ends."""
+"""Collects the measurements of a run for its record, however the run ends."""
 
 from __future__ import annotations
 
 import uuid
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -24,79 +24,82 @@ from cnnbench.records.run import (
 )
 
 
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _doubles() -> array[float]:
+    return array("d")
+
+
+@dataclass(kw_only=True)
 class Measurements:
-    """Collects a run; a step costs two appends to arrays of doubles.
+    """Collects the measurements of a run; a step costs two appends to arrays of doubles.
 
     The driver sets the attributes as it learns them. Whatever is unset when the run
     ends is unknown in the record.
 
     Attributes:
-      model, placement, batch: see `RunRecord`.
+      command: argv.
+      config: every parameter, resolved; values must have a JSON form.
+      explicit_flags: names of the parameters that were given.
+      run_id, started_at: unique; the time of creation.
+      model, placement, batch, warmup_status, conditions: see `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
-        peak_flops_per_sec, peak_flops_source: see `Measured`. Without loop_images
-        the images of all timed steps are counted.
-      cpu_energy_joules, gpu_energy_joules, energy_source: see `Measured`.
-      loss_scale_start, loss_scale_end: where it is automatic, see `LossScaling`.
-      warmup_status, conditions: see `RunRecord`.
+        peak_flops_per_sec, peak_flops_source, cpu_energy_joules, gpu_energy_joules,
+        energy_source: see `Measured`. Without loop_images the images of all timed steps
+        are counted.
+      loss_scale_start, loss_scale_end: see `LossScaling`; None unless it is automatic.
+
+    Raises:
+      ValueError: a config value without a JSON form.
     """
 
-    def __init__(
-        self,
-        *,
-        command: Sequence[str],
-        config: Mapping[str, object],
-        explicit_flags: Sequence[str] = (),
-    ) -> None:
-        """Starts a run now.
+    command: Sequence[str]
+    config: dict[str, Any]
+    explicit_flags: Sequence[str] = ()
+    run_id: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
+    started_at: str = field(init=False, default_factory=_now)
+    model: ModelInfo | None = None
+    placement: Placement | None = None
+    batch: Batch | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    import_seconds: float | None = None
+    build_seconds: float | None = None
+    first_step_seconds: float | None = None
+    loop_seconds: float | None = None
+    loop_images: int | None = None
+    input_wait_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_flops_per_sec: float | None = None
+    peak_flops_source: str | None = None
+    cpu_energy_joules: float | None = None
+    gpu_energy_joules: float | None = None
+    energy_source: str | None = None
+    loss_scale_start: float | None = None
+    loss_scale_end: float | None = None
+    warmup_status: str | None = None
+    conditions: Conditions | None = None
+    _warmup_times: array[float] = field(init=False, default_factory=_doubles)
+    _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
+    _times: array[float] = field(init=False, default_factory=_doubles)
+    _losses: array[float] = field(init=False, default_factory=_doubles)
+    _evaluations: list[Evaluation] = field(init=False, default_factory=list)
+    _warmup_skipped: list[int] = field(init=False, default_factory=list)
+    _skipped: list[int] = field(init=False, default_factory=list)
 
-        Args:
-          command: argv.
-          config: every parameter, resolved; values with a JSON form.
-          explicit_flags: names of the parameters that were given.
-
-        Raises:
-          ValueError: a config value without a JSON form.
-        """
-        self.run_id = uuid.uuid4().hex
-        self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._command = tuple(command)
-        self._config = {name: encode(value) for name, value in config.items()}
-        self._explicit_flags = tuple(explicit_flags)
-        self.model: ModelInfo | None = None
-        self.placement: Placement | None = None
-        self.batch: Batch | None = None
-        self.environment: Mapping[str, Any] = {}
-        self.import_seconds: float | None = None
-        self.build_seconds: float | None = None
-        self.first_step_seconds: float | None = None
-        self.loop_seconds: float | None = None
-        self.loop_images: int | None = None
-        self.input_wait_seconds: float | None = None
-        self.peak_memory_bytes: int | None = None
-        self.peak_flops_per_sec: float | None = None
-        self.peak_flops_source: str | None = None
-        self.cpu_energy_joules: float | None = None
-        self.gpu_energy_joules: float | None = None
-        self.energy_source: str | None = None
-        self.warmup_status: str | None = None
-        self.conditions: Conditions | None = None
-        self._warmup_times, self._warmup_losses = array("d"), array("d")
-        self._times, self._losses = array("d"), array("d")
-        self._evaluations: list[Evaluation] = []
-        self.loss_scale_start: float | None = None
-        self.loss_scale_end: float | None = None
-        self._warmup_skipped: list[int] = []
-        self._skipped: list[int] = []
+    def __post_init__(self) -> None:
+        self.config = {name: encode(value) for name, value in self.config.items()}
 
     def update_config(self, **values: object) -> None:
-        """Replaces parameters by what they turned out to be.
+        """Replaces parameters by the values that they resolved to.
 
         Raises:
           ValueError: a value without a JSON form.
         """
-        self._config.update({name: encode(value) for name, value in values.items()})
+        self.config.update({name: encode(value) for name, value in values.items()})
 
     @property
     def steps(self) -> int:
@@ -156,9 +159,9 @@ class Measurements:
             started_at=self.started_at,
             status=status,
             error=None if error is None else _error_info(error),
-            command=self._command,
-            config=dict(self._config),
-            explicit_flags=self._explicit_flags,
+            command=tuple(self.command),
+            config=dict(self.config),
+            explicit_flags=tuple(self.explicit_flags),
             model=self.model,
             placement=self.placement,
             batch=self.batch,
@@ -183,7 +186,7 @@ class Measurements:
         images = self.loop_images
         if images is None and self.batch is not None and steps:
             images = self.batch.global_ * steps
-        names = {field.name for field in fields(Measured)} - {"loop_images"}
+        names = {one.name for one in fields(Measured)} - {"loop_images"}
         return Measured(loop_images=images, **{name: getattr(self, name) for name in names})
 
     def _loss_scaling(self) -> LossScaling | None:

@@ -1,11 +1,11 @@
 """The record of one run, schema 1: raw measurements in, statistics derived.
 
 A `RunRecord` is immutable and holds what was measured; `summary()` computes the
-statistics from it each time. Its JSON form carries that summary for readers, and
-nobody reads it back. The driver fills a `cnnbench.records.measurements.Measurements` while
+statistics from it each time. Its JSON form contains that summary for readers; it is not
+read back. The driver fills a `cnnbench.records.measurements.Measurements` while
 it runs and turns it into a record at the end, however the run ended.
 
-Losses may be NaN or infinite; JSON cannot say so, hence the strings "NaN",
+Losses may be NaN or infinite; JSON has no such numbers, hence the strings "NaN",
 "Infinity" and "-Infinity" in their place (see `cnnbench.records.codec`).
 """
 
@@ -127,10 +127,10 @@ class Measured:
       input_wait_seconds: part of loop_seconds spent waiting for input.
       peak_memory_bytes: largest memory use; of one device on GPUs, of the process
         on the CPU.
-      peak_flops_per_sec: what all devices of the job could do, together.
-      peak_flops_source: where that figure comes from.
-      cpu_energy_joules, gpu_energy_joules: taken in the timed loop, see `cnnbench.machine.energy`.
-      energy_source: the counters they come from.
+      peak_flops_per_sec: of all devices of the job together.
+      peak_flops_source: origin of that number.
+      cpu_energy_joules, gpu_energy_joules: of the timed loop, see `cnnbench.machine.energy`.
+      energy_source: the counters they were read from.
     """
 
     loop_seconds: float | None = None
@@ -149,7 +149,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
-    """What an automatic loss scale did.
+    """Values of an automatic loss scale, and the steps it skipped.
 
     Attributes:
       start, end: the factor before the first step and after the last one.
@@ -169,13 +169,13 @@ class LossScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionNote:
-    """Something found that may have spoiled the figures.
+    """A condition that may have spoiled the results.
 
     Attributes:
       id: see `cnnbench.machine.checks`.
       when: "before" the steps or "during" the timed loop.
       text: what was found.
-      advice: what the run said to do about it.
+      advice: what to do about it.
     """
 
     id: str
@@ -186,12 +186,12 @@ class ConditionNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What else happened on the machine; unknown quantities are absent.
+    """What happened on the machine; unknown quantities are absent.
 
     Attributes:
       before: quantities from the start of the run to its first step, by name.
       during: the same over the timed loop; empty if it was not reached.
-      notes: what the checks said, whether it was shown or silenced.
+      notes: findings of the checks, silenced ones included.
     """
 
     before: Mapping[str, Any]
@@ -214,7 +214,7 @@ class Summary:
       input_wait_fraction: share of the timed loop spent waiting for input.
       energy_joules: of the timed loop, of processors and GPUs as far as known.
       joules_per_image: that over the images of the timed loop.
-      energy_source: what it covers.
+      energy_source: the counters in that sum.
     """
 
     images_per_sec: float | None
@@ -249,22 +249,21 @@ class RunRecord:
       losses, warmup_losses: the loss of each of them; empty if none is computed.
       evaluations: in order.
       loss_scaling: None unless the loss scale was automatic.
-      warmup_status: "fixed": as many steps as asked for; of --warmup=auto "steady", or
-        "limit" where the steps allowed did not suffice; None where warm-up did not end.
-      conditions: None where the run ended before they were looked at.
+      warmup_status: "fixed": the requested number of steps; of --warmup=auto "steady", or
+        "limit" where --max_warmup_batches did not suffice; None where warm-up did not end.
+      conditions: None where the run ended before they were checked.
       environment: facts about machine and software; unknown ones are absent.
-      ab: of a process that `cnnbench ab` ran its side, the seed of the experiment, the number
-        of its pair and its position in that; None of all others, whose documents do not
-        name it.
-      measured: everything else that was measured. Not named by the first outline of
-        schema 1, so a document without it is read as "all unknown".
+      ab: in a process of `cnnbench ab`: its side, the seed of the experiment, the number of
+        its pair and its position there; otherwise None, and the key is missing.
+      measured: everything else that was measured. Missing in the first documents of
+        schema 1, which are read as "all unknown".
 
     Raises:
       ValueError: values that contradict each other or cannot be; names the key.
     """
 
     kind: ClassVar[str] = "run"
-    """Of the document; it need not say so."""
+    """The kind of the document, where it names one."""
 
     run_id: str
     started_at: str

@@ -1,4 +1,4 @@
-"""The start of a process as its record says it: text, whatever offset from UTC it has."""
+"""The start time in a record: ISO 8601 text with any offset from UTC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 
 def started(started_at: str) -> datetime:
-    """The moment in UTC, by which records can be put in order.
+    """The time in UTC.
 
     Args:
       started_at: as in a record, ISO 8601 with offset.

@@ -1,4 +1,4 @@
-"""The most memory a run used at any time."""
+"""Peak memory of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def reset(device_kind: str) -> None:
-    """Starts counting anew on GPUs; the peak of a process cannot be reset.
+    """Resets the peak of GPUs; that of a process cannot be reset.
 
     Args:
       device_kind: "cpu" or "gpu".
@@ -29,7 +29,7 @@ def peak_bytes(device_kind: str) -> int:
       device_kind: "cpu" or "gpu".
 
     Returns:
-      On GPUs what tensors took on the fullest one, not what TensorFlow's allocator
+      On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
       reserved; on the CPU the resident set of this process since its start.
     """
     if device_kind != "gpu":

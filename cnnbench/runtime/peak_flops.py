@@ -1,8 +1,8 @@
-"""What the devices of a run could do at most, in FLOP/s, and where that figure is from.
+"""Peak FLOP/s of the devices of a run, and the source of the number.
 
-GPUs: the maker's figure for dense (not sparse) arithmetic with float32 accumulation,
+GPUs: the maker's number for dense (not sparse) arithmetic with float32 accumulation,
 by name and type. CPU: matrix multiplication, timed here with the threads of the run;
-makers publish no figure that clocks and thread limits leave valid.
+published numbers do not account for clocks and thread limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """FLOP/s of all devices of a run together, and the origin of the figure."""
+    """FLOP/s of all devices of a run together, and the source of the number."""
 
     flops_per_sec: float
     source: str
@@ -50,8 +50,8 @@ class _Gpu:
         return {"float16": self.fp16, "bfloat16": self.bf16}[dtype]
 
 
-# Half-precision figures are those of the tensor cores (P100: of packed arithmetic).
-# Where a data sheet gives only the figure with sparsity, half of it.
+# Half precision is that of the tensor cores (P100: packed arithmetic). Where a data sheet
+# gives only the number with sparsity, half of it.
 _GPUS = (
     # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
     _Gpu("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
@@ -100,14 +100,14 @@ _MAX_REPETITIONS = 8
 def peak(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
 ) -> Peak | None:
-    """What all devices of the run can do together.
+    """Peak FLOP/s of all devices of the run together.
 
     Args:
       device_kind: "cpu" or "gpu".
       devices: TensorFlow name of each tower's device. CPU towers share one machine,
         so their number does not count.
       dtype: of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: FLOP/s of one device as the user knows it; wins.
+      user_value: --peak_flops, of one device; takes precedence.
 
     Returns:
       The peak; None for a GPU that the table does not know, or not in that type.
@@ -122,7 +122,7 @@ def peak(
 
 
 def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) -> Peak | None:
-    """Sum of the makers' figures for these GPUs.
+    """Sum of the makers' numbers for these GPUs.
 
     Args:
       gpu_names: as the driver reports them, one per device.
@@ -204,7 +204,7 @@ def _tf32_is_on() -> bool:
 
 
 def _affordable_size(probe_seconds: float) -> int:
-    """The largest size of which the time budget pays three products."""
+    """The largest size of which three products fit into the time budget."""
     for size in _SIZES:
         if 3 * probe_seconds * (size / _SIZES[-1]) ** 3 <= _BUDGET_SECONDS:
             return size

@@ -1,4 +1,4 @@
-"""Keeping signals away from what must be done in one piece."""
+"""Defers signals during work that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Holds back Ctrl-C and SIGTERM until the block is over; SIGKILL takes no holding.
+    """Defers Ctrl-C and SIGTERM to the end of the block.
 
-    By handlers, not by a mask: TensorFlow's threads would take a masked signal and hand it
-    to the main thread all the same.
+    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
+    to the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals interrupt the main thread only

@@ -50,11 +50,10 @@ class Devices:
     Attributes:
       kind: "cpu" or "gpu".
       towers: full TensorFlow name of each tower's device, tower 0 first.
-      labels: the same in the ancestor's short form, for the header ("/cpu:0").
+      labels: the same in the short form of tf_cnn_benchmarks, for the header ("/cpu:0").
       cpu: the host device.
-      intra_threads, inter_threads: sizes asked for of TensorFlow's pools, 0 for its own
-        choice.
-      notices: what the user should know about the choice, one line each.
+      intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
+      notices: lines about the choice of devices, for the user.
     """
 
     kind: str
@@ -77,11 +76,10 @@ def available_cores() -> int:
 def export_environment(settings: Settings) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads.
 
-    Must run before TensorFlow is imported. A variable that the user has set stays as
-    it is.
+    Must run before TensorFlow is imported. Variables that are set already are kept.
 
     Returns:
-      Warnings about variables that say something else than the flags.
+      Warnings about variables that contradict the flags.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if settings.gpu_thread_mode != "global":
@@ -108,7 +106,7 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# What these say is the user's business and changes no figure that a flag promises.
+# Set by the user on purpose; they change no result that a flag promises.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 

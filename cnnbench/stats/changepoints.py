@@ -1,10 +1,10 @@
-"""Where the level of a noisy series changes: penalised least absolute deviations.
+"""Change points of the level of a noisy series: penalised least absolute deviations.
 
 The series is cut into segments so that the sum of the absolute deviations from the
 segments' medians, plus a penalty for each segment, is smallest. Optimal partitioning
 (Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE
 Signal Processing Letters 12, 2005) finds the best cut of all. Absolute deviations in
-place of squares are what keeps outliers and heavy tails from being taken for levels
+place of squares keep outliers and heavy tails from being taken for levels
 (Bardet and Dion, "Robust semi-parametric multiple change-points detection", Signal
 Processing 156, 2019); with segments of at least five values, one or two outliers in a
 row never make one.
@@ -44,8 +44,8 @@ def change_points(
       values: the series, finite.
       min_spread: standard deviation of the noise, at least; what is smaller than that
         is no change however quiet the series is.
-      min_segment: values in the shortest segment; fewer see a change earlier, and take
-        as many outliers less one for a level.
+      min_segment: values in the shortest segment; a smaller number detects changes earlier,
+        and takes fewer consecutive outliers for a level.
     """
     if len(values) < max(3, 2 * min_segment):
         return ()

@@ -85,7 +85,7 @@ def mann_whitney_p(first: Values, second: Values) -> float:
 def signed_rank_p(differences: Values) -> float:
     """Two-sided p of "differences are symmetric about 0", exact also with ties.
 
-    Zeros are left out, as Wilcoxon did: whatever their signs, they add nothing.
+    Zeros are left out, as by Wilcoxon.
 
     Args:
       differences: finite values, one per pair.
@@ -101,11 +101,11 @@ def signed_rank_p(differences: Values) -> float:
 
 
 def shift(base: Values, new: Values, confidence: float) -> Interval:
-    """How far ``new`` lies above ``base``: median of all differences new - base.
+    """Hodges-Lehmann shift of ``new`` against ``base``: median of all differences.
 
     Args:
       base, new: finite values, at least one each.
-      confidence: of the interval, such as 0.95; what it reaches is at least that.
+      confidence: at least that of the interval, such as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
     if max(len(base), len(new)) <= EXACT:
@@ -122,7 +122,7 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
 
     Args:
       differences: finite values, new - base, one per pair.
-      confidence: of the interval; what it reaches is at least that.
+      confidence: at least that of the interval.
     """
     values = np.asarray(differences)
     count = len(values)
@@ -136,10 +136,13 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
-    """The p of samples of these sizes that are as different as samples can be.
+    """The p of samples that do not overlap, the smallest possible for these sizes.
 
-    Two complete groupings of all binomial(base + new, base), or two choices of signs
-    out of all 2 ** pairs.
+    Two of all binomial(base + new, base) groupings, or two of all 2 ** pairs choices of signs.
+
+    Args:
+      base, new: sizes of the samples.
+      paired: whether the test is the signed-rank test.
     """
     if paired:
         return min(1.0, 2.0 ** (1 - min(base, new)))

@@ -1,4 +1,4 @@
-"""Whether, and from which step on, a series of step times is steady.
+"""Detects whether, and from which step on, a series of step times is steady.
 
 The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine
 Warmup Blows Hot and Cold" (OOPSLA 2017): cut the series where its level changes, call the
@@ -7,16 +7,15 @@ are too small a part of the series. As in Traini, Cortellessa, Di Pompeo and Tuc
 "Towards effective assessment of steady state performance in Java software: are we there
 yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels are
 medians, and the cuts are made by `cnnbench.stats.changepoints`, which takes outliers and
-correlation for what they are.
+correlation into account.
 
-Why not another method: a fixed number of steps cannot know (in 24 runs of one small
-network, neighbours on the machine decided between step 0, step 94 and never); adjacent
-windows that resemble each other, as pyperf has them, are found by chance in any noise if
-one looks often enough, and drop the front of a series without ever judging its end; the
-run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous benchmarking
-in reasonable time", ISMM 2013) need an eye.
+Why not another method: a fixed number of steps does not fit all runs (in 24 runs of one
+small network, load by others decided between step 0, step 94 and never); similar adjacent
+windows, as in pyperf, occur by chance in any noise and say nothing about the end of a
+series; the run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous
+benchmarking in reasonable time", ISMM 2013) need visual inspection.
 
-What it does not see: a change of less than 5 %, and a change in the noise alone.
+It does not detect changes of less than 5 %, nor a change in the noise alone.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from cnnbench.stats.changepoints import MIN_SEGMENT, change_points
 from cnnbench.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
 
 TOLERANCE = 0.05
-"""Levels that differ by less are one."""
+"""Relative difference below which levels are alike."""
 
 MIN_SHARE = 0.25
-"""Of the series that must be steady, as in Barrett et al. (500 of 2000)."""
+"""Share of the series that must be steady, as in Barrett et al. (500 of 2000)."""
 
 MIN_STEADY = 2 * MIN_SEGMENT
 """Steps that must be steady, however short the series is."""
 
 MIN_STEPS = 2 * MIN_STEADY
-"""Steps of the shortest series of which anything is said."""
+"""Steps of the shortest series that is classified."""
 
 _RESOLUTION = 150
 _LEAST_NOISE = 0.002
@@ -48,7 +47,7 @@ _OUTLIER_SIGMAS = 5.0
 
 
 class Shape(enum.Enum):
-    """What a series looks like, with the words of Barrett et al."""
+    """Classification of a series, in the terms of Barrett et al."""
 
     FLAT = "flat"
     WARM_UP = "warm-up"
@@ -68,11 +67,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The answer.
+    """The steady state of a series.
 
     Attributes:
       start: index of the first step of the steady state; None if it was not reached, or
-        if the series is too short to tell.
+        if the series is too short.
       shape: FLAT: steady from its first step; WARM_UP: slower before; SLOWDOWN: faster at
         some time before; NOT_STEADY; TOO_SHORT.
       levels: of the series, in order; consecutive ones may be alike.
@@ -93,12 +92,12 @@ class SteadyState:
 def steady_state(seconds: Sequence[float]) -> SteadyState:
     """Finds the steady state of a series.
 
-    Of more than 150 steps the medians of batches are looked at first, and the steps
-    around the beginning of the steady state afterwards; that bounds the time (10 ms).
+    Of more than 150 steps the medians of batches are searched first, and then the steps
+    around the beginning of the steady state; that bounds the time (10 ms).
 
     Args:
-      seconds: time of each step, oldest first. What is no positive finite number is a
-        step whose time is unknown: it says nothing, and keeps its index.
+      seconds: time of each step, oldest first. A value that is not positive and finite is
+        unknown: it is ignored, and keeps its index.
 
     Returns:
       The steady state; it begins with a step whose time is known.
@@ -139,7 +138,7 @@ def _beginning(levels: Sequence[Level], last: float) -> int | None:
 
 
 def _refine(values: Sequence[float], start: int, last: float) -> int:
-    """The beginning to the step, where the series was looked at in batches."""
+    """The exact first step, where the series was searched in batches."""
     size = math.ceil(len(values) / _RESOLUTION)
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)
@@ -152,9 +151,9 @@ def _refine(values: Sequence[float], start: int, last: float) -> int:
 
 
 def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
-    """The first step of the steady state that resembles the others.
+    """The first step of the steady state that is not an outlier.
 
-    A first step that compiles is too short a level for the partition.
+    A single slow first step, which compiles, is too short for a level of its own.
     """
     noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
     reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
