@@ -86,12 +86,12 @@ def check(side: Side) -> tuple[str, ...]:
 
 def answer(flags: Sequence[str]) -> None:
     """Prints what the flags of a run come to: the other end of `check`."""
-    from cnnbench.processes.commands import understand
+    from cnnbench.processes.commands import resolve_run
 
     notices: tuple[str, ...] = ()
     error = None
     try:
-        notices = understand(flags).notices
+        notices = resolve_run(flags).notices
     except (UsageError, DataError) as wrong:
         error = str(wrong)
     print("\n" + json.dumps({"error": error, "notices": notices}))

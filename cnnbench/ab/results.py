@@ -1,21 +1,20 @@
 """The results directory of an experiment.
 
 ``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/``
-those of burn-in and what an interrupt left without its partner, ``logs/`` what processes
-printed, ``journal.jsonl`` what was done when. ``cnnbench compare DIR/a DIR/b --paired``
-reads it. Only records that count are named ``*.json``: who reads all of the directory, as
-``--baseline_aa=DIR`` does, must not take the others for results.
+those of burn-in and of incomplete pairs, ``logs/`` the output of the processes,
+``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired`` reads it. Only records
+that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole directory and must not
+find the others.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.files import write_whole
+from cnnbench.errors import FlagError
+from cnnbench.processes.results_dir import Journal, cannot_write, unusable, write_durably
 
 SIDES = ("a", "b")
 JOURNAL = "journal.jsonl"
@@ -42,7 +41,8 @@ class Results:
             for name in (*SIDES, _DISCARDED, _LOGS):
                 (self.folder / name).mkdir()
         except OSError as error:
-            raise FlagError("results", folder, f"cannot be used: {error.strerror}") from None
+            raise unusable(folder, error) from None
+        self.journal = Journal(self.folder / JOURNAL, timespec="milliseconds")
 
     def side(self, name: str) -> Path:
         """The folder of the records of a side."""
@@ -62,10 +62,7 @@ class Results:
         Raises:
           BenchmarkError: it cannot be written.
         """
-        try:
-            write_whole(self.pending(name), (json.dumps(document) + "\n").encode("ascii"))
-        except OSError as error:
-            raise self._broken(error) from error
+        write_durably(self.pending(name), (json.dumps(document) + "\n").encode("ascii"))
 
     def accept(self, name: str, side: str) -> None:
         """Moves a record to those of its side.
@@ -77,21 +74,4 @@ class Results:
         try:
             source.replace(self.side(side) / f"{name}.json")
         except OSError as error:
-            raise self._broken(error) from error
-
-    def note(self, event: str, **facts: Any) -> None:
-        """Adds a line to the journal.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = json.dumps({"event": event, "time": now, **facts}, default=str)
-        try:
-            with open(self.folder / JOURNAL, "a", encoding="ascii") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise self._broken(error) from error
-
-    def _broken(self, error: OSError) -> BenchmarkError:
-        return BenchmarkError(f"{self.folder}: cannot be written: {error.strerror}")
+            raise cannot_write(source, error) from error

@@ -159,7 +159,7 @@ class Session:
         if failure or interrupted:
             alpha = next((k.alpha for k in self._experiment.looks if k.pairs >= pairs), alpha)
         comparison = self._compare(alpha)
-        self._results.note(
+        self._results.journal.add(
             "end",
             pairs=pairs,
             alpha=alpha,
@@ -190,7 +190,7 @@ class Session:
         comparison = self._compare(look.alpha)
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
-        self._results.note("look", pairs=look.pairs, alpha=look.alpha, verdicts=verdicts)
+        self._results.journal.add("look", pairs=look.pairs, alpha=look.alpha, verdicts=verdicts)
         last = look.pairs == self._experiment.pairs
         clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
         if not last:
@@ -256,7 +256,7 @@ class Session:
         self._results.keep(name, {**sample.document, "ab": more})
         self._seconds.append(sample.seconds)
         speed = throughput(sample.record)
-        self._results.note(
+        self._results.journal.add(
             "process",
             name=name,
             seconds=round(sample.seconds, 3),
@@ -288,7 +288,7 @@ class Session:
             }
             for name, side in experiment.sides().items()
         }
-        self._results.note(
+        self._results.journal.add(
             "ab",
             sides=sides,
             seed=experiment.seed,

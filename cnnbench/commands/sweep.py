@@ -141,7 +141,7 @@ def _run(plan: Plan, options: SweepFlags, facts: dict[str, Any], reporter: Repor
     with Store(options.results) as store:
         seed = options.seed
         if seed is None and options.resume:
-            before = store.journal().last_sweep(plan.suite) or {}
+            before = store.last_sweep(plan.suite) or {}
             seed = before.get("seed")
         if seed is None:
             seed = random.SystemRandom().randrange(2**31)

@@ -1,5 +1,6 @@
-"""One run in a process of its own, whatever becomes of it; imports no TensorFlow.
+"""Runs in child processes; imports no TensorFlow.
 
-``commands`` says beforehand what its flags come to, ``guard`` and ``process`` run it, ``outcome``
-makes a record of how it ended, ``reporter`` tells the user.
+``commands`` resolves the flags beforehand, ``child`` runs the process under its ``guard``,
+``outcome`` makes a record of how it ended, ``reporter`` prints progress, ``results_dir`` holds
+what results directories share.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.processes import guard, kernel
+from cnnbench.processes import guard
 
 GRACE_SECONDS = 10.0
-"""What a child has after SIGTERM to write what it has measured, before SIGKILL."""
+"""Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Finished:
       seconds: wall time.
       timed_out: whether it was ended for taking too long.
       max_rss_bytes: most memory it held, None if unknown.
-      oom_kills: processes that the kernel ended for want of memory meanwhile.
+      oom_kills: processes that the kernel's OOM killer ended meanwhile.
       error: why it could not be started, or None.
     """
 
@@ -69,7 +70,7 @@ def execute(
       KeyboardInterrupt: after the child has had SIGTERM and its grace.
       BenchmarkError: the log cannot be written, or no process can be started.
     """
-    kills = kernel.oom_kills()
+    kills = oom_kills()
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
         started = time.monotonic()
@@ -83,7 +84,7 @@ def execute(
         seconds=seconds,
         timed_out=timed_out,
         max_rss_bytes=facts.get("max_rss_bytes"),
-        oom_kills=kernel.oom_kills() - kills,
+        oom_kills=oom_kills() - kills,
         error=facts.get("error"),
     )
 
@@ -166,3 +167,40 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
 def _signal(leader: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, number)
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Cumulative OOM-kill counter of this control group or, without one, of the machine.
+
+    Args:
+      root: of the file system that /proc and /sys are under.
+
+    Returns:
+      A count of which only differences are meaningful; 0 if unavailable.
+    """
+    for counter in (*_group_counters(root), root / "proc/vmstat"):
+        try:
+            found = re.search(r"^oom_kill (\d+)$", counter.read_text("ascii"), re.MULTILINE)
+        except (OSError, ValueError):
+            continue
+        if found is not None:
+            return int(found.group(1))
+    return 0
+
+
+def _group_counters(root: Path) -> list[Path]:
+    """The counters of the control group of this process, either version."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text("ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+    counters = []
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        # Inside a container the path may be that of the host, and the mount point our group.
+        for inner in (path.lstrip("/"), ""):
+            if not names:
+                counters.append(root / "sys/fs/cgroup" / inner / "memory.events")
+            elif "memory" in names.split(","):
+                counters.append(root / "sys/fs/cgroup/memory" / inner / "memory.oom_control")
+    return counters

@@ -1,4 +1,4 @@
-"""The commands that children run, and what flags of theirs come to."""
+"""Parses, checks and resolves the flags of child commands without running them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, pa
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.records.codec import encode
 
-# The sweep names the files; how a run shows itself does not change what it measures.
+# The sweep names the result files; how progress is shown does not change what is measured.
 _RESERVED = ("result_json", "result_csv")
 _RECORD = "--result_json=record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
@@ -27,15 +27,14 @@ _PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the flags of one run come to.
+    """The resolved flags of one run.
 
     Attributes:
-      config: every parameter, as plain JSON values, for the record of a run that could
-        not write its own.
+      config: every parameter as JSON values, for the record of a run that left none.
       explicit_flags: names of the flags that were given.
-      notices: what the command would say about them.
-      identity: what of the config makes another run.
-      batch_size: images per step and device; 0 where that means nothing.
+      notices: what the command would print about them.
+      identity: the parameters whose change makes it another run.
+      batch_size: images per step and device; 0 of all-reduces.
     """
 
     config: dict[str, Any]
@@ -47,7 +46,7 @@ class Resolved:
 
 @cache
 def flag_kinds(command: str) -> Mapping[str, str]:
-    """The flags that a command knows, and what values they have, see `FlagSpec`."""
+    """The kind of value (see `FlagSpec`) of every flag of a command, by name."""
     specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
     return {spec.name: spec.kind for spec in specs}
 
@@ -60,23 +59,23 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
       flags: as on its command line.
 
     Raises:
-      UsageError: what cannot be run, models that are not there included.
+      UsageError: it cannot be run: wrong flags, unknown models.
       DataError: data that cannot be used.
     """
     if command == "allreduce":
         return _resolve_allreduce(flags)
     _refuse_files(parse_args(flags).params)
-    return understand(flags)
+    return resolve_run(flags)
 
 
-def understand(flags: Sequence[str]) -> Resolved:
-    """What the flags of a run come to that keeps its record; see `resolve`.
+def resolve_run(flags: Sequence[str]) -> Resolved:
+    """Resolves the flags of a run whose record the caller keeps; see `resolve`.
 
     Raises:
-      UsageError: what cannot be run, models that are not there included.
+      UsageError: it cannot be run: wrong flags, unknown models.
       DataError: data that cannot be used.
     """
-    # As the run will be given them: what is said of flags depends on there being a record.
+    # With the flag the run will get: notices depend on whether there is a record.
     parsed = parse_args((*flags, _RECORD))
     params = parsed.params
     plan = make_plan(params)
@@ -129,7 +128,7 @@ def _refuse_results(params: Params | AllReduceParams) -> None:
     for name in _RESERVED:
         value = getattr(params, name)
         if value is not None:
-            raise FlagError(name, value, "is the sweep's own business; see --results")
+            raise FlagError(name, value, "is set by the sweep; see --results")
 
 
 def _refuse_files(params: Params) -> None:
@@ -138,8 +137,8 @@ def _refuse_files(params: Params) -> None:
         raise FlagError(
             "train_dir",
             params.train_dir,
-            "cannot go with training in a sweep: the second process would resume what the first "
-            "has left; leave it out, or evaluate with --eval",
+            "cannot be used for training in a sweep: the second process would resume the "
+            "training of the first; leave it out, or evaluate with --eval",
         )
 
 

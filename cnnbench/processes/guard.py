@@ -1,10 +1,10 @@
-"""Runs one program and sees to it that it does not outlive its parent; standard library only.
+"""Runs one program and ends it when its parent dies; standard library only.
 
 Started as a file: ``python -I guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
 own. The descriptor is one end of a socket pair whose other end only the parent holds. When
 the program ends, a line of JSON with its wait status goes to the parent, which then kills the
-group, guard and all. When the socket ends first, the parent is dead, however it died, and the
-guard kills the group itself. It sleeps in between and takes nothing from a measurement.
+group including the guard. When the socket closes first, the parent is dead and the guard kills
+the group itself. In between it sleeps and does not disturb a measurement.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import sys
 import threading
 from collections.abc import Sequence
 
-# Should memory run out, the kernel is to take the program and not the parent.
+# If memory runs out, the kernel should choose the program and not the parent.
 _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
     """Never returns: the group it leads is killed, by the parent or by itself."""
     link = socket.socket(fileno=int(arguments[0]))
-    # Meant for the program; the guard has to be there to tell how it took it.
+    # These are for the program; the guard stays to report its status.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore)
-    _volunteer()
+    _prefer_for_oom_killer()
     threading.Thread(target=_watch, args=(link,), daemon=True).start()
     link.sendall(_run(arguments[1:]).encode() + b"\n")
     threading.Event().wait()
@@ -53,11 +53,11 @@ def _watch(link: socket.socket) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """A handler, because a program would inherit a signal that is ignored."""
+    """A handler, because the program would inherit SIG_IGN."""
     del number, frame
 
 
-def _volunteer() -> None:
+def _prefer_for_oom_killer() -> None:
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))

@@ -1,4 +1,4 @@
-"""What became of a child: its record if it is sound, else one that says what went wrong."""
+"""How a child ended: its own record if that is sound, else one that holds the error."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from cnnbench.processes import child_records
+from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import Finished
+from cnnbench.records.allreduce import KIND as ALLREDUCE
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import encode
-from cnnbench.records.run import ErrorInfo
+from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.text.escape import plain
+from cnnbench.text.numbers import number
+
+Record: TypeAlias = RunRecord | AllReduceRecord
+
+RUN = "run"
 
 _TAIL_BYTES = 8192
 _MESSAGE_LENGTH = 500
 
-# What is taken for a lack of memory; anything else is a defect, and a smaller batch no remedy.
+# What counts as out of memory; any other error is a defect that a smaller batch does not cure.
 _OOM_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
 _OOM_MESSAGE = re.compile(
     r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
@@ -51,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One child that has ended, and what a record of it must say.
+    """One child that has ended, and what a record of it must hold.
 
     Attributes:
       kind: "run" or "allreduce", the command.
@@ -77,9 +84,8 @@ class Attempt:
 def judge(attempt: Attempt) -> Outcome:
     """The outcome of a child; never raises for what the child did."""
     finished = attempt.finished
-    tail = _tail(attempt.log)
     document, defect, unusable = _read(attempt)
-    problem = _problem(attempt, document, defect, tail)
+    problem = _problem(finished, document, defect, _tail(attempt.log))
     if problem is None:
         assert document is not None
         return Outcome("ok", document, "", max_rss_bytes=finished.max_rss_bytes)
@@ -88,7 +94,9 @@ def judge(attempt: Attempt) -> Outcome:
         document = _failed(attempt, error)
     elif document["status"] != "failed" or finished.timed_out:
         document = {**document, "status": "failed", "error": encode(error)}
-    return Outcome(status, document, _said(error), unusable, finished.max_rss_bytes)
+    # An exception without a message is reported by its type.
+    message = plain(error.message) or plain(error.type) or "unknown error"
+    return Outcome(status, document, message, unusable, finished.max_rss_bytes)
 
 
 def is_out_of_memory(error: ErrorInfo) -> bool:
@@ -96,80 +104,121 @@ def is_out_of_memory(error: ErrorInfo) -> bool:
     return error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
 
 
+def parse(document: object, kind: str | None = None) -> Record:
+    """The record in a JSON value.
+
+    Args:
+      document: the value.
+      kind: "run" or "allreduce"; either if None.
+
+    Raises:
+      ValueError: it is no record of the kind.
+    """
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    found = document.get("kind", RUN)
+    if found not in (RUN, ALLREDUCE) or (kind is not None and found != kind):
+        raise ValueError(f"of the kind {found!r}")
+    if found == RUN:
+        return RunRecord.from_dict(document)
+    return AllReduceRecord.from_dict(document)
+
+
+def read(path: Path) -> Record | None:
+    """The record in a file; None if there is no sound one."""
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def bus_bandwidth(record: AllReduceRecord) -> float | None:
+    """Bytes per second of the fastest point, as nccl-tests counts them."""
+    rates = [point.bus_bandwidth for point in record.points]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def headline(record: Record) -> str:
+    """The main result of an ok run, for its progress line."""
+    if isinstance(record, AllReduceRecord):
+        rate = bus_bandwidth(record)
+        return "ok" if rate is None else f"ok up to {number(rate / 1e9)} GB/s"
+    speed = throughput(record)
+    return "ok" if speed is None else f"ok {number(speed)} images/sec"
+
+
 def _problem(
-    attempt: Attempt, document: Mapping[str, Any] | None, defect: str | None, tail: str
+    finished: Finished, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo] | None:
     """Status and error of a run that is not ok."""
-    finished, said = attempt.finished, _last_line(tail)
     if finished.timed_out:
-        return "timed_out", _error("TimedOut", f"killed after {finished.seconds:.0f} s; {said}")
+        text = f"killed after {finished.seconds:.0f} s; {_last_line(tail)}"
+        return "timed_out", _error("TimedOut", text)
     if finished.error is not None:
         return "failed", _error("NotStarted", finished.error)
     if finished.status is None:
-        return "killed", _error("Killed", f"it and its guard were killed; {said}")
+        text = f"the process and its guard were killed; {_last_line(tail)}"
+        return "killed", _error("Killed", text)
     if finished.status < 0:
         return _signalled(-finished.status, finished.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
         return ("out_of_memory" if is_out_of_memory(error) else "failed"), error
     if document is not None and document["status"] == "interrupted":
-        return "killed", _error("Interrupted", "somebody else interrupted it")
+        return "killed", _error("Interrupted", "interrupted by an external signal")
     if finished.status != 0:
-        text = f"exit status {finished.status}; {said}"
+        text = f"exit status {finished.status}; {_last_line(tail)}"
         return "failed", _error("ExitStatus", text)
     if defect is not None:
         return "failed", _error("UnusableRecord", defect)
     return None
 
 
-def _said(error: ErrorInfo) -> str:
-    """An error in one line; an exception without a message is told by its type."""
-    return plain(error.message) or plain(error.type) or "it does not say why"
-
-
-def _signalled(number: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
+def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
     try:
-        name = signal.Signals(number).name
+        name = signal.Signals(code).name
     except ValueError:
-        name = f"signal {number}"
-    if number == signal.SIGKILL and oom_kills > 0:
-        text = "out of memory: the kernel ended the process (SIGKILL, oom_kill counted)"
+        name = f"signal {code}"
+    if code == signal.SIGKILL and oom_kills > 0:
+        text = "out of memory: ended by the kernel's OOM killer (SIGKILL)"
         return "out_of_memory", _error("OutOfMemory", text)
-    if number == signal.SIGABRT and _OOM_ABORT in tail:
+    if code == signal.SIGABRT and _OOM_ABORT in tail:
         text = f"out of memory: {name}, {_OOM_ABORT}"
         return "out_of_memory", _error("OutOfMemory", text)
     return "killed", _error("Killed", f"ended by {name}; {_last_line(tail)}")
 
 
 def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
-    """The child's record; or why there is none, and what there is instead."""
+    """The child's record; or why there is none, and what it wrote instead."""
     try:
         data = attempt.record.read_bytes()
     except FileNotFoundError:
-        return None, "it wrote no record", None
+        return None, "no record was written", None
     except OSError as error:
-        return None, f"its record cannot be read: {error.strerror}", None
+        return None, f"the record cannot be read: {error.strerror}", None
     try:
         document = json.loads(data)
-        child_records.parse(document, attempt.kind)
+        parse(document, attempt.kind)
     except RecursionError:
-        return None, "what it wrote is not a record: nested too deeply", data
+        return None, "not a valid record: nested too deeply", data
     except ValueError as error:
-        return None, f"what it wrote is not a record: {error}", data
+        return None, f"not a valid record: {error}", data
     return document, None, None
 
 
 def _failed(attempt: Attempt, error: ErrorInfo) -> dict[str, Any]:
     """The record of a run that left none."""
-    facts = child_records.Facts(
+    make = RunRecord if attempt.kind == RUN else AllReduceRecord
+    return make(
         run_id=uuid.uuid4().hex,
         started_at=attempt.started_at.isoformat(timespec="seconds"),
+        status="failed",
+        error=error,
         command=attempt.command,
         config=attempt.config,
         explicit_flags=attempt.explicit_flags,
         environment=attempt.environment,
-    )
-    return child_records.failed(attempt.kind, facts, error)
+    ).to_dict()
 
 
 def _error(kind: str, message: str) -> ErrorInfo:
@@ -187,5 +236,5 @@ def _tail(log: Path) -> str:
 
 
 def _last_line(tail: str) -> str:
-    said = [line.strip() for line in tail.splitlines() if line.strip()]
-    return f"its last words: {said[-1]}" if said else "it said nothing"
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return f"last log line: {lines[-1]}" if lines else "no output"

@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.processes import child_records
 from cnnbench.processes.child import GRACE_SECONDS, execute
-from cnnbench.processes.outcome import Attempt, Outcome, judge
+from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, parse, read
 from cnnbench.processes.reporter import Durations, Reporter
 from cnnbench.sweep.batch_search import Found, largest_batch
 from cnnbench.sweep.order import Item, ordered
@@ -114,7 +113,7 @@ class Sweep:
     ) -> None:
         self._plan = plan
         self._store = store
-        self._journal = store.journal()
+        self._journal = store.journal
         self._seed = seed
         self._facts = facts
         self._resume = resume
@@ -174,7 +173,7 @@ class Sweep:
                 self._trials[str(key), batch] = event.get("fits") is True
             if event.get("event") == "searched" and isinstance(batch, int):
                 self._batches[str(key)] = batch
-        last = self._journal.last_sweep(self._plan.suite)
+        last = self._store.last_sweep(self._plan.suite)
         if self._resume and last is not None:
             self._continue(last)
 
@@ -198,7 +197,7 @@ class Sweep:
         if item.repeat == 0:
             return case.key in self._batches
         for path in reversed(self._store.find(self._run_of(item))):
-            record = child_records.read(path)
+            record = read(path)
             if record is not None and record.status == "ok":
                 self._results.append(Result(case, item.repeat, "ok", path))
                 return True
@@ -224,7 +223,7 @@ class Sweep:
         self._commit(outcome, item, target, started)
         if outcome.status != "ok":
             return _problem(outcome)
-        return child_records.headline(child_records.parse(outcome.document))
+        return headline(parse(outcome.document))
 
     def _search(self, item: Item, started: datetime) -> str:
         """Finds the case's batch size, or fails the case."""

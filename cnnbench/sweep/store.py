@@ -1,8 +1,8 @@
-"""The results directory: one record per run, a log beside each, a journal.
+"""The results directory of sweeps: one record per run, a log beside each, a journal.
 
-What is done is told by the records alone: their names hold key and repeat. A child writes to
-a place of its own below ``.sweep``; its record gets its name only after the child has ended
-and its record has been found sound, so that what an orphan writes is never seen.
+The records alone determine what is done: their names hold key and repeat. A child writes to
+a file below ``.sweep``; its record gets its final name only after the child has ended and its
+record has been checked, so that the output of an orphaned process is never read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.files import sync_folder, write_whole
+from cnnbench.errors import FlagError
+from cnnbench.processes.results_dir import Journal, unusable, write_durably
 
 JOURNAL = "sweep.jsonl"
 _PRIVATE = ".sweep"
@@ -61,7 +61,7 @@ class Store:
             # Released by the system when this process ends, in whatever way.
             self._lock = open(self._private / "lock", "a+", encoding="ascii")  # noqa: SIM115
         except OSError as error:
-            raise FlagError("results", folder, f"cannot be used: {error.strerror}") from None
+            raise unusable(folder, error) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -69,6 +69,7 @@ class Store:
             busy = isinstance(error, BlockingIOError)
             reason = "another sweep is writing there" if busy else f"no lock: {error.strerror}"
             raise FlagError("results", folder, reason) from None
+        self.journal = Journal(self.folder / JOURNAL)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         self._clean()
 
@@ -110,83 +111,27 @@ class Store:
         self._write(target, ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii"))
 
     def keep_unusable(self, data: bytes, target: Path) -> None:
-        """Keeps what a child wrote in place of a record, for whoever looks into it.
+        """Keeps what a child wrote in place of a record, for debugging.
 
         Raises:
           BenchmarkError: it cannot be written.
         """
         self._write(target.with_suffix(".unusable"), data)
 
-    def journal(self) -> Journal:
-        """The journal of all sweeps into this directory."""
-        return Journal(self.folder / JOURNAL)
+    def last_sweep(self, suite: str) -> dict[str, Any] | None:
+        """The event with which the newest sweep of a suite began."""
+        found = None
+        for event in self.journal.read():
+            if event.get("event") == "sweep" and event.get("suite") == suite:
+                found = event
+        return found
 
     def _write(self, target: Path, data: bytes) -> None:
-        # By way of our own folder: what a kill leaves half written is there, to be removed.
-        made = self.attempt()
-        try:
-            write_whole(made, data)
-            os.replace(made, target)
-        except OSError as error:
-            raise BenchmarkError(f"{target}: {error.strerror or error}") from error
-        sync_folder(self.folder)
+        # By way of our own folder: what a kill leaves half written is removed from there.
+        write_durably(target, data, via=self.attempt())
 
     def _clean(self) -> None:
         """Removes what sweeps before this one left unfinished."""
         for path in (*self._private.glob("*.part"), *self._private.glob(".*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-class Journal:
-    """Events, one JSON object per line, oldest first.
-
-    Tells what happened when and how long it took: for people, for estimates of time left,
-    and for the trials of a search. A kill can tear its last line only.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Reads nothing yet."""
-        self._path = path
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The events so far; lines that are none are passed over."""
-        try:
-            data = self._path.read_bytes()
-        except OSError:
-            return
-        for line in data.splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
-
-    def last_sweep(self, suite: str) -> dict[str, Any] | None:
-        """The event with which the newest sweep of a suite began."""
-        found = None
-        for event in self.read():
-            if event.get("event") == "sweep" and event.get("suite") == suite:
-                found = event
-        return found
-
-    def add(self, event: str, **facts: Any) -> None:
-        """Appends an event, with the time.
-
-        Raises:
-          BenchmarkError: such as a full disk.
-        """
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        line = json.dumps({"event": event, "time": now, **facts}) + "\n"
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                size = os.lseek(descriptor, 0, os.SEEK_END)
-                # A torn line must not swallow this one.
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    line = "\n" + line
-                os.write(descriptor, line.encode("ascii"))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise BenchmarkError(f"{self._path}: {error.strerror or error}") from error

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from cnnbench.errors import ExitCode
 from cnnbench.metrics.registry import BOUNDS, throughput
-from cnnbench.processes.child_records import bus_bandwidth, figure, read
+from cnnbench.processes.outcome import bus_bandwidth, read
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
 from cnnbench.sweep.planning import Case
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
+from cnnbench.text.numbers import NONE, number, percent
 from cnnbench.text.sort import natural_key
+from cnnbench.text.table import aligned
 
-_RIGHT = ("batch", "images/sec", "bus GB/s", "spread")
+_NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
 
 HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
@@ -38,12 +40,12 @@ class Verdict:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.bound.metric} {self.word}"
-        text = f"{self.bound.metric} {figure(self.value)}"
+        text = f"{self.bound.metric} {number(self.value)}"
         low, high = self.bound.minimum, self.bound.maximum
         if low is not None and self.value < low:
-            return f"{text} below {figure(low)}"
+            return f"{text} below {number(low)}"
         if high is not None and self.value > high:
-            return f"{text} above {figure(high)}"
+            return f"{text} above {number(high)}"
         return f"{text} {self.word}"
 
 
@@ -126,19 +128,12 @@ def table(rows: Sequence[Row]) -> list[str]:
         *(() if any(row.bandwidths for row in rows) else (3,)),
         *(() if any(row.verdicts for row in rows) else (6,)),
     }
-    # Nothing to say, nothing shown; but there always is a figure, if only a missing one.
+    # Columns without values are left out, but one of the measured values is always there.
     if {1, 2, 3} <= without:
         without -= {1, 2}
-    cells = [tuple(c for i, c in enumerate(line) if i not in without) for line in cells]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    right = [i for i, title in enumerate(cells[0]) if title in _RIGHT]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+    columns = [index for index in range(len(titles)) if index not in without]
+    left = [at for at, index in enumerate(columns) if index not in _NUMBERS]
+    lines = aligned([[line[index] for index in columns] for line in cells], left)
     lines += [f"failed: {problem}" for row in rows for problem in row.problems]
     return lines
 
@@ -149,10 +144,10 @@ def _cells(row: Row) -> tuple[str, ...]:
     bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
     return (
         row.name,
-        "-" if row.batch_size is None else str(row.batch_size),
-        "-" if row.throughput is None else figure(row.throughput),
-        "-" if row.bandwidth is None else figure(row.bandwidth / 1e9),
-        "-" if row.spread is None else f"{row.spread:.1%}",
+        NONE if row.batch_size is None else str(row.batch_size),
+        number(row.throughput),
+        NONE if row.bandwidth is None else number(row.bandwidth / 1e9),
+        percent(row.spread),
         runs,
         bounds,
     )

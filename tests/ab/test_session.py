@@ -125,7 +125,7 @@ def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side,
     run = Run(tmp_path, sides["a"], sides["b"])
     assert run.verdict is Verdict.FAILED
     assert run.finding.comparison.exit_code is ExitCode.FAILED
-    word = "ended by SIGSEGV; its last words: segmentation violation" if crash else "no good"
+    word = "ended by SIGSEGV; last log line: segmentation violation" if crash else "no good"
     assert run.finding.failure == f"{failing.upper()}: {word}"
     assert len(run.names("a")) == len(run.names("b")) == 3
     assert len(run.journal("process")) == 6

@@ -77,7 +77,7 @@ def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
     assert ab('--b_env=FAKE={"die": "too slow to measure"}') == 4
     out, err = capsys.readouterr()
     assert "! failed" in out
-    assert "error: B: exit status 1; its last words: too slow to measure" in err
+    assert "error: B: exit status 1; last log line: too slow to measure" in err
 
 
 def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cnnbench.processes.child import execute
+from cnnbench.processes.child import execute, oom_kills
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
 
@@ -167,3 +167,43 @@ def test_variables_and_working_directory(tmp_path, monkeypatch):
     execute(python(code), log, PATIENCE, environment={"ADDED": "a=b"}, folder=tmp_path)
     assert log.read_text() == f"kept a=b {tmp_path.resolve()}\n"
     assert "ADDED" not in os.environ
+
+
+@pytest.fixture
+def root(tmp_path):
+    def root(files):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 0),
+        ({"proc/vmstat": "oom_kill 7\noom_kill_x 9\n"}, 7),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.events": "oom 5\noom_kill 3\n",
+                "proc/vmstat": "oom_kill 7\n",
+            },
+            3,
+        ),
+        # In a container: the path is the host's, the mount point our group.
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/x\n4:memory:/y\n0::/\n",
+                "sys/fs/cgroup/memory/y/memory.oom_control": "under_oom 0\noom_kill 4\n",
+            },
+            4,
+        ),
+        ({"proc/self/cgroup": "0::/a\n", "proc/vmstat": "no such line\n"}, 0),
+    ],
+)
+def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
+    assert oom_kills(root(files)) == count

@@ -62,7 +62,7 @@ def test_a_sound_record_is_kept_as_it_is(outcome, make_record):
 def test_no_record(outcome):
     result = outcome(Finished(0, 1.0))
     assert result.status == "failed"
-    assert error_of(result) == ErrorInfo(type="UnusableRecord", message="it wrote no record")
+    assert error_of(result) == ErrorInfo(type="UnusableRecord", message="no record was written")
 
 
 def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
@@ -80,7 +80,7 @@ def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
     [
         (("MemoryError", ""), "MemoryError"),
         (("AssertionError", " \n\x1b"), "AssertionError"),
-        (("", ""), "it does not say why"),
+        (("", ""), "unknown error"),
         (("Error", "x\n::error::pwn"), "x ::error::pwn"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_truncated_record(outcome, make_record, cut):
     text = make_record().to_json()[:-cut] if cut > 1 else "[]"
     result = outcome(Finished(0, 1.0), text)
     assert result.status == "failed"
-    assert error_of(result).message.startswith("what it wrote is not a record: ")
+    assert error_of(result).message.startswith("not a valid record: ")
     assert result.unusable == text.encode()
 
 
@@ -113,7 +113,7 @@ def test_an_exit_status_without_a_record(outcome):
     result = outcome(Finished(2, 1.0))
     assert result.status == "failed"
     assert error_of(result) == ErrorInfo(
-        type="ExitStatus", message="exit status 2; its last words: last words"
+        type="ExitStatus", message="exit status 2; last log line: last words"
     )
 
 
@@ -134,14 +134,14 @@ def test_time_out_keeps_what_was_measured(outcome, make_record):
     result = outcome(Finished(130, 61.0, timed_out=True), make_record(status="interrupted"))
     assert result.status == "timed_out"
     assert error_of(result) == ErrorInfo(
-        type="TimedOut", message="killed after 61 s; its last words: last words"
+        type="TimedOut", message="killed after 61 s; last log line: last words"
     )
     assert result.document["step_seconds"] == [0.1, 0.1, 0.2]
 
 
 def test_time_out_without_a_record(outcome):
     result = outcome(Finished(-9, 61.0, timed_out=True), said="")
-    assert error_of(result).message == "killed after 61 s; it said nothing"
+    assert error_of(result).message == "killed after 61 s; no output"
 
 
 def test_a_time_out_is_no_lack_of_memory(outcome):
@@ -174,7 +174,7 @@ def test_signals(outcome, finished, said, status, kind):
 
 def test_signals_are_named(outcome):
     assert error_of(outcome(Finished(-11, 1.0))).message == (
-        "ended by SIGSEGV; its last words: last words"
+        "ended by SIGSEGV; last log line: last words"
     )
 
 

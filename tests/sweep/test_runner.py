@@ -327,7 +327,7 @@ def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, fake, monkey
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cnnbench.sweep.store.write_whole", full)
+    monkeypatch.setattr("cnnbench.processes.results_dir.write_whole", full)
     with pytest.raises(BenchmarkError, match="No space left on device"):
         sweep(entry("a", FAKE.OK), entry("b", FAKE.OK, flags={"num_gpus": 2}))
     assert len(journal(sweep, "start")) == 1

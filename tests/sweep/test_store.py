@@ -82,7 +82,7 @@ def test_a_record_that_cannot_be_written(tmp_path):
 
 def test_the_journal_survives_a_torn_line(tmp_path):
     with Store(str(tmp_path)) as store:
-        journal = store.journal()
+        journal = store.journal
         assert list(journal.read()) == []
         journal.add("start", key="k")
         path = tmp_path / "sweep.jsonl"
@@ -97,8 +97,8 @@ def test_the_journal_survives_a_torn_line(tmp_path):
 
 def test_the_newest_sweep_of_a_suite(tmp_path):
     with Store(str(tmp_path)) as store:
-        journal = store.journal()
+        journal = store.journal
         for suite, seed in (("a", 1), ("a", 2), ("b", 3)):
             journal.add("sweep", suite=suite, seed=seed)
-        assert journal.last_sweep("a")["seed"] == 2
-        assert journal.last_sweep("c") is None
+        assert store.last_sweep("a")["seed"] == 2
+        assert store.last_sweep("c") is None
