@@ -34,9 +34,6 @@ def info(**changes):
     return HeaderInfo(**{**values, **changes})
 
 
-TWO_TOWERS = {"global_batch": 16, "devices": ("/cpu:0", "/cpu:1")}
-
-
 def start(out, **changes):
     out.header(info(**changes))
     out.phase(Phase.GENERATING_TRAINING)
@@ -55,43 +52,51 @@ def rows(out, *values):
         out.row(step, Speed(mean, uncertainty, jitter), loss, tuple(accuracies) or None)
 
 
-def training(out):
-    start(out)
+def timed(out, *values, footer=None, loss_name="total_loss", **changes):
+    """A run from its header to its last step."""
+    start(out, **changes)
+    if "batch_group_size" in changes:
+        out.warm_up_rounded(changes["batch_group_size"])
     warm_up(out)
-    out.table_header()
-    rows(
+    out.table_header(loss_name, with_accuracy=len(values[0]) > 5)
+    rows(out, *values)
+    if footer is not None:
+        out.footer(footer)
+
+
+def training(out):
+    timed(
         out,
         (1, 764.8, 0, 0, 13.321),
         (10, 796.4, 15.1, 52.2, 13.321),
         (20, 781.5, 10.0, 53.0, 13.321),
+        footer=706.17,
     )
-    out.footer(706.17)
 
 
 def replicated_accuracy(out):
-    start(out, **TWO_TOWERS, variable_update="replicated", all_reduce_spec="pscpu")
-    warm_up(out)
-    out.table_header(with_accuracy=True)
-    rows(
+    timed(
         out,
         (1, 619.4, 0, 0, 24.182, 0.0, 1 / 16),
         (10, 643.3, 36.0, 115.7, 24.182, 0.0, 0.0),
         (20, 740.3, 68.7, 175.7, 24.182, 0.0, 0.0),
+        footer=721.29,
+        global_batch=16,
+        devices=("/cpu:0", "/cpu:1"),
+        variable_update="replicated",
+        all_reduce_spec="pscpu",
     )
-    out.footer(721.29)
 
 
 def forward_only(out):
-    start(out, mode="forward only")
-    warm_up(out)
-    out.table_header(with_accuracy=True)
-    rows(
+    timed(
         out,
         (1, 2786.1, 0, 0, 0.0, 0.375, 0.375),
         (10, 2985.2, 89.2, 230.9, 0.0, 0.375, 0.375),
         (20, 3056.5, 49.6, 144.6, 0.0, 0.375, 0.375),
+        footer=2657.67,
+        mode="forward only",
     )
-    out.footer(2657.67)
 
 
 def evaluation(out):
@@ -111,10 +116,8 @@ def evaluation_without_checkpoint(out):
 
 
 def training_and_evaluation(out):
-    start(out, mode="training + evaluation")
-    warm_up(out)
-    out.table_header()
-    rows(out, (1, 659.3, 0, 0, 13.321), (10, 631.4, 5.1, 19.8, 13.321))
+    first = (1, 659.3, 0, 0, 13.321), (10, 631.4, 5.1, 19.8, 13.321)
+    timed(out, *first, mode="training + evaluation")
     out.running_evaluation(12)
     out.evaluation_row(10, 1945.1)
     out.evaluation_result(0.0, 0.0125, 80)
@@ -127,10 +130,8 @@ def training_and_evaluation(out):
 
 
 def training_stopped(out):
-    start(out, mode="training + evaluation")
-    warm_up(out)
-    out.table_header()
-    rows(out, (1, 623.4, 0, 0, 13.622), (10, 679.8, 11.6, 26.9, 13.621))
+    first = (1, 623.4, 0, 0, 13.622), (10, 679.8, 11.6, 26.9, 13.621)
+    timed(out, *first, mode="training + evaluation")
     out.running_evaluation(12)
     out.evaluation_row(10, 1578.9)
     out.evaluation_result(0.0, 0.0125, 80)
@@ -139,43 +140,39 @@ def training_stopped(out):
 
 
 def staged_base_loss(out):
-    start(out, staged_vars=True, rewriter_config="disable_meta_optimizer: true")
-    warm_up(out)
-    out.table_header("base_loss")
-    rows(
+    timed(
         out,
         (1, 759.2, 0, 0, 6.909),
         (10, 495.8, 56.3, 57.5, 6.909),
         (20, 583.6, 29.7, 40.6, 6.909),
+        footer=560.37,
+        loss_name="base_loss",
+        staged_vars=True,
+        rewriter_config="disable_meta_optimizer: true",
     )
-    out.footer(560.37)
 
 
 def batch_group(out):
-    start(out, batch_group_size=3)
-    out.warm_up_rounded(3)
-    warm_up(out)
-    out.table_header()
-    rows(
+    timed(
         out,
         (1, 642.6, 0, 0, 13.321),
         (10, 709.7, 14.1, 54.3, 13.321),
         (20, 726.2, 8.9, 23.6, 13.321),
+        footer=700.76,
+        batch_group_size=3,
     )
-    out.footer(700.76)
 
 
 def worker(out):
-    start(out, sync=True, devices=["/job:worker/replica:0/task:0/cpu:0"])
-    warm_up(out)
-    out.table_header()
-    rows(
+    timed(
         out,
         (1, 117.2, 0, 0, 13.622),
         (10, 131.4, 10.1, 37.1, 13.621),
         (20, 149.4, 6.4, 17.5, 13.622),
+        footer=148.31,
+        sync=True,
+        devices=["/job:worker/replica:0/task:0/cpu:0"],
     )
-    out.footer(148.31)
 
 
 def parameter_server(out):
@@ -184,23 +181,18 @@ def parameter_server(out):
 
 
 def single_session(out):
-    start(
+    timed(
         out,
+        (1, 762.9, 0, 0, 24.817),
+        (10, 744.8, 15.7, 14.9, 24.817),
+        (20, 753.4, 9.1, 13.4, 24.817),
+        footer=739.42,
         single_session=True,
         global_batch=16,
         devices=("job:worker/replica:0/task0/cpu:0", "job:worker/replica:0/task0/cpu:1"),
         variable_update="distributed_all_reduce",
         all_reduce_spec="pscpu",
     )
-    warm_up(out)
-    out.table_header()
-    rows(
-        out,
-        (1, 762.9, 0, 0, 24.817),
-        (10, 744.8, 15.7, 14.9, 24.817),
-        (20, 753.4, 9.1, 13.4, 24.817),
-    )
-    out.footer(739.42)
 
 
 RUNS = [

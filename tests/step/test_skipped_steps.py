@@ -4,53 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from pathlib import Path
 
+import built_runs
 import numpy as np
 import pytest
 import tensorflow as tf
+from built_runs import MODES
 from covering import covering_pairs
 
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
-from cnnbench.flags import Params
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-PLUGIN = str(Path(__file__).parents[1] / "plugins" / "poison_plugin.py")
 HARMLESS, NAN, INFINITY = 0, 13, 14
-MODES = [
-    pytest.param({"variable_update": "parameter_server"}, id="ps"),
-    pytest.param({"variable_update": "replicated"}, id="replicated"),
-    pytest.param({"variable_update": "independent"}, id="independent"),
-    pytest.param(
-        {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
-        id="distributed",
-    ),
-]
 SCALE = 1024.0
 
 State = dict[str, np.ndarray]
 
 
 def build(**flags: object) -> BuiltRun:
-    built = BenchmarkCNN(
-        Params(
-            **{
-                "model": "poison",
-                "model_plugin": PLUGIN,
-                "device": "cpu",
-                "precision": "fp16",
-                "fp16_enable_auto_loss_scale": True,
-                "fp16_loss_scale": SCALE,
-                "num_warmup_batches": 0,
-                **flags,
-            }
-        )
-    ).build()
-    built.manager.after_initialization()
-    built.step.set_learning_rate(0.0625)
-    return built
+    scaled = {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": SCALE}
+    return built_runs.build(**{**scaled, **flags})
 
 
 def step(built: BuiltRun, bad: Iterable[int] = (), label: int = NAN) -> tuple[float, bool]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+import built_runs
 import numpy as np
 import pytest
 import tensorflow as tf
+from built_runs import MODES, RATE
 from covering import covering_pairs
 
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
-from cnnbench.flags import Params
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.step.weight_decay import WeightDecay
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
@@ -21,18 +20,7 @@ from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
-RATE, DECAY = 0.0625, 0.25
-MODES = [
-    pytest.param({"variable_update": "parameter_server"}, id="ps"),
-    pytest.param({"variable_update": "replicated"}, id="replicated"),
-    pytest.param({"variable_update": "independent"}, id="independent"),
-    pytest.param(
-        {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
-        id="distributed",
-    ),
-]
-
+DECAY = 0.25
 VARIABLES = (
     VariableSpec("kernel", (2, 3), Initializer.truncated_normal(0.5)),
     VariableSpec("gamma", (2,), Initializer.constant(1.0), weight_decay=False),
@@ -40,18 +28,7 @@ VARIABLES = (
 
 
 def build(model: str = "poison", **flags: Any) -> BuiltRun:
-    built = BenchmarkCNN(
-        Params(
-            model=model,
-            model_plugin=str(PLUGINS / f"{model}_plugin.py"),
-            device="cpu",
-            num_warmup_batches=0,
-            **{"weight_decay": DECAY, **flags},
-        )
-    ).build()
-    built.manager.after_initialization()
-    built.step.set_learning_rate(RATE)
-    return built
+    return built_runs.build(model, **{"weight_decay": DECAY, **flags})
 
 
 def detached(built: BuiltRun) -> list[np.ndarray]:

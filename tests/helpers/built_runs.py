@@ -1,0 +1,40 @@
+"""Runs that are built but not started, for tests of the step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cnnbench.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.driver.build import BuiltRun
+from cnnbench.flags import Params
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+RATE = 0.0625
+
+MODES = [
+    pytest.param({"variable_update": "parameter_server"}, id="ps"),
+    pytest.param({"variable_update": "replicated"}, id="replicated"),
+    pytest.param({"variable_update": "independent"}, id="independent"),
+    pytest.param(
+        {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
+        id="distributed",
+    ),
+]
+
+
+def build(model: str = "poison", **flags: object) -> BuiltRun:
+    """A built run of a model in plugins/, whose variables are initialised, at rate `RATE`."""
+    built = BenchmarkCNN(
+        Params(
+            model=model,
+            model_plugin=str(PLUGINS / f"{model}_plugin.py"),
+            device="cpu",
+            num_warmup_batches=0,
+            **flags,
+        )
+    ).build()
+    built.manager.after_initialization()
+    built.step.set_learning_rate(RATE)
+    return built
