@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from cnnbench.allreduce.plan import Plan
+from cnnbench.allreduce.plan import AllReducePlan
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.flags.ineffective import HEEDLESS_OF_MEMORY
 from cnnbench.flags.shared import local_groups
@@ -14,7 +14,7 @@ from cnnbench.flags.shared import local_groups
 @dataclass(frozen=True)
 class _Unused:
     flags: tuple[str, ...]
-    when: Callable[[AllReduceParams, Plan], bool]
+    when: Callable[[AllReduceParams, AllReducePlan], bool]
     why: str
     says: str = "has no effect"
 
@@ -101,7 +101,7 @@ _UNUSED = (
 
 
 def unused_notices(
-    params: AllReduceParams, plan: Plan, explicit_flags: Collection[str]
+    params: AllReduceParams, plan: AllReducePlan, explicit_flags: Collection[str]
 ) -> tuple[str, ...]:
     """A line for every flag that was given and changes nothing."""
     return tuple(
@@ -112,12 +112,12 @@ def unused_notices(
     )
 
 
-def _uses(params: AllReduceParams, plan: Plan, algorithm: str) -> bool:
+def _uses(params: AllReduceParams, plan: AllReducePlan, algorithm: str) -> bool:
     """Whether an algorithm is measured; all are where no spec was given."""
     return plan.specs is None or algorithm in _running(params, plan)
 
 
-def _running(params: AllReduceParams, plan: Plan) -> frozenset[str]:
+def _running(params: AllReduceParams, plan: AllReducePlan) -> frozenset[str]:
     """Algorithms in the specs that have something to do with some number of devices."""
     return frozenset(
         name
@@ -127,7 +127,7 @@ def _running(params: AllReduceParams, plan: Plan) -> frozenset[str]:
     )
 
 
-def _has_two_levels(plan: Plan) -> bool:
+def _has_two_levels(plan: AllReducePlan) -> bool:
     return any(spec.has_two_levels for spec in plan.specs or ())
 
 

@@ -1,4 +1,4 @@
-"""Other people's reductions: the cross-device ops of tf.distribute, to measure beside ours.
+"""Reductions of other projects: the cross-device ops of tf.distribute, to measure beside ours.
 
 TensorFlow's collective ring, its default, is not here: it is the algorithm `collective`.
 (A MirroredStrategy also numbers its groups of devices from 1 in every instance, so that
@@ -8,7 +8,7 @@ two of them over different devices end all collectives of the process.)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
@@ -79,17 +79,12 @@ class Peer:
         return [[sums[t] for sums in by_tensor] for t in range(len(self.devices))]
 
 
-def make(name: str, devices: Sequence[str]) -> Callable[[Any], Any]:
-    """The peer `name` for some devices.
-
-    Raises:
-      ValueError: as `Peer` does.
-    """
-    return Peer(name, devices)
-
-
 def check(name: str, devices: Sequence[str]) -> None:
-    """Refuses what a peer cannot do, or does wrong.
+    """Refuses devices that a peer cannot reduce on, or reduces on wrongly.
+
+    Args:
+      name: one of `NAMES`.
+      devices: full device strings.
 
     Raises:
       ValueError: says why.
@@ -110,7 +105,7 @@ def check(name: str, devices: Sequence[str]) -> None:
 
 @functools.cache
 def _strategy(name: str, devices: tuple[str, ...]) -> Any:
-    """One strategy for all functions; making it is no part of a trace."""
+    """One strategy for all functions, made outside of their traces."""
     import tensorflow as tf
 
     with tf.init_scope():

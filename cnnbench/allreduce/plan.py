@@ -1,4 +1,4 @@
-"""What a run of `cnnbench allreduce` will do, worked out before TensorFlow is loaded."""
+"""What a run of `cnnbench allreduce` will do, resolved before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -7,24 +7,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
-from cnnbench.allreduce.cases import Way, parse_peers
-from cnnbench.allreduce.length import Length
-from cnnbench.allreduce.sizes import Workload, parse_sizes
+from cnnbench.allreduce.cases import Case, Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
+from cnnbench.flags.declare import specs_of
 from cnnbench.flags.gradients import model_gradients
-from cnnbench.flags.groups.allreduce import AllReduceParams, parse_packings, parse_specs
+from cnnbench.flags.groups.allreduce import (
+    AllReduceParams,
+    PlaceParams,
+    parse_packings,
+    parse_specs,
+    words,
+)
 from cnnbench.flags.groups.output import check_labels
 from cnnbench.flags.shared import check_on_local_devices
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
-DEFAULT_SIZES = "1K:64M:x4"
+_DEFAULT_SIZES = "1K:64M:x4"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Length:
+    """How long to measure.
+
+    Attributes:
+      chain: reductions in one call.
+      warmup: calls before the timed ones.
+      rounds: timed calls of every case.
+      seed: of data and order.
+      build_only: nothing is called after the first time.
+    """
+
+    chain: int
+    warmup: int
+    rounds: int
+    seed: int
+    build_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReducePlan:
     """The work of one run.
 
     Attributes:
@@ -34,8 +58,8 @@ class Plan:
       specs: algorithms; None for all that work on the devices.
       packings: around each of them.
       peers: names.
-      length: for how long.
-      runtime: what configures TensorFlow, for the largest number of devices.
+      length: how long to measure.
+      settings: of TensorFlow, for the largest number of devices.
     """
 
     workloads: tuple[Workload, ...]
@@ -45,17 +69,17 @@ class Plan:
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
     length: Length
-    runtime: Settings
+    settings: Settings
 
-    def ways(self, specs: Sequence[AllReduceSpec]) -> tuple[Way, ...]:
+    def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[Case, ...]:
         """Every spec with every packing, then the peers."""
         return (
-            *(Way(spec=spec, packing=packing) for spec in specs for packing in self.packings),
-            *(Way(peer=peer) for peer in self.peers),
+            *(Case(spec=spec, packing=packing) for spec in specs for packing in self.packings),
+            *(Case(peer=peer) for peer in self.peers),
         )
 
 
-def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
+def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReducePlan:
     """Resolves everything that can be refused without a device.
 
     Args:
@@ -78,29 +102,38 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> Plan:
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
         )
-    return Plan(
+    return AllReducePlan(
         workloads=_workloads(params),
         counts=counts,
         dtype=params.dtype,
         specs=specs,
         packings=parse_packings(params),
-        peers=parse_peers(params.peers, peers.NAMES),
+        peers=_peers(params.peers),
         length=_length(params, explicit),
-        runtime=_runtime(params, max(counts)),
+        settings=_settings(params, max(counts)),
     )
 
 
 def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
-    sizes = params.sizes
     if params.model is None:
         for name in ("data_name", "model_plugin"):
             value = getattr(params, name)
             if value is not None:
                 raise FlagError(name, value, "needs --model, whose gradients are reduced")
-        return parse_sizes(sizes or DEFAULT_SIZES, params.dtype)
-    named = () if sizes is None else parse_sizes(sizes, params.dtype)
+        return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
+    named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
     _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
     return (*named, Workload(params.model, shapes))
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    found = words(text)
+    for peer in found:
+        if peer not in peers.NAMES:
+            raise FlagError(
+                "peers", text, f"there is no {peer!r}; must be of {', '.join(peers.NAMES)}"
+            )
+    return found
 
 
 def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
@@ -119,18 +152,9 @@ def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
     )
 
 
-def _runtime(params: AllReduceParams, devices: int) -> Settings:
+def _settings(params: AllReduceParams, devices: int) -> Settings:
     """The settings of a run with the same flags."""
-    runtime = Params(
-        num_gpus=devices,
-        device=params.device,
-        gpu_indices=params.gpu_indices,
-        num_intra_threads=params.num_intra_threads,
-        num_inter_threads=params.num_inter_threads,
-        gpu_thread_mode=params.gpu_thread_mode,
-        per_gpu_thread_count=params.per_gpu_thread_count,
-        allow_growth=params.allow_growth,
-        enable_optimizations=params.enable_optimizations,
-    )
-    validate(runtime)
-    return Settings.of(runtime)
+    shared = {spec.name: getattr(params, spec.name) for spec in specs_of(PlaceParams)}
+    run = Params(**{**shared, "num_gpus": devices})
+    validate(run)
+    return Settings.of(run)

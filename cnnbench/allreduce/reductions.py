@@ -1,4 +1,4 @@
-"""From what was asked for to functions that reduce."""
+"""From cases to functions that reduce."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.allreduce import peers
-from cnnbench.allreduce.buffers import DeviceTensors
-from cnnbench.allreduce.cases import Way
-from cnnbench.allreduce.program import Reduction
+from cnnbench.allreduce.cases import Case
+from cnnbench.allreduce.program import DeviceTensors, Reduction
 from cnnbench.errors import FlagError, first_line
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import (
@@ -24,7 +23,7 @@ from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The devices that reduce together, and what algorithms are told beside them.
+    """The devices that reduce together, and the options of algorithms.
 
     Attributes:
       devices: full device strings, in ring order.
@@ -44,7 +43,7 @@ class Place:
 
     @property
     def context(self) -> ReduceContext:
-        """What algorithms are told."""
+        """The context of algorithms."""
         return ReduceContext.of_towers(
             self.devices,
             self.cpu,
@@ -56,6 +55,10 @@ class Place:
     def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
         """What sums the tensors of these devices.
 
+        Args:
+          spec: algorithms.
+          merge_scope: consecutive tensors that share a name scope.
+
         Raises:
           FlagError: an algorithm cannot work with these devices; points into the spec.
         """
@@ -63,19 +66,23 @@ class Place:
         return Reducer(spec, self.context, groups, merge_scope)
 
 
-def factory(way: Way, place: Place) -> Callable[[], Reduction]:
-    """What makes the reduction of a way, anew for every one in a chain.
+def factory(case: Case, place: Place) -> Callable[[], Reduction]:
+    """Makes the reduction of a case, anew for every one in a chain.
+
+    Args:
+      case: what to reduce with.
+      place: the devices.
 
     Raises:
       FlagError: an algorithm cannot work with these devices.
     """
-    if way.peer is not None:
+    if case.peer is not None:
         # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
-        reduction = peers.make(way.peer, place.devices)
+        reduction = peers.Peer(case.peer, place.devices)
         return lambda: reduction
-    spec = way.spec or single("copy")
+    spec = case.spec or single("copy")
     place.reducer(spec)
-    aggregation = way.aggregation()
+    aggregation = case.aggregation()
 
     def make() -> Reduction:
         stages = make_stages(aggregation, place.devices, None)
@@ -105,7 +112,12 @@ def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
 
 
 def check(specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: Place) -> None:
-    """Refuses what was asked for and cannot work on these devices.
+    """Refuses specs and peers that cannot work on these devices.
+
+    Args:
+      specs: None for all that work.
+      peer_names: of `peers.NAMES`.
+      place: the devices.
 
     Raises:
       FlagError: points into the spec, or names the peer.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AllReduceBench:
-    """Measures what its flags say.
+    """Measures the cases of its flags.
 
     Args:
       params: every value checked by itself.
@@ -124,11 +124,11 @@ class AllReduceBench:
 
     def _start(self) -> dict[int, Place]:
         """Loads and configures TensorFlow; the place for every number of devices."""
-        for warning in runtime.export_environment(self.plan.runtime):
+        for warning in runtime.export_environment(self.plan.settings):
             self._messages.warning(warning)
         with without_chatter():
             runtime.load_tensorflow()
-            devices = runtime.configure(self.plan.runtime)
+            devices = runtime.configure(self.plan.settings)
             # The devices are made when the first operation runs.
             self._environment = facts.collect()
         for notice in devices.notices:
@@ -174,24 +174,24 @@ class AllReduceBench:
     def _measure(
         self, places: Mapping[int, Place], specs: Mapping[int, tuple[AllReduceSpec, ...]]
     ) -> None:
-        from cnnbench.allreduce.size_bench import SizeBench, build_something
+        from cnnbench.allreduce.size_bench import SizeBench, warm_up
 
-        ways = {count: self.plan.ways(specs[count]) for count in places}
-        names = [(str(way), str(way.packing)) for each in ways.values() for way in each]
-        rows = table.Table(names, self.plan.length.build_only)
+        cases = {count: self.plan.cases(specs[count]) for count in places}
+        names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
+        rows = table.RowFormat(names, self.plan.length.build_only)
         self._lines([*self._head(), "#", *rows.header()])
         with without_chatter():
-            build_something(places[self.plan.counts[0]])
+            warm_up(places[self.plan.counts[0]])
         for count, place in places.items():
             for workload in self.plan.workloads:
-                bench = SizeBench(place, workload, self.plan.dtype, ways[count], self.plan.length)
+                bench = SizeBench(place, workload, self.plan.dtype, cases[count], self.plan.length)
                 try:
                     bench.run(self._progress)
                 finally:
                     with uninterrupted():
                         self._take(bench, rows)
 
-    def _take(self, bench: SizeBench, rows: table.Table) -> None:
+    def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
         """Prints and records what was measured on one size."""
         copying, points = bench.copying, bench.points
         if copying is not None:
@@ -201,13 +201,13 @@ class AllReduceBench:
             self._lines([f"# memory copy: {bench.copy_error}"])
         for point in points:
             (self._peers if point.spec in self.plan.peers else self._points).append(point)
-        # Unless it is told otherwise later, this is all there is.
+        # Replaced by the next size, or by the end of the run.
         record = self.record("interrupted")
         for point in points:
             self._report(point, record.share_of_bound(point), rows)
         self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
 
-    def _report(self, point: Point, share: float | None, rows: table.Table) -> None:
+    def _report(self, point: Point, share: float | None, rows: table.RowFormat) -> None:
         lines = [rows.row(point, share)]
         if point.error is not None:
             lines.append(table.error_line(point))
@@ -219,7 +219,7 @@ class AllReduceBench:
             self._messages.warning(warning)
 
     def _finish(self) -> AllReduceRecord:
-        """The footer, and the last word of the files."""
+        """Prints the footer and completes the files."""
         failed = [p for p in (*self._points, *self._peers) if p.failed]
         message = _verdict(failed)
         error = None if message is None else ErrorInfo(type="BenchmarkError", message=message)

@@ -1,4 +1,4 @@
-"""All ways to reduce the tensors of one size, measured side by side and checked."""
+"""All cases on the tensors of one size, measured side by side and checked."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cnnbench.allreduce.buffers import Buffers
-from cnnbench.allreduce.cases import Way
+from cnnbench.allreduce.cases import Case, Workload
 from cnnbench.allreduce.data import SETS, DataSet, make_data
-from cnnbench.allreduce.length import Length
-from cnnbench.allreduce.program import Program, copy_all
+from cnnbench.allreduce.plan import Length
+from cnnbench.allreduce.program import Buffers, Program, copy_all
 from cnnbench.allreduce.reductions import Place, factory
-from cnnbench.allreduce.sizes import Workload
 from cnnbench.errors import first_line
 from cnnbench.records.allreduce import Copying, Point
 from cnnbench.text.progress import Progress
@@ -25,9 +23,9 @@ _COPIED = "float32"
 
 @dataclass
 class _Trial:
-    """One way, and what has become of it so far; a copy has none."""
+    """One case and its results so far; the memory copy has no case."""
 
-    way: Way | None
+    case: Case | None
     program: Program | None = None
     seconds: list[float] = field(default_factory=list)
     wrong: int = 0
@@ -39,41 +37,41 @@ class _Trial:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Takes note of what goes wrong, so that the others can go on."""
+        """Records an error, so that the other cases can go on."""
         try:
             yield
-        except Exception as error:  # whatever an algorithm raises is its own affair
+        except Exception as error:  # an algorithm may raise anything
             self.error = f"{type(error).__name__}: {first_line(error)}"
             self.program = None
 
 
 class SizeBench:
-    """Measures every way on one workload.
+    """Measures every case on one workload.
 
-    In every round each way is called once, and a memory copy beside them, in an order
-    drawn anew: what a neighbour or a hot processor does to the machine is shared out.
+    In every round each case is called once, and a memory copy beside them, in a random
+    order, so that disturbances of the machine are shared by all.
 
     Args:
       place: the devices.
       workload: their tensors.
       dtype: name.
-      ways: what to measure.
-      length: for how long.
+      cases: what to measure.
+      length: how long to measure.
     """
 
     def __init__(
-        self, place: Place, workload: Workload, dtype: str, ways: Sequence[Way], length: Length
+        self, place: Place, workload: Workload, dtype: str, cases: Sequence[Case], length: Length
     ) -> None:
         self._place = place
         self._workload = workload
         self._dtype = dtype
         self._bytes = workload.elements * DTYPE_BYTES[dtype]
         self._length = length
-        self._trials = [_Trial(way) for way in ways]
+        self._trials = [_Trial(case) for case in cases]
         self._copy = _Trial(None)
 
     def run(self, progress: Progress) -> None:
-        """Measures; what was measured is there even if this is interrupted."""
+        """Measures; results remain available after an interruption."""
         buffers = Buffers(self._place.devices, self._workload.shapes, self._dtype)
         copied = self._buffers_to_copy(buffers)
         try:
@@ -88,7 +86,7 @@ class SizeBench:
 
     @property
     def points(self) -> list[Point]:
-        """A row for every way that was timed, or built, or failed."""
+        """A row for every case that was timed, or built, or failed."""
         finished = (
             trial
             for trial in self._trials
@@ -133,9 +131,9 @@ class SizeBench:
         self._time(progress)
 
     def _build(self, trial: _Trial, buffers: Buffers) -> None:
-        assert trial.way is not None
+        assert trial.case is not None
         with trial.attempt():
-            program = Program(buffers, factory(trial.way, self._place), self._length.chain)
+            program = Program(buffers, factory(trial.case, self._place), self._length.chain)
             trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
             program.run()
             trial.build_seconds = program.build_seconds
@@ -145,10 +143,10 @@ class SizeBench:
         for trial in self._trials:
             if trial.program is None:
                 continue
-            assert trial.way is not None
-            packing = trial.way.packing
+            assert trial.case is not None
+            packing = trial.case.packing
             with trial.attempt():
-                # What is reduced one call late was loaded before this data.
+                # The first call reduces the tensors that were loaded before.
                 for _ in range(2 if packing.variable_consistency == "relaxed" else 1):
                     buffers.clear_sums()
                     trial.program.run()
@@ -178,7 +176,7 @@ class SizeBench:
         return Buffers(self._place.devices, [(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
-        wires = [t.way.packing.compact_dtype for t in self._trials if t.way is not None]
+        wires = [t.case.packing.compact_dtype for t in self._trials if t.case is not None]
         return make_data(
             name,
             len(self._place.devices),
@@ -188,10 +186,10 @@ class SizeBench:
         )
 
     def _point(self, trial: _Trial) -> Point:
-        assert trial.way is not None
+        assert trial.case is not None
         return Point(
-            spec=str(trial.way),
-            packing=trial.way.packing,
+            spec=str(trial.case),
+            packing=trial.case.packing,
             workload=self._workload.name,
             dtype=self._dtype,
             bytes=self._bytes,
@@ -221,8 +219,8 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def build_something(place: Place) -> None:
-    """Traces and runs a copy, so that no way pays for what a process does only once."""
+def warm_up(place: Place) -> None:
+    """Traces and runs a copy, so that no case pays for what a process does only once."""
     buffers = Buffers(place.devices, [(1,)], _COPIED)
     buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
     Program(buffers, lambda: copy_all, 1).run()

@@ -1,62 +1,64 @@
-"""The table, in the manner of nccl-tests: rows of data, everything else behind a #.
+"""The printed table, in the manner of nccl-tests: rows of data, all else behind a ``#``.
 
-Figures are as docs/all_reduce_benchmark.md defines them; GB are 10**9 bytes.
+docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed as they
+are measured and read by scripts: widths are fixed beforehand, and numbers have no separators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.text.numbers import NONE
 
-# No machine moves data twenty times as fast as it copies; such a time was not a reduction's.
+# No machine moves data twenty times as fast as it copies: such a time is not a reduction's.
 IMPLAUSIBLE_SHARE = 20.0
 
-_NONE = "-"
 _GIGA = 1e9
 _MICRO = 1e-6
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
+    """Title, unit, width (negative to align left) and the cell of a row and its share."""
+
     title: str
     unit: str
     width: int
-    cell: Callable[[Point, float | None], str]
-    left: bool = False
+    cell: Callable[[Point, float | None], object]
 
     def text(self, cell: str) -> str:
-        return cell.ljust(self.width) if self.left else cell.rjust(self.width)
+        return cell.rjust(self.width) if self.width > 0 else cell.ljust(-self.width)
 
 
-class Table:
+class RowFormat:
     """Formats the rows of one run.
 
     Args:
-      ways: the specs and packings that will come, as text, for the widths of columns.
-      build_only: whether rows tell how long it took to build instead of to reduce.
+      cases: the specs and packings that will come, as text, for the widths of columns.
+      build_only: whether rows show how long building took instead of reducing.
     """
 
-    def __init__(self, ways: Sequence[tuple[str, str]], build_only: bool = False) -> None:
-        specs = max((len(spec) for spec, _ in ways), default=4)
-        packings = max((len(packing) for _, packing in ways), default=7)
-        what = (
-            _Column("size", "(B)", 12, lambda p, s: str(p.bytes)),
-            _Column("count", "(elements)", 12, lambda p, s: str(p.elements)),
-            _Column("tensors", "", 7, lambda p, s: str(p.tensors)),
+    def __init__(self, cases: Sequence[tuple[str, str]], build_only: bool = False) -> None:
+        specs = max((len(spec) for spec, _ in cases), default=4)
+        packings = max((len(packing) for _, packing in cases), default=7)
+        self._columns = (
+            _Column("size", "(B)", 12, lambda p, s: p.bytes),
+            _Column("count", "(elements)", 12, lambda p, s: p.elements),
+            _Column("tensors", "", 7, lambda p, s: p.tensors),
             _Column("dtype", "", 8, lambda p, s: p.dtype),
-            _Column("devices", "", 7, lambda p, s: str(p.devices)),
-            _Column("spec", "", max(specs, 4), lambda p, s: p.spec, left=True),
-            _Column("packing", "", max(packings, 7), lambda p, s: str(p.packing), left=True),
+            _Column("devices", "", 7, lambda p, s: p.devices),
+            _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
+            _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
+            *(_BUILD if build_only else _TIME),
         )
-        self._columns = what + (_BUILD if build_only else _TIME)
 
     def header(self) -> list[str]:
         """Titles and units."""
-        titles = "  ".join(column.text(column.title) for column in self._columns)
-        units = "  ".join(column.text(column.unit) for column in self._columns)
-        return [f"# {titles}".rstrip(), f"# {units}".rstrip()]
+        return [
+            self._line("#", [column.title for column in self._columns]),
+            self._line("#", [column.unit for column in self._columns]),
+        ]
 
     def row(self, point: Point, share: float | None) -> str:
         """One row.
@@ -65,12 +67,15 @@ class Table:
           point: what was measured.
           share: of the memory-copy bound; None if unknown.
         """
-        cells = "  ".join(column.text(column.cell(point, share)) for column in self._columns)
-        return f"  {cells}".rstrip()
+        return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
+
+    def _line(self, mark: str, cells: Sequence[str]) -> str:
+        texts = (column.text(cell) for column, cell in zip(self._columns, cells, strict=True))
+        return f"{mark} {'  '.join(texts)}".rstrip()
 
 
 def copy_line(copy: Copying) -> str:
-    """What bounds the rows of one size."""
+    """The memory copy that bounds the rows of one size."""
     return (
         f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
         f"({copy.bytes} B each); bound {copy.bound_seconds(copy.bytes, copy.devices) / _MICRO:.1f} "
@@ -80,28 +85,24 @@ def copy_line(copy: Copying) -> str:
 
 def build_line(point: Point) -> str:
     """How long one row took to build."""
-    trace = _NONE if point.trace_seconds is None else f"{point.trace_seconds:.3f}"
-    build = _NONE if point.build_seconds is None else f"{point.build_seconds:.3f}"
     return (
-        f"# build: {point.spec} {point.packing}: traced in {trace} s, built in {build} s, "
-        f"{point.operations or 0} operations"
+        f"# build: {point.spec} {point.packing}: traced in {_fixed(point.trace_seconds, 3)} s, "
+        f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
     )
 
 
 def error_line(point: Point) -> str:
-    """Why a row has no figures."""
+    """Why a row has no times."""
     return f"# {point.spec} {point.packing}: {point.error}"
 
 
 def footer(record: AllReduceRecord) -> list[str]:
-    """What all rows come to, and how to read the last column."""
-    rows = record.rows
-    wrong, checked = sum(p.wrong for p in rows), sum(p.checked for p in rows)
-    errors = sum(p.error is not None for p in rows)
+    """Totals of all rows, and how to read the last column."""
+    wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
+    errors = sum(p.error is not None for p in record.rows)
     lines = []
     if checked:
-        verdict = "FAILED" if wrong else "OK"
-        lines.append(f"# Wrong values: {wrong} of {checked} {verdict}")
+        lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
     if errors:
         lines.append(f"# Rows with errors: {errors} FAILED")
     if record.copies:
@@ -114,7 +115,12 @@ def footer(record: AllReduceRecord) -> list[str]:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning for a time that no reduction takes; None for others."""
+    """A warning about a time that is too short for a reduction; None for others.
+
+    Args:
+      point: what was measured.
+      share: of the memory-copy bound; None if unknown.
+    """
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (
@@ -123,46 +129,32 @@ def implausible(point: Point, share: float | None) -> str | None:
     )
 
 
-def _micro(seconds: float | None) -> str:
-    return _NONE if seconds is None else f"{seconds / _MICRO:.1f}"
+def _fixed(value: float | None, digits: int, unit: float = 1.0) -> str:
+    return NONE if value is None else f"{value / unit:.{digits}f}"
 
 
-def _giga(rate: float | None) -> str:
-    return _NONE if rate is None else f"{rate / _GIGA:.2f}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return _NONE if seconds is None else f"{seconds:.3f}"
-
-
-def _wrong(point: Point) -> str:
+def _wrong(point: Point) -> object:
     if point.error is not None:
         return "error"
-    return str(point.wrong) if point.checked else _NONE
+    return point.wrong if point.checked else NONE
 
 
 def _pieces(point: Point) -> int:
     return point.devices * point.tensors
 
 
-def _per_piece(point: Point) -> str:
-    return _NONE if point.build_seconds is None else _micro(point.build_seconds / _pieces(point))
-
-
 _TIME = (
-    _Column("time", "(us)", 11, lambda p, s: _micro(p.median)),
-    _Column("p99", "(us)", 11, lambda p, s: _micro(p.p99)),
-    _Column("algbw", "(GB/s)", 7, lambda p, s: _giga(p.algorithm_bandwidth)),
-    _Column("busbw", "(GB/s)", 7, lambda p, s: _giga(p.bus_bandwidth)),
+    _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
+    _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO)),
+    _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
+    _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
     _Column("#wrong", "", 6, lambda p, s: _wrong(p)),
-    _Column("of copy", "bound", 7, lambda p, s: _NONE if s is None else f"{s:.3f}"),
+    _Column("of copy", "bound", 7, lambda p, s: _fixed(s, 3)),
 )
 _BUILD = (
-    _Column("pieces", "(devices x tensors)", 19, lambda p, s: str(_pieces(p))),
-    _Column(
-        "operations", "", 10, lambda p, s: _NONE if p.operations is None else str(p.operations)
-    ),
-    _Column("trace", "(s)", 8, lambda p, s: _seconds(p.trace_seconds)),
-    _Column("build", "(s)", 8, lambda p, s: _seconds(p.build_seconds)),
-    _Column("build/piece", "(us)", 11, lambda p, s: _per_piece(p)),
+    _Column("pieces", "(devices x tensors)", 19, lambda p, s: _pieces(p)),
+    _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
+    _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
+    _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
+    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(p.build_seconds, 1, _MICRO * _pieces(p))),
 )
