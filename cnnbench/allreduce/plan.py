@@ -52,6 +52,7 @@ class AllReducePlan:
     """The work of one run.
 
     Attributes:
+      params: what it was made from.
       workloads: tensors to reduce, in order.
       counts: numbers of devices, in order.
       dtype: of the tensors.
@@ -62,6 +63,7 @@ class AllReducePlan:
       settings: of TensorFlow, for the largest number of devices.
     """
 
+    params: AllReduceParams
     workloads: tuple[Workload, ...]
     counts: tuple[int, ...]
     dtype: str
@@ -103,6 +105,7 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
             group_size=params.all_reduce_group_size,
         )
     return AllReducePlan(
+        params=params,
         workloads=_workloads(params),
         counts=counts,
         dtype=params.dtype,

@@ -83,7 +83,7 @@ class AllReduceBench:
           BenchmarkError: sums were wrong or a reduction failed; the files say which.
           KeyboardInterrupt: the files hold what was measured.
         """
-        for notice in unused_notices(self.params, self.plan, self._explicit):
+        for notice in unused_notices(self.plan, self._explicit):
             self._messages.notice(notice)
         self._results.prepare()
         places = self._start()

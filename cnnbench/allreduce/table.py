@@ -143,6 +143,10 @@ def _pieces(point: Point) -> int:
     return point.devices * point.tensors
 
 
+def _per_piece(point: Point) -> str:
+    return _fixed(point.build_seconds, 1, _pieces(point) * _MICRO)
+
+
 _TIME = (
     _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
     _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO)),
@@ -156,5 +160,5 @@ _BUILD = (
     _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
     _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
     _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(p.build_seconds, 1, _MICRO * _pieces(p))),
+    _Column("build/piece", "(us)", 11, lambda p, s: _per_piece(p)),
 )

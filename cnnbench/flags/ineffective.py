@@ -6,8 +6,9 @@ nothing to act on brings a notice, so that nobody believes to have measured it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
@@ -18,10 +19,12 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.shared import local_groups
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
-class Unused:
-    """One entry.
+class Unused(Generic[R]):
+    """One entry of a table, about a run of type `R`.
 
     Attributes:
       flags: names.
@@ -31,7 +34,7 @@ class Unused:
     """
 
     flags: tuple[str, ...]
-    when: Callable[[Params], bool]
+    when: Callable[[R], bool]
     why: str
     says: str = ""
 
@@ -106,7 +109,7 @@ def _groups(params: Params) -> int:
 
 
 # The first entry that applies speaks for a flag.
-UNUSED: tuple[Unused, ...] = (
+UNUSED: tuple[Unused[Params], ...] = (
     Unused(_SAVING, lambda p: p.train_dir is None, "without --train_dir"),
     Unused(
         _SAVING,
@@ -278,7 +281,7 @@ UNUSED: tuple[Unused, ...] = (
 )
 
 
-def unused_notices(params: Params, explicit_flags: Collection[str]) -> tuple[str, ...]:
+def unused_notices(params: Params, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """One line for every reason why flags that were given change nothing.
 
     A flag given at a default that switches it off asks for nothing and is not mentioned.
@@ -288,12 +291,22 @@ def unused_notices(params: Params, explicit_flags: Collection[str]) -> tuple[str
       explicit_flags: names of the flags that were given.
     """
     silent = {spec.name for spec in FLAGS if _is_off(getattr(params, spec.name), spec.default)}
-    left = [name for name in explicit_flags if name not in silent]
+    return notices(UNUSED, params, [name for name in explicit_flags if name not in silent])
+
+
+def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[str, ...]:
+    """One line for every entry that applies; the first that applies to a flag counts.
+
+    Args:
+      table: entries.
+      run: what their conditions are asked about.
+      given: names of flags.
+    """
     lines = []
-    for entry in UNUSED:
-        names = [name for name in left if name in entry.flags]
-        if names and entry.when(params):
-            left = [name for name in left if name not in names]
+    for entry in table:
+        names = [name for name in given if name in entry.flags]
+        if names and entry.when(run):
+            given = [name for name in given if name not in names]
             lines.append(_line(names, entry))
     return tuple(lines)
 
@@ -302,7 +315,7 @@ def _is_off(value: object, default: object) -> bool:
     return not value and value == default
 
 
-def _line(names: list[str], entry: Unused) -> str:
+def _line(names: list[str], entry: Unused[R]) -> str:
     *others, last = (f"--{name}" for name in names)
     subject = f"{', '.join(others)} and {last}" if others else last
     says = entry.says or ("have no effect" if others else "has no effect")

@@ -8,8 +8,7 @@ from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 
 def notices(*flags):
     given = parse_flags(flags, ALLREDUCE_FLAGS)
-    params = params_of(given)
-    return unused_notices(params, make_plan(params, tuple(given)), tuple(given))
+    return unused_notices(make_plan(params_of(given), tuple(given)), tuple(given))
 
 
 @pytest.mark.parametrize(

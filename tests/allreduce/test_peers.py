@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.allreduce import peers
 from cnnbench.allreduce.peers import NAMES, Peer
 from cnnbench.runtime.devices import device_string
 
@@ -65,7 +64,7 @@ def test_a_chain_of_reductions_made_while_tracing(cpu_devices):
     @tf.function(autograph=False)
     def step(values):
         for _ in range(3):
-            values = peers.make("reduction_to_one_device", devices)(values)
+            values = Peer("reduction_to_one_device", devices)(values)
         return values
 
     for own in step([[tf.constant([1.0])], [tf.constant([2.0])]]):
@@ -95,12 +94,12 @@ def test_nccl_without_gpus_is_refused(cpu_devices):
 def test_several_processes_are_refused():
     devices = [device_string("worker", task, "cpu", 0) for task in (0, 1)]
     with pytest.raises(ValueError, match="one process"):
-        peers.make("reduction_to_one_device", devices)
+        Peer("reduction_to_one_device", devices)
 
 
 def test_an_unknown_name_is_refused(cpu_devices):
     with pytest.raises(ValueError, match=r"'warp'; must be one of reduction_to_one_device, "):
-        peers.make("warp", cpu_devices[:2])
+        Peer("warp", cpu_devices[:2])
 
 
 def test_names_can_be_asked_for_without_tensorflow():

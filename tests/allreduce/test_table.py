@@ -45,7 +45,7 @@ RECORD = AllReduceRecord(
     copies=(COPY,),
     points=POINTS,
 )
-WAYS = [(point.spec, str(point.packing)) for point in POINTS]
+CASES = [(point.spec, str(point.packing)) for point in POINTS]
 
 TIMES = """\
 #         size         count  tensors     dtype  devices  spec               packing                 time          p99    algbw    busbw  #wrong  of copy
@@ -70,7 +70,7 @@ BUILD = """\
 
 
 def test_times():
-    rows = table.Table(WAYS)
+    rows = table.RowFormat(CASES)
     lines = [*rows.header(), table.copy_line(COPY)]
     lines += [rows.row(point, RECORD.share_of_bound(point)) for point in POINTS]
     lines += [table.error_line(POINTS[2]), *table.footer(RECORD)]
@@ -78,7 +78,7 @@ def test_times():
 
 
 def test_build_times():
-    rows = table.Table(WAYS[:1], build_only=True)
+    rows = table.RowFormat(CASES[:1], build_only=True)
     assert "\n".join([*rows.header(), rows.row(POINTS[0], None)]) + "\n" == BUILD
     assert table.build_line(POINTS[0]) == (
         "# build: copy -: traced in 0.250 s, built in 0.500 s, 120 operations"

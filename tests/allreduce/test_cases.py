@@ -1,6 +1,6 @@
 import pytest
 
-from cnnbench.allreduce.sizes import Workload, parse_sizes
+from cnnbench.allreduce.cases import Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.text.numbers import parse_bytes
 
@@ -57,9 +57,9 @@ def test_a_workload_counts_elements():
         ("1K:4K:x0", "must end in a factor"),
         ("1K:4K:+0", "'0': must be bytes"),
         ("1K:4K:x", "must end in a factor"),
-        ("4K*0", "'4K*0': after * must stand the number of tensors"),
-        ("4K*x", "after * must stand"),
-        ("4K*2*3", "after * must stand"),
+        ("4K*0", "'4K*0': * must be followed by a number of tensors"),
+        ("4K*x", "* must be followed"),
+        ("4K*2*3", "* must be followed"),
         ("4:100M:+4", "is more than 1000 sizes"),
         ("6", "6 bytes are no whole number of float32 elements of 4 bytes"),
         ("4:16:+2", "6 bytes are no whole number"),
