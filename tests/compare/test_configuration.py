@@ -11,68 +11,55 @@ def key(record):
     return Configuration.of(record).key
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"result_json": "a.json", "result_csv": "b.csv"},
-        {"progress": "on", "display_every": 1},
-        {"tf_random_seed": 7},
-        {"peak_flops": 1e12},
-    ],
-)
-def test_flags_that_do_not_move_a_measurement(runs, flags):
-    assert key(runs(flags=flags)) == key(runs())
+def named(*records):
+    """Names of the configurations of some records, in their order."""
+    configurations = [Configuration.of(record) for record in records]
+    names = labels(configurations)
+    return [names[one.key] for one in configurations]
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "same"),
     [
-        {"batch_size": 16},
-        {"precision": "bf16"},
-        {"num_batches": 7},
-        {"xla": True},
-        {"init_learning_rate": 0.1},
-        {"train_dir": "x"},
-        {"data_dir": "x"},
-        {"worker_hosts": "a:1,b:1"},
+        ({"result_json": "a.json", "result_csv": "b.csv", "peak_flops": 1e12}, True),
+        ({"progress": "on", "display_every": 1, "tf_random_seed": 7}, True),
+        ({"batch_size": 16}, False),
+        ({"precision": "bf16"}, False),
+        ({"xla": True}, False),
+        ({"init_learning_rate": 0.1}, False),
+        ({"train_dir": "x"}, False),
+        ({"worker_hosts": "a:1,b:1"}, False),
+        ({"flag_of_a_later_version": 3}, False),
     ],
 )
-def test_flags_that_count(runs, flags):
-    assert key(runs(flags=flags)) != key(runs())
+def test_which_flags_count(runs, flags, same):
+    assert (key(runs(flags=flags)) == key(runs())) is same
 
 
 def test_of_places_only_the_presence_counts_and_of_machines_the_number(runs):
     assert key(runs(flags={"data_dir": "/a"})) == key(runs(flags={"data_dir": "/b"}))
-    assert key(runs(flags={"worker_hosts": "a:1,b:1"})) == key(
-        runs(flags={"worker_hosts": "c:1,d:2"})
-    )
+    hosts = [key(runs(flags={"worker_hosts": text})) for text in ("a:1,b:1", "c:1,d:2", "a:1")]
+    assert hosts[0] == hosts[1] != hosts[2]
 
 
-def test_a_record_without_a_flag_stands_for_its_default(runs):
-    record = runs()
+def test_the_key_outlives_new_flags_and_the_order_of_flags(runs):
+    record = runs(flags={"xla": True})
+    assert key(record) == "04f921409eff"  # as every version gives it
     config = {name: value for name, value in record.config.items() if name != "bn_stats"}
     assert key(dataclasses.replace(record, config=config)) == key(record)
-
-
-def test_a_flag_this_version_does_not_know_counts(runs):
-    assert key(runs(flags={"new_idea": 3})) != key(runs())
+    turned = dataclasses.replace(record, config=dict(reversed(record.config.items())))
+    assert key(turned) == key(record)
 
 
 def test_every_rule_is_about_a_flag_and_has_a_reason():
-    names = {spec.name for spec in FLAGS}
-    assert set(RULES) <= names
-    assert set(UNRESOLVED) <= names
+    flags = {spec.name for spec in FLAGS}
+    assert set(RULES) <= flags
+    assert set(UNRESOLVED) <= flags
     assert set(PLACES) <= set(RULES)
     assert all(rule.reason for rule in RULES.values())
-
-
-def test_every_flag_that_names_a_file_or_folder_has_a_rule():
     # A flag added later with a path in it would make every run a configuration of its own.
-    paths = {
-        spec.name
-        for spec in FLAGS
-        if spec.name.endswith(("_dir", "_file", "_path", "_json", "_csv", "_plugin", "_prefix"))
-    }
+    ends = ("_dir", "_file", "_path", "_json", "_csv", "_plugin", "_prefix")
+    paths = {name for name in flags if name.endswith(ends)}
     assert paths
     assert paths <= set(RULES)
 
@@ -87,23 +74,14 @@ def test_runs_that_failed_early_differ_only_in_what_is_resolved_late(runs):
     assert whole.differing(other) == ("xla",)
 
 
-def test_the_key_does_not_depend_on_the_order_of_flags(runs):
-    record = runs()
-    turned = dataclasses.replace(record, config=dict(reversed(record.config.items())))
-    assert key(turned) == key(record)
-
-
-def test_labels_name_what_matters_and_tell_all_apart(runs):
-    made = [
+def test_labels_are_short_and_unique(runs):
+    assert named(
         runs(),
         runs(flags={"xla": True}),
         runs(flags={"batch_size": 64, "num_gpus": 2, "variable_update": "replicated"}),
         runs(flags={"model": "resnet20", "data_name": "cifar10", "precision": "bf16"}),
         runs(flags={"forward_only": True}),
-    ]
-    configurations = [Configuration.of(record) for record in made]
-    named = labels(configurations)
-    assert [named[one.key] for one in configurations] == [
+    ) == [
         "lenet, batch 8, 1 cpu, xla=false",
         "lenet, batch 8, 1 cpu, xla=true",
         "lenet, batch 64, 2 cpu, replicated",
@@ -112,28 +90,20 @@ def test_labels_name_what_matters_and_tell_all_apart(runs):
     ]
 
 
-def test_what_follows_from_a_flag_that_was_given_is_not_in_the_name(runs):
-    def named(*records):
-        configurations = [Configuration.of(record) for record in records]
-        names = labels(configurations)
-        return [names[one.key] for one in configurations]
-
-    # A record's flags are as they turned out: epochs follow from batches, or the other way round.
+def test_labels_name_given_flags_and_not_what_follows_from_them(runs):
+    # Epochs follow from batches, or the other way round.
     short = {"num_batches": 20, "num_epochs": 0.000125}
     long = {"num_batches": 40, "num_epochs": 0.00025}
+    batches, epochs = ("num_batches",), ("num_epochs",)
     assert named(
-        runs(flags=short, explicit_flags=("num_batches",)), runs(flags=long, explicit_flags=())
-    ) == ["lenet, batch 8, 1 cpu, num_batches=20", "lenet, batch 8, 1 cpu, num_batches=40"]
+        runs(flags=short, explicit_flags=batches), runs(flags=long, explicit_flags=())
+    ) == [f"lenet, batch 8, 1 cpu, num_batches={number}" for number in (20, 40)]
     assert named(
-        runs(flags=short, explicit_flags=("num_epochs",)),
-        runs(flags=long, explicit_flags=("num_epochs",)),
-    ) == [
-        "lenet, batch 8, 1 cpu, num_epochs=0.000125",
-        "lenet, batch 8, 1 cpu, num_epochs=0.00025",
-    ]
-    # Where that does not tell them apart, all that differ are named.
+        runs(flags=short, explicit_flags=epochs), runs(flags=long, explicit_flags=epochs)
+    ) == [f"lenet, batch 8, 1 cpu, num_epochs={number}" for number in (0.000125, 0.00025)]
+    # Where that does not make them unique, all that differ are named.
     assert named(
-        runs(flags={"num_batches": 20, "xla": False}, explicit_flags=("num_batches",)),
+        runs(flags={"num_batches": 20, "xla": False}, explicit_flags=batches),
         runs(flags={"num_batches": 20, "xla": True}),
         runs(flags={"num_batches": 40, "xla": False}),
     ) == [
@@ -143,23 +113,8 @@ def test_what_follows_from_a_flag_that_was_given_is_not_in_the_name(runs):
     ]
 
 
-def test_defaults_of_the_records_in_these_tests_are_those_of_the_flags(runs):
+def test_flags_that_are_not_at_their_defaults(runs):
     assert set(runs().config) == {field.name for field in dataclasses.fields(Params)}
-
-
-def test_flags_shown_are_those_not_at_their_defaults(runs):
     found = Configuration.of(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
-    assert found == {
-        "batch_size": 8,
-        "data_dir": True,
-        "data_name": "imagenet",
-        "device": "cpu",
-        "model": "lenet",
-        "xla": True,
-    }
-
-
-def test_a_new_flag_at_its_default_changes_no_key(runs):
-    # The key that this version gives; it must outlive flags that are added later.
-    record = runs(flags={"xla": True})
-    assert key(record) == "04f921409eff"
+    given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
+    assert found == {**given, "data_dir": True, "xla": True}
