@@ -58,7 +58,12 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=_packages(),
     package_dir={"cnnbench": "cnnbench", **MAPPED},
-    package_data={"cnnbench": ["py.typed"], "cnnbench.configs": ["*.yaml"]},
+    package_data={
+        "cnnbench": ["py.typed"],
+        "cnnbench.charts": ["*.css"],
+        "cnnbench.configs": ["*.yaml"],
+        "cnnbench.report.html": ["*.html", "*.css", "*.js"],
+    },
     install_requires=[
         TENSORFLOW,
         "absl-py>=2.0",

@@ -207,7 +207,7 @@ _ALONE = """
 import sys
 from cnnbench.cli import main
 status = main(sys.argv[1:])
-slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib"}
+slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib", "jinja2"}
 print("\\nloaded", *slow & {name.partition(".")[0] for name in sys.modules})
 sys.exit(status)
 """

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("errors", "version"),
     ("text", "stats"),
+    ("charts",),
     ("models", "runtime"),
     ("variable_mgr", "data"),
     ("records",),

@@ -14,7 +14,7 @@ from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.records.files import write_text
+from cnnbench.records.files import write_bytes, write_text
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ names the last commit before and the first after each. docs/history.md explains 
   --last=N               points listed per series, 0 for all [20]
   --format=NAME          table, csv or json [table]
   --output=FILE          write that to this file
-  --plot=FILE            draw the series: .html, a page in itself, or .svg
+  --plot=FILE            draw the series: .html, a page in itself, .svg, .png or .pdf
 
 Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
 skipped; 2 wrong use; 4 a file or standard output could not be written.
@@ -143,11 +143,11 @@ def _check_outputs(options: HistoryFlags) -> None:
 
         resolve_output("output", options.output)
     if options.plot is not None:
-        from cnnbench.history import picture
+        from cnnbench.history import page
 
-        picture.prepare(options.plot)
+        page.prepare(options.plot)
         if options.output is not None and _same(options.output, options.plot):
-            raise FlagError(picture.FLAG, options.plot, "is the file of --output too; name another")
+            raise FlagError(page.FLAG, options.plot, "is the file of --output too; name another")
 
 
 def _same(output: str, plot: str) -> bool:
@@ -157,7 +157,7 @@ def _same(output: str, plot: str) -> bool:
 def _order(repository: str | None) -> dict[str, int] | None:
     if repository is None:
         return None
-    from cnnbench.history.repository import order_of_commits
+    from cnnbench.history.series import order_of_commits
 
     return order_of_commits(repository)
 
@@ -201,11 +201,11 @@ def _refuse_selection(
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
     if options.format == "table":
-        from cnnbench.history.table import render
+        from cnnbench.history.text import render
 
         text = render(trends, metric, options.last)
     else:
-        from cnnbench.history.document import csv_text, json_text
+        from cnnbench.history.export import csv_text, json_text
 
         csv = options.format == "csv"
         text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
@@ -215,6 +215,6 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
     else:
         write_text("output", options.output, text)
     if options.plot is not None:
-        from cnnbench.history import picture
+        from cnnbench.history import page
 
-        write_text(picture.FLAG, options.plot, picture.render(options.plot, trends, metric))
+        write_bytes(page.FLAG, options.plot, page.render(options.plot, trends, metric))

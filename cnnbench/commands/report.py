@@ -17,7 +17,8 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
-    from cnnbench.report import Material, Sources
+    from cnnbench.records.load import Loaded
+    from cnnbench.report import Results
 
 HELP = """\
 Usage: cnnbench report RECORDS... [FLAGS]
@@ -83,16 +84,16 @@ def main(argv: Sequence[str]) -> int:
         output = "report.html"
     if output is not None:
         resolve_output("output", output)
-    sources = _load(arguments)
-    material = _gather(options, sources, arguments)
-    text = _text(options, material)
+    loaded = _load(arguments)
+    results = _gather(options, loaded, arguments)
+    text = _text(options, results)
     if output is None:
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
             print_result(text)
     else:
         write_text("output", output, text)
         LineWriter(sys.stdout).lines([f"wrote {output}"])
-    return ExitCode.INCONCLUSIVE if _faults(material) else ExitCode.OK
+    return ExitCode.INCONCLUSIVE if _faults(results) else ExitCode.OK
 
 
 def _check(options: ReportFlags, given: dict[str, object]) -> None:
@@ -106,24 +107,24 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
                 raise FlagError(name, given[name], "needs --baseline")
 
 
-def _load(paths: Sequence[str]) -> Sources:
+def _load(paths: Sequence[str]) -> Loaded:
     from cnnbench.records.load import PathError
     from cnnbench.report import load
 
-    sources = load(paths)
-    if not sources.runs and not sources.allreduces and not sources.defects:
+    loaded = load(paths)
+    if not loaded.everything and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
-    return sources
+    return loaded
 
 
-def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Material:
+def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Results:
     from cnnbench.compare import Policy
     from cnnbench.compare.reductions import measurements
     from cnnbench.records.load import PathError
     from cnnbench.report import gather
 
     if options.baseline is None:
-        return gather(sources)
+        return gather(loaded)
     try:
         baseline = _load([options.baseline])
     except PathError as error:
@@ -133,9 +134,9 @@ def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Mat
         policy = policy.replace(threshold=options.threshold / 100)
     allowed = split_names(options.allow_different)
     if allowed:
-        check_facts(allowed, chain(*measurements(baseline.everything, sources.everything)))
+        check_facts(allowed, chain(*measurements(baseline.everything, loaded.everything)))
     return gather(
-        sources,
+        loaded,
         baseline,
         policy=policy,
         allow_different=allowed,
@@ -143,19 +144,19 @@ def _gather(options: ReportFlags, sources: Sources, paths: Sequence[str]) -> Mat
     )
 
 
-def _text(options: ReportFlags, material: Material) -> str:
+def _text(options: ReportFlags, results: Results) -> str:
     if options.format == "csv":
         from cnnbench.report.tables import csv
 
-        return csv(material, options.table)
+        return csv(results, options.table)
     from cnnbench.report import build, render
 
-    return render(build(material, options.title), options.format)
+    return render(build(results, options.title), options.format)
 
 
-def _faults(material: Material) -> bool:
+def _faults(results: Results) -> bool:
     """Names what was skipped on stderr; whether any of it was faulty."""
-    comparison = material.comparison
-    skipped = (*material.skipped, *(() if comparison is None else comparison.skipped))
+    comparison = results.comparison
+    skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
     return any(one.defect for one in skipped)

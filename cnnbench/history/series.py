@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,14 +15,15 @@ from cnnbench.compare.configuration import labels
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry
 from cnnbench.metrics.registry import Metric
-from cnnbench.report.counted import counted
 from cnnbench.stats.descriptive import median
+from cnnbench.text.numbers import counted
 from cnnbench.text.sort import natural_key
 
 POINTS = ("commit", "day", "run")
 """What points can be made by; besides, each label and fact."""
 
 _COMMIT_DIGITS = 12
+_GIT_SECONDS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,3 +261,36 @@ def _names(text: str) -> str:
     except ValueError:
         return text
     return counted(names) if isinstance(names, list) else text
+
+
+def order_of_commits(folder: str) -> dict[str, int]:
+    """Place of every commit of all branches, ancestors before descendants.
+
+    Commits count by their full names and by the abbreviations of 7 to 12 digits, where one
+    stands for a single commit.
+
+    Args:
+      folder: in a working tree, or a bare repository.
+
+    Raises:
+      FlagError: git finds no repository there, or there is no git.
+    """
+    command = ["git", "-C", folder, "rev-list", "--all", "--topo-order", "--reverse"]
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True, env=environ
+        )
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines()
+        raise FlagError("git", folder, said[-1] if said else "git cannot read it") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FlagError("git", folder, f"git cannot be run: {error}") from None
+    commits = done.stdout.split()
+    places = {commit: place for place, commit in enumerate(commits)}
+    for digits in range(7, 13):
+        short: dict[str, list[int]] = {}
+        for place, commit in enumerate(commits):
+            short.setdefault(commit[:digits], []).append(place)
+        places |= {name: found[0] for name, found in short.items() if len(found) == 1}
+    return places

@@ -72,12 +72,17 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """Writes the result file of a command; undecodable bytes of names appear as escapes.
+    """`write_bytes` of text; undecodable bytes of names appear as escapes."""
+    write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(flag: str, path: str, content: bytes) -> None:
+    """Writes the result file of a command.
 
     Args:
       flag: name of the flag that gave the path, for the error.
       path: as given.
-      text: the content.
+      content: of the file.
 
     Raises:
       FlagError: the path cannot become a regular file.
@@ -85,7 +90,7 @@ def write_text(flag: str, path: str, text: str) -> None:
     """
     target = resolve_output(flag, path)
     try:
-        write_whole(target, text.encode("utf-8", "backslashreplace"))
+        write_whole(target, content)
     except OSError as error:
         raise BenchmarkError(f"{path}: cannot be written: {error.strerror}") from error
 

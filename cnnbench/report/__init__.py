@@ -1,7 +1,7 @@
 """Reports on run records: one HTML file, Markdown, or tables for other programs.
 
-Imports no TensorFlow. `load` finds what a report is about, `gather` sorts it and compares it
-with a baseline, `build` writes the sections as data, and `render` makes text of them.
+Imports no TensorFlow. `load` reads records, `gather` sorts them and compares them with a
+baseline, `build` makes the sections as data, and `render` formats them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
+from cnnbench.records.load import load_records as load
 from cnnbench.report.build import build
 from cnnbench.report.document import Report
-from cnnbench.report.material import Material, gather
-from cnnbench.report.sources import Sources, load
+from cnnbench.report.results import Results, gather
 
-__all__ = ["FORMATS", "Material", "Report", "Sources", "build", "gather", "load", "render"]
+__all__ = ["FORMATS", "Report", "Results", "build", "gather", "load", "render"]
 
 FORMATS: dict[str, str] = {
     "html": "cnnbench.report.html",

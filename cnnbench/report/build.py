@@ -1,53 +1,51 @@
-"""From what was found to the whole report."""
+"""The whole report from the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cnnbench.report.counted import counted
-from cnnbench.report.document import Report, figure
-from cnnbench.report.material import Material, time_text
+from cnnbench.report.document import Report
 from cnnbench.report.renderers import wording as said
+from cnnbench.report.results import Results, time_text
 from cnnbench.report.sections import SECTIONS
-from cnnbench.report.sections.conditions import disturbed
-from cnnbench.report.sections.environment import text
-from cnnbench.text.numbers import count
+from cnnbench.report.sections.machine import disturbed, fact_text
+from cnnbench.text.numbers import count, counted, number
 from cnnbench.version import __version__
 
 _MACHINE = ("gpu_names", "cpu_model")
-_MANY = 3
+_MOST = 3
 
 
-def build(material: Material, title: str = "") -> Report:
-    """Writes all sections that have something to say.
+def build(results: Results, title: str = "") -> Report:
+    """Makes all sections that the records have something for.
 
     Args:
-      material: see there.
+      results: the subject of the report.
       title: of the page; one that names the models if empty.
     """
-    sections = [found for make in SECTIONS if (found := make(material)) is not None]
+    sections = [found for make in SECTIONS if (found := make(results)) is not None]
     return Report(
-        title=title or _title(material),
-        subtitle=_subtitle(material),
-        figures=tuple(_figures(material)),
+        title=title or _title(results),
+        subtitle=_subtitle(results),
+        highlights=tuple(_highlights(results)),
         sections=tuple(sections),
     )
 
 
-def _title(material: Material) -> str:
-    models = list(dict.fromkeys(one.model for one in material.configured))
+def _title(results: Results) -> str:
+    models = list(dict.fromkeys(one.model for one in results.configured))
     if not models:
-        return "All-reduce of gradients" if material.allreduces else "No results"
-    named = ", ".join(models[:_MANY])
-    more = len(models) - _MANY
+        return "All-reduce of gradients" if results.allreduces else "No results"
+    named = ", ".join(models[:_MOST])
+    more = len(models) - _MOST
     return f"Speed of {named}" + (f" and {more} more" if more > 0 else "")
 
 
-def _subtitle(material: Material) -> str:
+def _subtitle(results: Results) -> str:
     starts = sorted(
-        [time_text(run.started_at) for run in material.runs]
-        + [time_text(one.started_at) for one in material.allreduces]
+        [time_text(run.started_at) for run in results.runs]
+        + [time_text(one.started_at) for one in results.allreduces]
     )
     when = ""
     if starts:
@@ -56,59 +54,49 @@ def _subtitle(material: Material) -> str:
     return f"Measured with cnnbench; report of version {__version__}{when}"
 
 
-def _figures(material: Material) -> Iterable[tuple[str, str]]:
-    runs = material.runs
+def _highlights(results: Results) -> Iterable[tuple[str, str]]:
+    runs = results.runs
     bad = sum(run.status != "ok" for run in runs)
     measured = []
     if runs:
-        measured.append(count(len(material.configured), "configuration", "configurations"))
+        measured.append(count(len(results.configured), "configuration", "configurations"))
         measured.append(count(len(runs), "process", "processes"))
     if bad:
         measured.append(f"{bad} without a result")
-    if material.allreduces:
-        measured.append(count(len(material.allreduces), "all-reduce run", "all-reduce runs"))
+    if results.allreduces:
+        measured.append(count(len(results.allreduces), "all-reduce run", "all-reduce runs"))
     if measured:
         yield "measured", ", ".join(measured)
-    environments = [run.environment for run in runs] + [
-        one.environment for one in material.allreduces
-    ]
-    for name in _MACHINE:
-        machines = _values(environments, name)
-        if machines:
-            yield "machine", machines
-            break
-    marked, looked = disturbed(material)
-    if looked:
-        remarks = f"{marked} of {count(looked, 'process', 'processes')} "
-        remarks += f"{'was' if marked == 1 else 'were'} disturbed"
-        yield "conditions", remarks if marked else "nothing disturbed the measurements"
+    environments = [one.environment for _, one in results.processes]
+    machines = [values for name in _MACHINE if (values := _values(environments, name))]
+    if machines:
+        yield "machine", machines[0]
+    marked, checked = disturbed(results)
+    if marked:
+        processes = count(checked, "process", "processes")
+        yield "conditions", f"{marked} of {processes} {'was' if marked == 1 else 'were'} disturbed"
+    elif checked:
+        yield "conditions", "nothing disturbed the measurements"
     versions = _values(environments, "tensorflow_version")
     if versions:
         yield "TensorFlow", versions
-    fastest = max(
-        (one for one in material.configured if one.throughput.median is not None),
-        key=lambda one: one.throughput.median or 0.0,
-        default=None,
-    )
-    if fastest is not None and fastest.throughput.median is not None:
-        yield "fastest", f"{figure(fastest.throughput.median)} images/sec ({fastest.name})"
-    comparison = material.comparison
+    speeds = [(one.throughput.median, one.name) for one in results.configured]
+    known = [(speed, name) for speed, name in speeds if speed is not None]
+    if known:
+        speed, name = max(known, key=lambda pair: pair[0])
+        yield "highest median", f"{number(speed)} images/sec ({name})"
+    comparison = results.comparison
     if comparison is not None:
-        told = f"{said.ENDINGS[comparison.exit_code]}: {said.outcome(comparison)}"
-        yield "against the baseline", told
-    if material.skipped:
-        defects = sum(one.defect for one in material.skipped)
-        found = count(len(material.skipped), "file", "files")
-        yield "skipped", f"{found}, {defects} of them faulty"
+        ending = said.ENDINGS[comparison.exit_code]
+        yield "against the baseline", f"{ending}: {said.outcome(comparison)}"
+    if results.skipped:
+        defects = sum(one.defect for one in results.skipped)
+        yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"
 
 
-def _fact(value: Any) -> str:
-    return counted(value) if isinstance(value, list) else text(value)
-
-
-def _values(environments: list[Any], name: str) -> str:
-    seen = dict.fromkeys(_fact(facts[name]) for facts in environments if name in facts)
-    values = [value for value in seen if value]
-    return "; ".join(values[:_MANY]) + (
-        f" and {len(values) - _MANY} more" if len(values) > _MANY else ""
-    )
+def _values(environments: list[Mapping[str, Any]], name: str) -> str:
+    found = (facts[name] for facts in environments if name in facts)
+    texts = (counted(one) if isinstance(one, list) else fact_text(one) for one in found)
+    values = [text for text in dict.fromkeys(texts) if text]
+    more = f" and {len(values) - _MOST} more" if len(values) > _MOST else ""
+    return "; ".join(values[:_MOST]) + more

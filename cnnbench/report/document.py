@@ -1,15 +1,13 @@
-"""What a report says, apart from how it looks: sections of text, tables and charts."""
+"""The content of a report, independent of its format: sections of text, tables and charts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
-from cnnbench.report.charts import Chart
-
-NONE = "–"
-"""What a cell shows that has no value."""
+from cnnbench.charts import Chart
+from cnnbench.text import numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +15,10 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-      text: what it shows.
-      value: what it sorts by; its text if None and the column is no number.
-      tone: "good", "bad" or "unsure" to underline what the text says, or "".
-      hint: shown when pointed at.
+      text: shown; `numbers.NONE` for no value.
+      value: sort key; the text if None.
+      tone: "good", "bad", "unsure" or "".
+      hint: shown on hover.
     """
 
     text: str
@@ -35,10 +33,10 @@ class Column:
 
     Attributes:
       title: of the column, with the unit.
-      number: whether it holds numbers, which stand to the right.
-      code: whether it holds commands and names, in letters of one width.
-      prose: whether it holds sentences, which need room.
-      steady: whether its text stays on one line, such as times and short names.
+      number: aligned to the right.
+      code: in letters of one width.
+      prose: holds sentences, which need room.
+      steady: never wrapped, such as times and short names.
     """
 
     title: str
@@ -46,6 +44,11 @@ class Column:
     code: bool = False
     prose: bool = False
     steady: bool = False
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The kinds that are set, by name."""
+        return tuple(n for n in ("number", "code", "prose", "steady") if getattr(self, n))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +59,10 @@ class Table:
       columns: from left to right.
       rows: a cell for each column.
       title: above it, or "".
-      folded: whether it may be folded away behind its title.
+      folded: whether only the title is shown at first.
     """
 
+    kind: ClassVar[str] = "table"
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
@@ -67,8 +71,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A paragraph of our own words; what it quotes is escaped like all else."""
+    """A paragraph."""
 
+    kind: ClassVar[str] = "text"
     text: str
     tone: str = ""
 
@@ -77,6 +82,7 @@ class Text:
 class Charts:
     """Charts beside each other, as many as fit."""
 
+    kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
 
 
@@ -105,69 +111,82 @@ class Report:
     Attributes:
       title: of the page.
       subtitle: one line below it.
-      figures: the first things to know: (name, value).
+      highlights: (name, value), shown first.
       sections: in order.
     """
 
     title: str
     subtitle: str
-    figures: tuple[tuple[str, str], ...]
-    sections: tuple[Section, ...] = field(default=())
+    highlights: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...] = ()
 
 
-def number(value: float | None, text: str | None = None, *, tone: str = "", hint: str = "") -> Cell:
+def number(
+    value: float | None,
+    text: str | Callable[[float], str] = numbers.number,
+    *,
+    tone: str = "",
+    hint: str = "",
+) -> Cell:
     """A cell with a number.
 
     Args:
       value: None for none.
-      text: how it is written; `figure` of it if None.
+      text: of the value, or the function that formats it.
       tone, hint: see `Cell`.
     """
     if value is None:
-        return Cell(NONE)
-    return Cell(figure(value) if text is None else text, value, tone, hint)
+        return Cell(numbers.NONE)
+    return Cell(text if isinstance(text, str) else text(value), value, tone, hint)
 
 
-def words(text: object, *, tone: str = "") -> Cell:
-    """A cell with text; an empty one shows that there is none."""
-    return Cell(str(text) or NONE, tone=tone)
+def interval(
+    ends: tuple[float, float] | None, text: Callable[[float], str] = numbers.number
+) -> Cell:
+    """A cell with an interval, sorted by its width."""
+    if ends is None:
+        return Cell(numbers.NONE)
+    return Cell(f"{text(ends[0])} to {text(ends[1])}", ends[1] - ends[0])
+
+
+def text_cell(text: object, *, tone: str = "") -> Cell:
+    """A cell with text; `numbers.NONE` for an empty one."""
+    return Cell(str(text) or numbers.NONE, tone=tone)
 
 
 def table(
-    titles: Sequence[Column],
+    columns: Sequence[Column],
     rows: Sequence[Sequence[Cell]],
     *,
     title: str = "",
     folded: bool = False,
 ) -> Table:
-    """A table without the columns that say nothing in any row."""
+    """A table without the columns that are empty in all rows.
+
+    Args:
+      columns: from left to right; the first one is always kept.
+      rows: a cell for each column.
+      title, folded: see `Table`.
+    """
     kept = [
         index
-        for index in range(len(titles))
-        if index == 0 or any(row[index].text != NONE for row in rows)
+        for index in range(len(columns))
+        if index == 0 or any(row[index].text != numbers.NONE for row in rows)
     ]
     return Table(
-        columns=tuple(titles[index] for index in kept),
+        columns=tuple(columns[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in rows),
         title=title,
         folded=folded,
     )
 
 
-def figure(value: float) -> str:
-    """A number in about four digits, none of them invented."""
-    size = abs(value)
-    if size and (size >= 1e7 or size < 1e-3):
-        return f"{value:.3e}"
-    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
-    return f"{value:,.{digits}f}" if size else "0"
+def section(key: str, title: str, *blocks: Block | None) -> Section:
+    """A section of the blocks that there are; charts without any are left out.
 
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent."""
-    return f"{100 * share:.{digits}f} %"
-
-
-def span(low: float, high: float) -> str:
-    """An interval."""
-    return f"{figure(low)} to {figure(high)}"
+    Args:
+      key, title: see `Section`.
+      *blocks: None for none.
+    """
+    kept = (b for b in blocks if b is not None and not (isinstance(b, Charts) and not b.charts))
+    return Section(key=key, title=title, blocks=tuple(kept))

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same sections, charts left out."""
+"""A report as Markdown: the same sections without their charts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 def render(report: Report) -> str:
     """The report, ending in a line break."""
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
-    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.figures]
+    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
         written = list(_section(section))
-        # What a section shows in charts only is not for Markdown.
+        # A section of charts only is left out.
         lines += ["", *written] if written[1:] else []
     return "\n".join(lines) + "\n"
 

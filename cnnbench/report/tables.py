@@ -8,49 +8,112 @@ apostrophe.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.metrics.registry import throughput
+from cnnbench.metrics.registry import accuracy, memory, startup, throughput
+from cnnbench.records.run import RunRecord
 from cnnbench.records.steady_state import run_steady_state
 from cnnbench.records.tables import RUNS, allreduce_row, run_row
-from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, Sample
+from cnnbench.report.configurations import Configured, median_interval, median_step
+from cnnbench.report.results import Results
 from cnnbench.report.sections.scaling import curves
-from cnnbench.report.sections.throughput import median_step
 from cnnbench.text.escape import spreadsheet
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _FLAGS = (
-    "model",
-    "data_name",
-    "device",
-    "num_gpus",
-    "variable_update",
-    "all_reduce_spec",
-    "precision",
-    "batch_size",
-    "forward_only",
-    "eval",
+    *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
+    *("precision", "batch_size", "forward_only", "eval"),
 )
+_VALUES: Mapping[str, Callable[[RunRecord], float | None]] = {
+    "throughput_images_per_sec": throughput,
+    "median_step_seconds": median_step,
+    "mfu": lambda record: record.summary().mfu,
+    "peak_memory_bytes": memory,
+    "startup_seconds": startup,
+    "top_1": accuracy,
+    "joules_per_image": lambda record: record.summary().joules_per_image,
+    "input_wait_fraction": lambda record: record.summary().input_wait_fraction,
+}
+"""One value per process each; configurations get their medians."""
+
+_SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
+"""Values with interval and range."""
 
 
-def configurations(material: Material) -> list[dict[str, Any]]:
+def configurations(results: Results) -> DataFrame:
     """A row per configuration: medians over processes with their intervals and ranges."""
-    efficiencies = {
-        one.configuration.key: curve.efficiency(one)
-        for curve in curves(material.configured)
-        for one in curve.members
-    }
-    return [
-        _configuration(one, efficiencies.get(one.configuration.key)) for one in material.configured
+    import pandas
+
+    rows = [
+        {"configuration": one.name, **{name: value(run) for name, value in _VALUES.items()}}
+        for one in results.configured
+        for run in one.good
     ]
+    values = pandas.DataFrame(rows, columns=["configuration", *_VALUES])
+    values = values.astype(dict.fromkeys(_VALUES, float)).replace([inf, -inf], float("nan"))
+    groups = values.groupby("configuration", sort=False)
+    statistics = groups.median()
+    for name in _SPREADING:
+        ends = {group: median_interval(cells.dropna()) for group, cells in groups[name]}
+        for place, end in enumerate(("low", "high")):
+            known = {group: pair[place] for group, pair in ends.items() if pair is not None}
+            statistics[f"{name}_{end}"] = pandas.Series(known, dtype=float)
+        statistics[f"{name}_min"] = groups[name].min()
+        statistics[f"{name}_max"] = groups[name].max()
+    statistics["scaling_efficiency"] = pandas.Series(
+        {
+            one.name: curve.efficiency(one)
+            for curve in curves(results.configured)
+            for one in curve.members
+        },
+        dtype=float,
+    )
+    facts = pandas.DataFrame([_facts(one) for one in results.configured])
+    if facts.empty:
+        return facts
+    return facts.join(statistics[_statistics()], on="configuration")
 
 
-def runs(material: Material) -> list[dict[str, Any]]:
+def _statistics() -> list[str]:
+    """Names of the columns of statistics, in their order."""
+    found = []
+    for name in _VALUES:
+        found.append(name)
+        if name in _SPREADING:
+            found += [f"{name}_{end}" for end in ("low", "high", "min", "max")]
+        if name == "median_step_seconds":
+            found.append("scaling_efficiency")
+    return found
+
+
+def _facts(one: Configured) -> dict[str, Any]:
+    batch = next((r.batch for r in one.records if r.batch is not None), None)
+    model = next((r.model for r in one.records if r.model is not None), None)
+    statuses = [record.status for record in one.records]
+    return {
+        "configuration": one.name,
+        "key": one.configuration.key,
+        **{name: one.flag(name) for name in _FLAGS},
+        "devices": one.devices,
+        "images_per_step": None if batch is None else batch.global_,
+        "parameters": None if model is None else model.parameters,
+        "processes": len(one.good),
+        "failed": statuses.count("failed"),
+        "interrupted": statuses.count("interrupted"),
+    }
+
+
+def runs(results: Results) -> DataFrame:
     """A row per process: the columns of --result_csv, and what the report adds."""
-    names = {record.run_id: one.name for one in material.configured for record in one.records}
+    import pandas
+
+    names = {record.run_id: one.name for one in results.configured for record in one.records}
     rows = []
-    for record in material.runs:
+    for record in results.runs:
         steady = run_steady_state(record)
         rows.append(
             {
@@ -63,47 +126,43 @@ def runs(material: Material) -> list[dict[str, Any]]:
                 "command": shlex.join(record.command),
             }
         )
-    return rows
+    return pandas.DataFrame(rows)
 
 
-def allreduce(material: Material) -> list[dict[str, Any]]:
+def allreduce(results: Results) -> DataFrame:
     """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
-    return [allreduce_row(record, point) for record in material.allreduces for point in record.rows]
+    import pandas
+
+    rows = [allreduce_row(record, point) for record in results.allreduces for point in record.rows]
+    return pandas.DataFrame([dict(row) for row in rows])
 
 
-def comparison(material: Material) -> list[dict[str, Any]]:
+def comparison(results: Results) -> DataFrame:
     """A row per configuration and metric judged against the baseline."""
-    if material.comparison is None:
-        return []
-    rows = []
-    for entry in material.comparison.entries:
-        for result in entry.results:
-            judged = result.judgement
-            rows.append(
-                {
-                    "configuration": entry.name,
-                    "key": entry.configuration.key,
-                    "metric": result.metric.name,
-                    "unit": result.metric.unit,
-                    "verdict": result.verdict.value,
-                    "word": result.word,
-                    "base_median": judged.base_median,
-                    "new_median": judged.new_median,
-                    "change": judged.change,
-                    "low": judged.low,
-                    "high": judged.high,
-                    "p": judged.p,
-                    "p_adjusted": judged.p_adjusted,
-                    "floor": judged.floor,
-                    "base_processes": len(entry.base),
-                    "new_processes": len(entry.new),
-                    "reason": judged.reason,
-                }
-            )
-    return rows
+    import pandas
+
+    entries = () if results.comparison is None else results.comparison.entries
+    names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
+    rows = [
+        {
+            "configuration": entry.name,
+            "key": entry.configuration.key,
+            "metric": result.metric.name,
+            "unit": result.metric.unit,
+            "verdict": result.verdict.value,
+            "word": result.word,
+            **{name: getattr(result.judgement, name) for name in names},
+            "base_processes": len(entry.base),
+            "new_processes": len(entry.new),
+            "reason": result.judgement.reason,
+        }
+        for entry in entries
+        for result in entry.results
+    ]
+    return pandas.DataFrame(rows)
 
 
-TABLES: Mapping[str, Callable[[Material], Sequence[Mapping[str, Any]]]] = {
+TABLES: Mapping[str, Callable[[Results], DataFrame]] = {
     "configurations": configurations,
     "runs": runs,
     "allreduce": allreduce,
@@ -112,65 +171,25 @@ TABLES: Mapping[str, Callable[[Material], Sequence[Mapping[str, Any]]]] = {
 """Tables by name."""
 
 
-def frame(material: Material, table: str) -> Any:
+def frame(results: Results, table: str) -> DataFrame:
     """One of `TABLES` as a pandas DataFrame.
 
     Raises:
       KeyError: an unknown table.
     """
-    import pandas
-
-    return pandas.DataFrame([dict(row) for row in TABLES[table](material)])
+    return TABLES[table](results)
 
 
-def csv(material: Material, table: str) -> str:
+def csv(results: Results, table: str) -> str:
     """One of `TABLES` as CSV with a header, in which no cell is a formula.
 
     Raises:
       KeyError: an unknown table.
     """
-    found = frame(material, table).map(_inert)
-    return str(found.to_csv(index=False, lineterminator="\n"))
+    return str(frame(results, table).map(_escaped).to_csv(index=False, lineterminator="\n"))
 
 
-def _inert(value: Any) -> Any:
+def _escaped(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         value = ";".join(map(str, value))
     return spreadsheet(value) if isinstance(value, str) else value
-
-
-def _configuration(one: Configured, efficiency: float | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"configuration": one.name, "key": one.configuration.key}
-    row |= {name: one.flag(name) for name in _FLAGS}
-    batch = next((r.batch for r in one.records if r.batch is not None), None)
-    model = next((r.model for r in one.records if r.model is not None), None)
-    statuses = [record.status for record in one.records]
-    return row | {
-        "devices": one.devices,
-        "images_per_step": None if batch is None else batch.global_,
-        "parameters": None if model is None else model.parameters,
-        "processes": len(one.good),
-        "failed": statuses.count("failed"),
-        "interrupted": statuses.count("interrupted"),
-        **_statistics("throughput_images_per_sec", one.throughput),
-        "median_step_seconds": one.sample(median_step).median,
-        "scaling_efficiency": efficiency,
-        "mfu": one.mfu.median,
-        **_statistics("peak_memory_bytes", one.memory),
-        "startup_seconds": one.startup.median,
-        "top_1": one.accuracy.median,
-        "joules_per_image": one.sample(lambda r: r.summary().joules_per_image).median,
-        "input_wait_fraction": one.sample(lambda r: r.summary().input_wait_fraction).median,
-    }
-
-
-def _statistics(name: str, sample: Sample) -> dict[str, float | None]:
-    low, high = sample.interval or (None, None)
-    least, most = sample.range or (None, None)
-    return {
-        name: sample.median,
-        f"{name}_low": low,
-        f"{name}_high": high,
-        f"{name}_min": least,
-        f"{name}_max": most,
-    }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 NONE = "-"
 """Stands for a missing value."""
@@ -74,3 +76,9 @@ def parse_bytes(text: str) -> int | None:
         return None
     size: int = int(match.group(1)) * 1024 ** " KMGT".index(match.group(2) or " ")
     return size
+
+
+def counted(names: Iterable[object]) -> str:
+    """A list of names with equal ones counted: "8 x NVIDIA H100"."""
+    counts = Counter(map(str, names))
+    return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())

@@ -25,6 +25,9 @@ def folder(lenet_runs, tmp_path):
     return results
 
 
+HEAVY = {"tensorflow", "pandas", "matplotlib", "jinja2", "scipy"}
+
+
 def history(*arguments):
     return cli.main(["history", *map(str, arguments)])
 
@@ -83,7 +86,7 @@ def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
         (["gone"], "gone: no such directory"),
         (["{folder}", "--metric=speed"], "--metric=speed"),
         (["{folder}", "--since=yesterday"], "--since=yesterday: must be a day"),
-        (["{folder}", "--plot=x.png"], "--plot=x.png: must end in .html or .svg"),
+        (["{folder}", "--plot=x.jpg"], "--plot=x.jpg: must end in .html, .svg, .png or .pdf"),
         (["{folder}", "--plot=/gone/x.svg"], "--plot=/gone/x.svg"),
         (["{folder}", "--git=/gone"], "--git=/gone"),
         (["{folder}", "--last=-1"], "--last=-1"),
@@ -142,15 +145,17 @@ def test_the_flag_offers_every_metric():
     assert all(name in HELP for name in METRICS)
 
 
-def test_imports_no_tensorflow_and_pandas_only_for_csv(folder, tmp_path, alone):
+def test_imports_only_what_it_uses(folder, tmp_path, alone):
     for arguments, loaded in (
         (["--help"], set()),
-        ([folder, f"--plot={tmp_path}/x.html"], set()),
+        ([folder, f"--plot={tmp_path}/x.html"], {"matplotlib", "jinja2"}),
+        ([folder, f"--plot={tmp_path}/x.svg"], {"matplotlib"}),
+        ([folder], set()),
         ([folder, "--format=csv"], {"pandas"}),
     ):
         done = alone("history", *arguments)
         assert done.status == 0
-        assert done.loaded & {"tensorflow", "pandas", "matplotlib"} == loaded
+        assert done.loaded & HEAVY == loaded
 
 
 def test_a_disk_that_fills_up_is_one_line(folder, capsys, monkeypatch):

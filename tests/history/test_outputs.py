@@ -10,11 +10,11 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from cnnbench import __version__
+from cnnbench.charts import Lines
 from cnnbench.compare import Skipped
-from cnnbench.history import METRICS, picture, table, trend
-from cnnbench.history.document import csv_text, json_text
+from cnnbench.history import METRICS, page, text, trend
+from cnnbench.history.export import csv_text, json_text
 from cnnbench.report import render
-from cnnbench.report.charts import Lines
 from cnnbench.report.document import Charts
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -65,7 +65,7 @@ def golden(name, text):
 
 
 def test_table_is_golden(trends):
-    golden("table.txt", table.render(trends, SPEED, last=10))
+    golden("table.txt", text.render(trends, SPEED, last=10))
 
 
 def test_document_is_golden(trends):
@@ -73,8 +73,8 @@ def test_document_is_golden(trends):
 
 
 def test_markdown_of_the_page_is_golden(trends):
-    text = render(picture.page(trends, SPEED), "markdown")
-    golden("page.md", text.replace(__version__, "VERSION"))
+    markdown = render(page.page(trends, SPEED), "markdown")
+    golden("page.md", markdown.replace(__version__, "VERSION"))
 
 
 def test_document_has_what_the_steps_say(trends):
@@ -96,8 +96,8 @@ def test_table_of_rows(trends):
 
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
-    page = picture.page(trends, SPEED)
-    (charts,) = [b for s in page.sections for b in s.blocks if isinstance(b, Charts)]
+    report = page.page(trends, SPEED)
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     assert len(charts.charts) == 2
     for chart in charts.charts:
         assert isinstance(chart, Lines)
@@ -107,26 +107,33 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
     assert [len(chart.events) for chart in charts.charts] == [1, 0]
 
 
-def test_picture_is_one_svg_file_that_needs_nothing(trends):
-    text = picture.render("x.svg", trends, SPEED)
-    root = xml.fromstring(text)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 3
-    assert text.count("http") == 1
-    assert "prefers-color-scheme" in text
-    assert picture.render("x.html", trends, SPEED).startswith("<!DOCTYPE html>")
+@pytest.mark.parametrize(
+    ("suffix", "start"),
+    [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF"), ("html", b"<!DOCTYPE html>")],
+)
+def test_plots_by_the_suffix_of_the_file(trends, suffix, start):
+    assert page.render(f"x.{suffix}", trends, SPEED).startswith(start)
 
 
-def test_hostile_text_is_inert_everywhere(hostile):
+def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
+    root = xml.fromstring(page.render("x.svg", trends, SPEED))
+    written = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert sum("on Fast CPU" in one for one in written) == 2
+    assert "- worse" in written
+    hints = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(one.startswith("c000, 2026-11-20 00:00 UTC: ") for one in hints)
+
+
+def test_hostile_text_is_escaped_everywhere(hostile):
     assert any(found.steps for found in hostile)
-    svg = xml.fromstring(picture.render("x.svg", hostile, SPEED))
+    svg = xml.fromstring(page.render("x.svg", hostile, SPEED))
     tags = {one.tag.rpartition("}")[2] for one in svg.iter()}
     assert "script" not in tags
     assert not any(name.startswith("on") for one in svg.iter() for name in one.attrib)
-    page = picture.render("x.html", hostile, SPEED)
-    assert page.count("<script") == 1
-    assert "<script>alert" not in page
-    for line in table.render(hostile, SPEED).splitlines():
+    html = page.render("x.html", hostile, SPEED).decode()
+    assert html.count("<script") == 1
+    assert "<script>alert" not in html
+    for line in text.render(hostile, SPEED).splitlines():
         assert line.isprintable()
     for row in csv.reader(io.StringIO(csv_text(hostile, SPEED))):
         assert not any(cell.startswith(("=", "@", "+")) for cell in row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import (
     ConditionNote,
     Conditions,
@@ -13,7 +14,7 @@ from cnnbench.records.run import (
     ModelInfo,
     StartupSeconds,
 )
-from cnnbench.report import Sources, gather
+from cnnbench.report import gather
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
@@ -137,5 +138,5 @@ def everything(runs):
         runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
     ]
     base = runs.of(110, 111, 109, 110.5, 109.5, 112)
-    sources = Sources(runs=(*good, *bad), allreduces=(reductions(),))
-    return gather(sources, Sources(runs=tuple(base)), labels=("results/base", "results/new"))
+    loaded = Loaded((*good, *bad), (), (reductions(),))
+    return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))

@@ -14,7 +14,8 @@ import pytest
 
 from cnnbench import __version__
 from cnnbench.compare import Skipped
-from cnnbench.report import Sources, build, gather, render
+from cnnbench.records.load import Loaded
+from cnnbench.report import build, gather, render
 from cnnbench.report.tables import TABLES, frame
 from cnnbench.report.tables import csv as csv_text
 
@@ -73,9 +74,9 @@ def hostile(runs):
     good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
     other = runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
     failed = runs(error=(HOSTILE, HOSTILE), flags=bad)
-    sources = Sources(runs=(*good, *other, failed), skipped=(Skipped(f"{HOSTILE}.json", HOSTILE),))
+    loaded = Loaded((*good, *other, failed), (Skipped(f"{HOSTILE}.json", HOSTILE),))
     base = runs.of(100, 101, 102, 99, 98, 97, flags=bad)
-    return gather(sources, Sources(runs=tuple(base)), labels=(HOSTILE, HOSTILE))
+    return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))
 
 
 @pytest.fixture
@@ -171,4 +172,4 @@ def test_tables_hold_what_the_report_says(everything):
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
     judged = frame(everything, "comparison")
     assert judged.iloc[0]["metric"] == "throughput"
-    assert frame(gather(Sources(runs=())), "comparison").empty
+    assert frame(gather(Loaded((), ())), "comparison").empty

@@ -1,12 +1,15 @@
 """Numbers of the sections, by hand."""
 
+import dataclasses
+
 import pytest
 
 from cnnbench.compare import compare_records
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.report import Sources, build, gather
-from cnnbench.report.document import Charts, Table, Text, figure
-from cnnbench.report.samples import configurations
+from cnnbench.records.load import Loaded
+from cnnbench.report import build, gather
+from cnnbench.report.configurations import configurations
+from cnnbench.report.document import Charts, Table, Text
 from cnnbench.report.sections.scaling import curves
 from cnnbench.report.sections.steps import percentile
 
@@ -45,7 +48,7 @@ def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
         *("warmup", "steps", "allreduce", "conditions", "environment", "runs"),
     ]
     bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
-    lean = build(gather(Sources(runs=(bare,))))
+    lean = build(gather(Loaded((bare,), ())))
     assert {"problems", "baseline", "scaling", "memory", "allreduce"}.isdisjoint(
         one.key for one in lean.sections
     )
@@ -54,10 +57,10 @@ def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
 def test_throughput(report):
     first = rows(report, "throughput")[0]
     assert first["configuration"] == "lenet, batch 8, 1 cpu"
-    assert first["images/sec"] == "100.2"  # median of 100, 101, 99, 100.5, 99.5, 102
+    assert first["median images/sec"] == "100.2"  # median of 100, 101, 99, 100.5, 99.5, 102
     assert first["95 % interval"] == first["range"] == "99.00 to 102.0"
     assert first["processes"] == "6"
-    assert first["step, ms"] == "79.80"
+    assert first["median step, ms"] == "79.80"
 
 
 def test_scaling_is_against_one_device_in_any_mode(everything, report):
@@ -92,7 +95,7 @@ def test_mfu_and_memory(report):
     assert first["MFU"] == "30.1 %"
     assert first["achieved, GFLOP/s"] == "601.5"
     assert first["peak, GFLOP/s"] == "2,000"
-    assert rows(report, "memory")[0]["peak memory, MiB"] == "510.0"
+    assert rows(report, "memory")[0]["median peak memory, MiB"] == "510.0"
 
 
 def test_warm_up(report):
@@ -121,8 +124,8 @@ def test_baseline_is_what_compare_says(everything, report):
 
 def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
     base, new = runs.of(110, 111, 109, 110, 112, 110), runs.of(100, 101, 99, 100, 102, 100)
-    material = gather(Sources(runs=tuple(new)), Sources(runs=tuple(base)))
-    (row,) = rows(build(material), "baseline")
+    results = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
+    (row,) = rows(build(results), "baseline")
     judged = compare_records(base, new).entries[0].main.judgement
     assert row["throughput"] == "- slower"
     assert row["change"] == f"{100 * judged.change:+.1f} %"
@@ -147,8 +150,11 @@ def test_conditions(report):
     assert remark["processes"] == "1 of 6"
     first = rows(report, "conditions", 1)[0]
     assert first["CPUs used by others, median"] == "0.10"
-    assert (first["at most"], first["stolen by the hypervisor, at most"]) == ("1.50", "25.0 %")
-    assert ("conditions", "1 of 6 processes was disturbed") in report.figures
+    assert (first["CPUs used by others, at most"], first["stolen by the hypervisor, at most"]) == (
+        "1.50",
+        "25.0 %",
+    )
+    assert ("conditions", "1 of 6 processes was disturbed") in report.highlights
 
 
 def test_environment_is_hoisted_where_alike(report):
@@ -161,7 +167,7 @@ def test_environment_is_hoisted_where_alike(report):
 
 def test_facts_that_decide_speed_are_pointed_at(runs):
     records = (runs(100), runs(50, environment={"cpu_model": "Slow CPU"}))
-    blocks = section(build(gather(Sources(runs=records))), "environment").blocks
+    blocks = section(build(gather(Loaded(records, ()))), "environment").blocks
     assert any(isinstance(one, Text) and "cpu_model" in one.text for one in blocks)
 
 
@@ -183,13 +189,15 @@ def test_every_chart_has_title_and_captions(report):
         assert chart.y.caption if hasattr(chart, "y") else True
 
 
-def test_figures():
-    assert [figure(x) for x in (0, 0.01234, 1.2345, 12.345, 123.45, 1234.5, 2e8, 1e-5)] == [
-        *("0", "0.012", "1.234", "12.35", "123.5", "1,234", "2.000e+08", "1.000e-05")
-    ]
-
-
 def test_a_forward_pass_has_no_losses(runs):
     runs_of_both = (runs(100), runs(100, flags={"forward_only": True}))
-    found = rows(build(gather(Sources(runs=runs_of_both))), "accuracy")
+    found = rows(build(gather(Loaded(runs_of_both, ()))), "accuracy")
     assert [row["configuration"] for row in found] == ["lenet, batch 8, 1 cpu"]
+
+
+def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
+    starts = ("12:00:00+00:00", "08:00:00-05:00", "13:00:00+02:00")
+    (record,) = everything.allreduces
+    records = [dataclasses.replace(record, started_at=f"2026-11-20T{one}") for one in starts]
+    found = gather(Loaded((), (), tuple(records))).allreduces
+    assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]

@@ -1,40 +1,34 @@
-"""The sections of a report, one module each; None where there is nothing to say."""
+"""The sections of a report; a function returns None where records have nothing for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from cnnbench.report.document import Section
-from cnnbench.report.material import Material
+from cnnbench.report.results import Results
 from cnnbench.report.sections import (
-    accuracy,
     allreduce,
     baseline,
-    commands,
-    conditions,
-    efficiency,
-    environment,
-    failures,
-    memory,
+    machine,
+    processes,
+    quantities,
     scaling,
     steps,
-    throughput,
-    warmup,
 )
 
-SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    failures.section,
-    baseline.section,
-    throughput.section,
-    scaling.section,
-    efficiency.section,
-    memory.section,
-    accuracy.section,
-    warmup.section,
-    steps.section,
-    allreduce.section,
-    conditions.section,
-    environment.section,
-    commands.section,
+SECTIONS: tuple[Callable[[Results], Section | None], ...] = (
+    processes.failures,
+    baseline.baseline,
+    quantities.throughput,
+    scaling.scaling,
+    quantities.hardware,
+    quantities.memory,
+    quantities.accuracy,
+    quantities.warmup,
+    steps.steps,
+    allreduce.allreduce,
+    machine.conditions,
+    machine.environment,
+    processes.commands,
 )
 """In the order of a report."""

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cnnbench.charts import HIGHER, Axis, Chart, Lines, Series
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from cnnbench.report.charts import HIGHER, Axis, Chart, Lines, Series
-from cnnbench.report.charts.scale import bytes_text
 from cnnbench.report.document import (
-    Block,
     Cell,
     Charts,
     Column,
     Section,
     Text,
-    figure,
     number,
-    percent,
+    section,
     table,
-    words,
+    text_cell,
 )
-from cnnbench.report.material import Material, time_text
+from cnnbench.report.results import Results, time_text
+from cnnbench.text import numbers
+from cnnbench.text.numbers import binary
 
 _GIGA = 1e9
 
@@ -32,7 +31,7 @@ _COLUMNS = (
     Column("tensors", number=True),
     Column("format"),
     Column("devices", number=True),
-    Column("time, µs", number=True),
+    Column("median time, µs", number=True),
     Column("99 %, µs", number=True),
     Column("algbw, GB/s", number=True),
     Column("busbw, GB/s", number=True),
@@ -43,32 +42,28 @@ _COLUMNS = (
 )
 
 
-def section(material: Material) -> Section | None:
+def allreduce(results: Results) -> Section | None:
     """Charts and a row per point, of all measurements."""
-    if not material.allreduces:
+    if not results.allreduces:
         return None
-    several = len(material.allreduces) > 1
+    several = len(results.allreduces) > 1
     charts: list[Chart] = []
     rows: list[tuple[Cell, ...]] = []
-    for record in material.allreduces:
+    for record in results.allreduces:
         charts += _charts(record, several)
         rows += [_row(record, point, several) for point in record.rows]
-    blocks: list[Block] = [
-        Text(
-            text="As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all "
-            "tensors of one device over the median time of a reduction; bus bandwidth (busbw) is "
-            "algbw · 2(n−1)/n on n devices, comparable with the speed of a link. 1 GB is 10⁹ "
-            "bytes. #wrong counts elements that were not the sum they should be: a speed without "
-            "it is no result. The copy bound is the time that the machine needs to copy what "
-            "must be moved; devices that share a memory may be faster."
-        )
-    ]
-    wrong = sum(point.failed for record in material.allreduces for point in record.rows)
-    if wrong:
-        blocks.append(Text(text=f"{wrong} reductions failed or summed wrongly.", tone="bad"))
-    blocks.append(Charts(charts=tuple(charts)))
-    blocks.append(table(_COLUMNS, rows))
-    return Section(key="allreduce", title="All-reduce", blocks=tuple(blocks))
+    text = (
+        "As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one "
+        "device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on "
+        "n devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements "
+        "with a wrong sum: a speed without it is no result. The copy bound is the time that the "
+        "machine needs to copy what must be moved; devices that share a memory may be faster."
+    )
+    wrong = sum(point.failed for record in results.allreduces for point in record.rows)
+    message = f"{wrong} reductions failed or summed wrongly."
+    warning = Text(text=message, tone="bad") if wrong else None
+    blocks = (Text(text=text), warning, Charts(charts=tuple(charts)), table(_COLUMNS, rows))
+    return section("allreduce", "All-reduce", *blocks)
 
 
 def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
@@ -109,7 +104,7 @@ def _curves(points: Sequence[Point], name: str) -> list[Series]:
             name=spec,
             points=tuple((float(size), _speed(best[size], name) / _GIGA) for size in sorted(best)),
             hints=tuple(
-                f"{spec}, {bytes_text(size)}: {figure(_speed(best[size], name) / _GIGA)} GB/s"
+                f"{spec}, {binary(size)}: {numbers.number(_speed(best[size], name) / _GIGA)} GB/s"
                 for size in sorted(best)
             ),
         )
@@ -142,19 +137,19 @@ def _row(record: AllReduceRecord, point: Point, several: bool) -> tuple[Cell, ..
     peer = " (peer)" if point in record.peers else ""
     packing = str(point.packing)
     return (
-        words(f"{point.spec}{peer}"),
-        words("" if packing == "-" else packing),
-        words("" if point.workload == str(point.bytes) else point.workload),
-        number(point.bytes, bytes_text(point.bytes)),
+        text_cell(f"{point.spec}{peer}"),
+        text_cell("" if packing == "-" else packing),
+        text_cell("" if point.workload == str(point.bytes) else point.workload),
+        number(point.bytes, binary(point.bytes)),
         number(point.tensors, f"{point.tensors:,}"),
-        words(point.dtype),
+        text_cell(point.dtype),
         number(point.devices, str(point.devices)),
         scaled(point.median, 1e6),
         scaled(point.p99, 1e6),
         scaled(point.algorithm_bandwidth, 1 / _GIGA),
         scaled(point.bus_bandwidth, 1 / _GIGA),
-        number(share, None if share is None else percent(share, 0)),
+        number(share, lambda value: numbers.percent(value, 0)),
         number(point.wrong, wrong, tone="bad" if point.wrong else ""),
-        words(point.error or "", tone="bad" if point.error else ""),
-        words(time_text(record.started_at) if several else ""),
+        text_cell(point.error or "", tone="bad" if point.error else ""),
+        text_cell(time_text(record.started_at) if several else ""),
     )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from cnnbench.charts import HIGHER, LOWER, Axis, Dots, Row
 from cnnbench.compare import Comparison, Entry, Result, Verdict
 from cnnbench.metrics.registry import Metric
-from cnnbench.report.charts import HIGHER, LOWER, Axis, Dots, Row
 from cnnbench.report.document import (
-    Block,
     Cell,
     Charts,
     Column,
     Section,
     Text,
     number,
+    section,
     table,
-    words,
+    text_cell,
 )
-from cnnbench.report.material import Material
 from cnnbench.report.renderers import wording as said
+from cnnbench.report.results import Results
 
 _TONES = {
     Verdict.FASTER: "good",
@@ -29,33 +29,32 @@ _TONES = {
 }
 
 
-def section(material: Material) -> Section | None:
+def baseline(results: Results) -> Section | None:
     """A table per metric, as compare judges it, and the changes with their intervals."""
-    comparison = material.comparison
+    comparison = results.comparison
     if comparison is None:
         return None
-    ending = said.ENDINGS[comparison.exit_code]
-    blocks: list[Block] = [
-        Text(
-            text=f"Baseline {comparison.base_label}; {comparison.new_label} is judged against "
-            f"it: {ending} ({said.outcome(comparison)}).",
-            tone={0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure"),
-        )
+    ending = f"{said.ENDINGS[comparison.exit_code]} ({said.outcome(comparison)})"
+    labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it"
+    tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
+    charts = (_changes(comparison, metric) for metric in comparison.leading)
+    also = said.also(comparison)
+    tables = [
+        table(_columns(comparison, metric), [_row(*pair) for pair in comparison.about(metric)])
+        for metric in comparison.leading
     ]
-    charts = [_changes(comparison, metric) for metric in comparison.leading]
-    drawn = tuple(chart for chart in charts if chart is not None)
-    if drawn:
-        blocks.append(Charts(charts=drawn))
-    for metric in comparison.leading:
-        rows = [_row(entry, result) for entry, result in comparison.about(metric)]
-        blocks.append(table(_columns(comparison, metric), rows))
-    further = said.also(comparison)
     for metric in comparison.metrics:
-        found = [_row(entry, result) for entry, result in further if result.metric is metric]
-        if found:
-            blocks.append(table(_columns(comparison, metric), found, title=f"{metric.name} too"))
-    blocks += _remarks(comparison)
-    return Section(key="baseline", title="Against the baseline", blocks=tuple(blocks))
+        rows = [_row(entry, result) for entry, result in also if result.metric is metric]
+        if rows:
+            tables.append(table(_columns(comparison, metric), rows, title=f"Also {metric.name}"))
+    return section(
+        "baseline",
+        "Against the baseline",
+        Text(text=f"{labels}: {ending}.", tone=tone),
+        Charts(charts=tuple(chart for chart in charts if chart is not None)),
+        *tables,
+        *_remarks(comparison),
+    )
 
 
 def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
@@ -63,8 +62,8 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
     return (
         Column("configuration"),
         Column(metric.name),
-        Column(f"baseline, {unit}", number=True),
-        Column(f"now, {unit}", number=True),
+        Column(f"baseline median, {unit}", number=True),
+        Column(f"new median, {unit}", number=True),
         Column("change", number=True),
         Column(f"{said.confidence(comparison)} interval", number=True),
         Column("p", number=True),
@@ -76,24 +75,16 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
 def _row(entry: Entry, result: Result) -> tuple[Cell, ...]:
     judgement, metric = result.judgement, result.metric
     return (
-        words(entry.name),
+        text_cell(entry.name),
         Cell(f"{said.MARKS[result.verdict]} {result.word}", tone=_TONES.get(result.verdict, "")),
-        _value(judgement.base_median, metric),
-        _value(judgement.new_median, metric),
-        _told(judgement.change, said.change(result)),
-        _told(judgement.low, said.interval(result)),
-        _told(judgement.p_adjusted, said.p_value(result)),
+        number(judgement.base_median, lambda value: metric.value_text(value, unit=False)),
+        number(judgement.new_median, lambda value: metric.value_text(value, unit=False)),
+        number(judgement.change, said.change(result)),
+        number(judgement.low, said.interval(result)),
+        number(judgement.p_adjusted, said.p_value(result)),
         number(len(entry.base) + len(entry.new), said.runs(entry)),
-        words(judgement.reason),
+        text_cell(judgement.reason),
     )
-
-
-def _value(value: float | None, metric: Metric) -> Cell:
-    return _told(value, metric.value_text(value, unit=False))
-
-
-def _told(value: float | None, text: str) -> Cell:
-    return number(None) if value is None else number(value, text)
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
@@ -128,7 +119,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
     )
 
 
-def _remarks(comparison: Comparison) -> list[Block]:
+def _remarks(comparison: Comparison) -> list[Text]:
     lines = [f"{mean[0].upper()}{mean[1:]}." for mean in said.mean_sentences(comparison)]
     lines.append(f"Judged with {said.conditions(comparison)}.")
     lines += [f"Note: {note}." for note in comparison.notes]

@@ -1,4 +1,4 @@
-"""What more devices bring: curves of configurations that differ in nothing else."""
+"""Scaling: curves of configurations that differ only in the number of devices."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cnnbench.charts import HIGHER, Axis, Lines, Series
 from cnnbench.compare.configuration import labels
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.report.charts import HIGHER, Axis, Lines, Series
+from cnnbench.report.configurations import Configured, by_family
 from cnnbench.report.document import (
-    Block,
     Charts,
     Column,
     Section,
+    Table,
     Text,
-    figure,
     number,
-    percent,
+    section,
     table,
-    words,
+    text_cell,
 )
-from cnnbench.report.material import Material
-from cnnbench.report.samples import Configured, by_family
+from cnnbench.report.results import Results
+from cnnbench.text import numbers
 
 _FOLLOWING = frozenset(
     (
@@ -41,7 +41,7 @@ _FOLLOWING = frozenset(
 """Flags that go with the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
-"""Flags that say how devices aggregate; a single one has nothing to aggregate."""
+"""Flags of the aggregation; a single device aggregates nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,9 @@ def curves(configured: Sequence[Configured]) -> list[Curve]:
     return drawn
 
 
-def section(material: Material) -> Section | None:
+def scaling(results: Results) -> Section | None:
     """Images/sec and efficiency over devices."""
-    drawn = curves(material.configured)
+    drawn = curves(results.configured)
     if not drawn:
         return None
     families = by_family([curve.members[0] for curve in drawn])
@@ -95,25 +95,20 @@ def section(material: Material) -> Section | None:
     for family in families:
         mine = [curve for curve in drawn if curve.members[0].family == family]
         charts += [_speeds(family, mine), _efficiencies(family, mine)]
-    blocks: list[Block] = [
-        Text(
-            text="Efficiency is images/sec per device over images/sec of one device in the same "
-            "configuration; where a mode was not run on one device, one device in any mode, and "
-            "where nothing was, the smallest number of devices. Batch sizes are per device "
-            "(weak scaling)."
-        )
-    ]
+    text = (
+        "Efficiency is images/sec per device over images/sec of one device in the same "
+        "configuration, medians over processes; where a mode was not run on one device, one "
+        "device in any mode, and where none was, the smallest number of devices. Batch sizes are "
+        "per device (weak scaling)."
+    )
+    logical = None
     if any(one.device == "cpu" for curve in drawn for one in curve.members):
-        blocks.append(
-            Text(
-                text="CPU devices are logical: they share the cores of a machine, so that n of "
-                "them cannot be n times as fast. What efficiency lacks below 1/n is what "
-                "aggregation costs.",
-                tone="unsure",
-            )
-        )
-    blocks += [Charts(charts=tuple(charts)), _table(drawn)]
-    return Section(key="scaling", title="Scaling", blocks=tuple(blocks))
+        message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
+        message += "n times as fast. The cost of aggregation is what efficiency lacks below 1/n."
+        logical = Text(text=message, tone="unsure")
+    return section(
+        "scaling", "Scaling", Text(text=text), logical, Charts(charts=tuple(charts)), _table(drawn)
+    )
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
@@ -143,7 +138,9 @@ def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
             Series(
                 name=curve.name.removeprefix(f"{family}, "),
                 points=tuple((devices, speed) for devices, speed, _ in points),
-                hints=tuple(f"{one.name}: {figure(speed)} images/sec" for _, speed, one in points),
+                hints=tuple(
+                    f"{one.name}: {numbers.number(speed)} images/sec" for _, speed, one in points
+                ),
                 spans=tuple(one.throughput.interval for _, _, one in points),
             )
         )
@@ -152,9 +149,7 @@ def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
         speed, devices = base.throughput.median or 0.0, base.devices or 1
         if len(bases) == 1 and devices < most:
             ideal = ((float(devices), speed), (float(most), speed * most / devices))
-            series.append(
-                Series(name="as many times faster as devices", points=ideal, reference=True)
-            )
+            series.append(Series(name="linear scaling", points=ideal, reference=True))
     return Lines(
         title=f"{family}: images/sec over devices",
         x=_devices_axis(drawn),
@@ -172,7 +167,7 @@ def _efficiencies(family: str, drawn: Sequence[Curve]) -> Lines:
             Series(
                 name=curve.name.removeprefix(f"{family}, "),
                 points=tuple((d, value) for d, value, _ in known),
-                hints=tuple(f"{one.name}: {percent(value)}" for _, value, one in known),
+                hints=tuple(f"{one.name}: {numbers.percent(value)}" for _, value, one in known),
             )
         )
     return Lines(
@@ -200,26 +195,26 @@ def _devices_axis(drawn: Sequence[Curve]) -> Axis:
     return Axis(label="devices", log=True, base=2, ticks=ticks)
 
 
-def _table(drawn: Sequence[Curve]) -> Block:
+def _table(drawn: Sequence[Curve]) -> Table:
     rows = []
     for curve in drawn:
         for devices, speed, one in _points(curve):
             efficiency = curve.efficiency(one)
             rows.append(
                 (
-                    words(curve.name),
+                    text_cell(curve.name),
                     number(devices, f"{devices:g}"),
                     number(speed),
                     number(speed / devices),
-                    number(efficiency, None if efficiency is None else percent(efficiency)),
-                    words(curve.base.name),
+                    number(efficiency, numbers.percent),
+                    text_cell(curve.base.name),
                 )
             )
     columns = (
         Column("configuration"),
         Column("devices", number=True),
-        Column("images/sec", number=True),
-        Column("images/sec per device", number=True),
+        Column("median images/sec", number=True),
+        Column("median images/sec per device", number=True),
         Column("efficiency", number=True),
         Column("against"),
     )

@@ -1,54 +1,61 @@
-"""Times of the steps: as they came, and how they are distributed."""
+"""Step times: in order, and their distribution."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from cnnbench.charts import LOWER, Axis, Box, Boxes, Lines, Series
 from cnnbench.records.run import RunRecord
-from cnnbench.report.charts import LOWER, Axis, Box, Boxes, Lines, Series
+from cnnbench.report.configurations import Configured
 from cnnbench.report.document import (
-    Block,
     Charts,
     Column,
     Section,
+    Table,
     Text,
     number,
-    percent,
+    section,
     table,
-    words,
+    text_cell,
 )
-from cnnbench.report.material import Material, time_text
-from cnnbench.report.samples import Configured
+from cnnbench.report.results import Results, time_text
 from cnnbench.stats.descriptive import median
+from cnnbench.text.numbers import percent
 
+_COLUMNS = (
+    Column("configuration"),
+    *(
+        Column(title, number=True)
+        for title in (
+            *("timed steps", "median, ms", "90 %, ms", "99 %, ms", "slowest, ms"),
+            *("within a process", "between processes"),
+        )
+    ),
+)
 _SHOWN = 8
 """Processes in a chart; more hide each other."""
 
 _POINTS = 160
-"""Of a curve; longer series are shown by the medians and maxima of parts."""
+"""Of a curve; longer series are drawn as medians and maxima of parts."""
 
 _HEADROOM = 1.6
-"""What lies this much above the 95th percentile is shown by an arrow at the edge."""
+"""The axis ends at this multiple of the 95th percentile."""
 
 
-def section(material: Material) -> Section | None:
+def steps(results: Results) -> Section | None:
     """Series and distributions, a pair of charts per configuration."""
-    timed = [one for one in material.configured if any(r.step_seconds for r in one.good)]
+    timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
     if not timed:
         return None
-    charts = [chart for one in timed for chart in (_series(one), _boxes(one))]
-    blocks: list[Block] = [
-        Text(
-            text="Wall time of every step, on the left in the order they came, warm-up on grey "
-            "ground; on the right the timed steps of each process: the box holds the middle "
-            "half, the stroke is the median, whiskers reach from the 1st to the 99th "
-            "percentile, dots are beyond. Arrows at an edge stand for steps beyond the axis."
-        ),
-        Charts(charts=tuple(charts)),
-        _table(timed),
-    ]
-    return Section(key="steps", title="Step times", blocks=tuple(blocks))
+    text = (
+        "Wall time of every step: on the left in order, warm-up on grey ground; on the right the "
+        "timed steps of each process: the box holds the middle half, the stroke is the median, "
+        "whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows at an edge "
+        "are steps beyond the axis."
+    )
+    charts = Charts(charts=tuple(chart for one in timed for chart in (_series(one), _boxes(one))))
+    return section("steps", "Step times", Text(text=text), charts, _table(timed))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -155,38 +162,25 @@ def _boxes(one: Configured) -> Boxes:
     )
 
 
-def _table(timed: Sequence[Configured]) -> Block:
-    columns = (
-        Column("configuration"),
-        Column("timed steps", number=True),
-        Column("median, ms", number=True),
-        Column("90 %, ms", number=True),
-        Column("99 %, ms", number=True),
-        Column("slowest, ms", number=True),
-        Column("within a process", number=True),
-        Column("between processes", number=True),
-    )
+def _table(timed: Sequence[Configured]) -> Table:
     rows = []
     for one in timed:
         series = [sorted(record.step_seconds) for record in one.good if record.step_seconds]
         everything = sorted(value for ordered in series for value in ordered)
-        within = median(_relative_spread(ordered) for ordered in series)
         medians = sorted(median(ordered) for ordered in series)
         between = (medians[-1] - medians[0]) / median(medians) if len(medians) > 1 else None
+        within = median(map(_relative_spread, series))
+        slowest = "from the fastest process to the slowest, over the median"
         rows.append(
             (
-                words(one.name),
+                text_cell(one.name),
                 number(len(everything), str(len(everything))),
                 *(number(1000 * percentile(everything, share)) for share in (0.5, 0.9, 0.99, 1.0)),
-                number(within, percent(within), hint="interquartile range over median"),
-                number(
-                    between,
-                    None if between is None else percent(between),
-                    hint="from the fastest process to the slowest, over the median",
-                ),
+                number(within, percent, hint="interquartile range over median"),
+                number(between, percent, hint=slowest),
             )
         )
-    return table(columns, rows)
+    return table(_COLUMNS, rows)
 
 
 def _relative_spread(ordered: Sequence[float]) -> float:

@@ -1,9 +1,14 @@
-"""What a chart shows, as data; how it is drawn is for the other modules."""
+"""Charts as data: what is shown. `cnnbench.charts.draw` draws them with matplotlib."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+__all__ = [
+    *("HIGHER", "LOWER", "Axis", "Box", "Boxes", "Chart", "Dots", "Event", "Lines", "Row"),
+    "Series",
+]
 
 HIGHER = "higher is better"
 LOWER = "lower is better"
@@ -14,15 +19,15 @@ class Axis:
     """An axis.
 
     Attributes:
-      label: what it shows, with its unit.
-      format: of its ticks, a name in `cnnbench.report.charts.scale.FORMATS`.
+      label: the quantity with its unit.
+      format: of its ticks: "number", "bytes" (binary units) or "percent" (of shares).
       log: whether it is logarithmic.
       base: of the logarithm's ticks.
       zero: a linear axis begins at 0.
       better: `HIGHER`, `LOWER` or "".
-      ticks: the values to mark; chosen if empty.
-      tick_texts: what to write at them, if not the values.
-      limit: values above are drawn at the axis' end, as beyond it; None for all.
+      ticks: values of the ticks; chosen if empty.
+      tick_texts: texts of the ticks, if not the values.
+      limit: values above are drawn as arrows at the axis' end; None for no limit.
       least_span: the axis covers at least this share of the values' middle.
     """
 
@@ -45,14 +50,14 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a dot chart: one thing with several values.
+    """A row of a dot chart: several values of one thing.
 
     Attributes:
       label: of the row.
-      values: one per process; (value, hint).
+      values: (value, hint), one per process.
       centre: their median.
       low, high: ends of its interval; None if there is none.
-      text: the figure to write beside the label.
+      text: written at the end of the row.
     """
 
     label: str
@@ -71,9 +76,9 @@ class Dots:
       title: of the chart.
       x: the axis.
       rows: top to bottom.
-      limit: a value to mark with a line; None for none.
-      limit_label: what it is.
-      note: what the signs mean.
+      limit: a value marked with a line; None for none.
+      limit_label: name of that value.
+      note: legend of the marks.
     """
 
     title: str
@@ -86,14 +91,14 @@ class Dots:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A row of a box chart: five numbers of a distribution.
+    """A row of a box chart.
 
     Attributes:
       label: of the row.
       low, high: ends of the whiskers.
       first, middle, third: quartiles.
-      outermost: values beyond the whiskers that are worth a mark.
-      hint: shown when pointed at.
+      outermost: values beyond the whiskers that are drawn.
+      hint: shown on hover.
       series: index of colour and mark.
     """
 
@@ -110,14 +115,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes:
-    """Distributions beside each other.
-
-    Attributes:
-      title: of the chart.
-      x: the axis.
-      boxes: top to bottom.
-      note: what the parts of a box are.
-    """
+    """Distributions, a row each, top to bottom."""
 
     title: str
     x: Axis
@@ -130,12 +128,12 @@ class Series:
     """A curve.
 
     Attributes:
-      name: for the legend.
+      name: in the legend.
       points: (x, y), in order of x.
-      hints: one per point, shown when pointed at; "" for none.
-      marks: whether all points get marks; else the last one does, as for long series.
+      hints: one per point, shown on hover; "" for none.
+      marks: whether all points have marks; else only the last one.
       line: whether points are joined.
-      reference: a line to compare with, dashed and without a colour.
+      reference: a dashed line without a colour of its own.
       spans: (low, high) of each point's interval, or None.
     """
 
@@ -150,13 +148,13 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened at a place of the x axis.
+    """A vertical line at a place of the x axis.
 
     Attributes:
       x: the place.
-      label: what.
-      mark: a word or two, written beside the line.
-      gain: whether it was for the better.
+      label: shown on hover.
+      mark: a word or two beside the line.
+      gain: whether it is for the better.
     """
 
     x: float
@@ -173,10 +171,9 @@ class Lines:
       title: of the chart.
       x, y: the axes.
       series: the curves.
-      shaded: part of the x axis with a grey ground, and what it is; None for none.
+      shaded: (from, to, label) of a grey part of the x axis; None for none.
       events: vertical lines.
-      note: what else to know.
-      wide: takes the whole width of a page.
+      note: below the legend.
     """
 
     title: str
@@ -186,7 +183,6 @@ class Lines:
     shaded: tuple[float, float, str] | None = None
     events: tuple[Event, ...] = ()
     note: str = ""
-    wide: bool = False
 
 
 Chart: TypeAlias = Dots | Boxes | Lines

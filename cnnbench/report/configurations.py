@@ -1,4 +1,4 @@
-"""Configurations and their processes: one value per process, as in a comparison."""
+"""Configurations with their processes: one value per process, as in a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnnbench.stats.descriptive import median
 from cnnbench.text.sort import natural_key
 
 CONFIDENCE = 0.95
-"""Of the intervals, at least."""
+"""At least, of the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ class Sample:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest."""
-        return (min(self.values), max(self.values)) if self.values else None
+        """Smallest and largest; None if they are equal."""
+        ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
+        return ends if ends[0] < ends[1] else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -80,7 +81,7 @@ class Configured:
     """A configuration with all of its processes.
 
     Attributes:
-      name: in a few words, unlike that of any other.
+      name: in a few words, unique.
       group: its flags and records, in order of their start.
     """
 
@@ -99,11 +100,11 @@ class Configured:
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
-        """Its runs that went well; figures are of these."""
+        """Its runs that succeeded; all values are of these."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: Callable[[RunRecord], float | None]) -> Sample:
-        """One value of each run that went well and has one."""
+        """One finite value of each run that succeeded and has one."""
         found = (value(record) for record in self.good)
         return Sample(tuple(one for one in found if one is not None and isfinite(one)))
 
@@ -128,12 +129,17 @@ class Configured:
         return self.sample(accuracy)
 
     @cached_property
+    def step_seconds(self) -> Sample:
+        """Seconds of the median timed step."""
+        return self.sample(median_step)
+
+    @cached_property
     def mfu(self) -> Sample:
         """Model FLOP/s over the peak of the devices."""
         return self.sample(lambda record: record.summary().mfu)
 
     def flag(self, name: str) -> object:
-        """The value of a flag as it turned out."""
+        """The resolved value of a flag."""
         return self.configuration.flags.get(name)
 
     @property
@@ -143,13 +149,13 @@ class Configured:
 
     @property
     def family(self) -> str:
-        """Network and data set, what charts are divided by."""
+        """Network and data set, a chart each."""
         data = self.flag("data_name")
         return self.model if data in (None, "imagenet") else f"{self.model}, {data}"
 
     @property
     def variant(self) -> str:
-        """The name without the family that a chart's title says already."""
+        """The name without the family."""
         return self.name.removeprefix(f"{self.family}, ")
 
     @property
@@ -170,6 +176,11 @@ def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
     names = labels(group.configuration for group in found)
     configured = [Configured(names[group.configuration.key], group) for group in found]
     return tuple(sorted(configured, key=lambda one: natural_key(one.name)))
+
+
+def median_step(record: RunRecord) -> float | None:
+    """Seconds of the median timed step."""
+    return median(sorted(record.step_seconds)) if record.step_seconds else None
 
 
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:

@@ -7,20 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.history.series import Point
-from cnnbench.history.steps import Level, Step, Trend
+from cnnbench.history.steps import Step, Trend
 from cnnbench.metrics.registry import Metric
 from cnnbench.records.load import Skipped
 from cnnbench.text.escape import spreadsheet
 
 SCHEMA = 1
 KIND = "history"
+_COLUMNS = (
+    *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
+    *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
+)
 
 
-def document(
-    trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped] = ()
-) -> dict[str, Any]:
-    """The JSON document, schema 1."""
-    return {
+def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped] = ()) -> str:
+    """The JSON document, schema 1.
+
+    Args:
+      trends: series with their steps.
+      metric: of the values.
+      skipped: files that gave no record.
+    """
+    document = {
         "schema": SCHEMA,
         "kind": KIND,
         "metric": metric.name,
@@ -32,11 +40,7 @@ def document(
             {"path": one.path, "reason": one.reason, "defect": one.defect} for one in skipped
         ],
     }
-
-
-def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped] = ()) -> str:
-    """The document as text."""
-    return json.dumps(document(trends, metric, skipped), indent=1, allow_nan=False) + "\n"
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
@@ -44,16 +48,9 @@ def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
     import pandas
 
     rows = [row for found in trends for row in _rows(found, metric)]
-    columns = [
-        *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
-        *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
-    ]
-    frame = pandas.DataFrame(rows, columns=columns)
-    return str(frame.map(_inert).to_csv(index=False, lineterminator="\n"))
-
-
-def _inert(value: Any) -> Any:
-    return spreadsheet(value) if isinstance(value, str) else value
+    frame = pandas.DataFrame(rows, columns=list(_COLUMNS))
+    frame = frame.map(lambda cell: spreadsheet(cell) if isinstance(cell, str) else cell)
+    return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
 def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
@@ -78,9 +75,7 @@ def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
                 "failed": point.failed,
                 "level": level.value,
                 "step": step is not None,
-                "change": None if step is None else step.change,
-                "worse": None if step is None else step.worse,
-                "stands": None if step is None else step.stands,
+                **{n: getattr(step, n, None) for n in ("change", "worse", "stands")},
             }
         )
     return rows
@@ -95,7 +90,10 @@ def _series(found: Trend) -> dict[str, Any]:
         "points": [_point(point) for point in series.points],
         "without_value": [_point(point) for point in series.empty],
         "enough_points": found.enough,
-        "levels": [_level(level) for level in found.levels],
+        "levels": [
+            {"start": level.start, "stop": level.stop, "value": level.value}
+            for level in found.levels
+        ],
         "steps": [_step(step) for step in found.steps],
     }
 
@@ -114,10 +112,6 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _level(level: Level) -> dict[str, Any]:
-    return {"start": level.start, "stop": level.stop, "value": level.value}
-
-
 def _step(step: Step) -> dict[str, Any]:
     return {
         "index": step.index,
@@ -126,9 +120,9 @@ def _step(step: Step) -> dict[str, Any]:
         "after": step.after.value,
         "worse": step.worse,
         "stands": step.stands,
-        "last_good": step.last_good.name,
-        "first_bad": step.first_bad.name,
-        "earliest": step.earliest.name,
-        "latest": step.latest.name,
+        **{
+            name: getattr(step, name).name
+            for name in ("last_good", "first_bad", "earliest", "latest")
+        },
         "facts": [{"fact": name, "before": a, "after": b} for name, a, b in step.facts],
     }

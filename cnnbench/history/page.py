@@ -1,19 +1,17 @@
-"""The history as a page or as a picture: a chart per series, its level and its steps drawn in."""
+"""The history as a page or as a picture: a chart per series with its levels and steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from cnnbench.charts import HIGHER, LOWER, Axis, Event, Lines, Series
 from cnnbench.errors import FlagError
-from cnnbench.history import words
+from cnnbench.history import text
 from cnnbench.history.series import Point
-from cnnbench.history.steps import Trend
+from cnnbench.history.steps import Step, Trend
 from cnnbench.metrics.registry import Metric
 from cnnbench.records.files import resolve_output
-from cnnbench.report import html
-from cnnbench.report.charts import HIGHER, LOWER, Axis, Event, Lines, Series, draw
-from cnnbench.report.charts.svg import Svg, element, join
 from cnnbench.report.document import (
     Cell,
     Charts,
@@ -24,35 +22,40 @@ from cnnbench.report.document import (
     Text,
     number,
     table,
+    text_cell,
 )
-from cnnbench.report.document import words as cell
-from cnnbench.report.html.style import ALONE
 from cnnbench.text.numbers import count
 from cnnbench.version import __version__
 
 FLAG = "plot"
-SUFFIXES = (".html", ".svg")
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
 _TICKS = 6
 _LEAST_SPAN = 0.1
-"""Of the value axis, as a share of the values: or else noise of 1 % would look like drama."""
+"""Of the value axis, as a share of the values, so that noise of 1 % does not fill the chart."""
 
 
 def prepare(path: str) -> None:
     """Proves that the file can be written.
 
     Raises:
-      FlagError: another suffix than .html or .svg, or the path cannot be written.
+      FlagError: another suffix than those of `SUFFIXES`, or the path cannot be written.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
-        raise FlagError(FLAG, path, f"must end in {' or '.join(SUFFIXES)}")
+        raise FlagError(FLAG, path, f"must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     resolve_output(FLAG, path)
 
 
-def render(path: str, trends: Sequence[Trend], metric: Metric) -> str:
+def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
     """The page or the picture, by the suffix of the path."""
-    if Path(path).suffix.lower() == ".html":
-        return html.render(page(trends, metric))
-    return picture(trends, metric)
+    suffix = Path(path).suffix.lower()
+    if suffix == ".html":
+        from cnnbench.report import html
+
+        return html.render(page(trends, metric)).encode("utf-8", "backslashreplace")
+    from cnnbench.charts import draw
+
+    charts = _charts(trends, metric)
+    return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
 
 
 def page(trends: Sequence[Trend], metric: Metric) -> Report:
@@ -67,44 +70,13 @@ def page(trends: Sequence[Trend], metric: Metric) -> Report:
     return Report(
         title=f"History of {metric.name}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
-        figures=(
+        highlights=(
             ("series", count(len(trends), "configuration", "configurations and machines")),
             ("points", str(points)),
             ("for the worse, and not undone", count(worse, "step", "steps")),
         ),
         sections=tuple(sections),
     )
-
-
-def picture(trends: Sequence[Trend], metric: Metric) -> str:
-    """The charts below each other, as an SVG file that follows day and night by itself."""
-    charts = [draw(chart) for chart in _charts(trends, metric)]
-    parts: list[Svg] = []
-    top = 12.0
-    for chart in charts:
-        width, height = _size(chart)
-        # A drawing within a drawing needs its place and size; it brings the rest along.
-        placed = f'<svg x="12" y="{top:g}" width="{width:g}" height="{height:g}"'
-        parts.append(Svg(chart.replace("<svg", placed, 1)))
-        top += height + 24
-    body = element(
-        "svg",
-        element("style", Svg(ALONE)),
-        element("rect", width="100%", height="100%", class_="ground"),
-        join(parts),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 584 {top:g}",
-        width=876,
-        class_="chart",
-        role="img",
-        aria_label=f"history of {metric.name}",
-    )
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
-
-
-def _size(chart: Svg) -> tuple[float, float]:
-    box = chart.split('viewBox="', 1)[1].split('"', 1)[0].split()
-    return float(box[2]), float(box[3])
 
 
 def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
@@ -115,7 +87,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
     points = found.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
     measured = Series(
-        name="median of a point's processes; the stroke is their range",
+        name="median over a point's processes; the stroke is their range",
         points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
         hints=tuple(_hint(point, metric) for point in points),
         spans=tuple(
@@ -131,12 +103,11 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         for place in (one.start, one.stop - 1)
     ]
     share = metric.unit.startswith("share")
-    said = words.outcome(found)
     return Lines(
         title=f"{found.series.configuration} on {found.series.machine}",
         x=_axis(points),
         y=Axis(
-            label=f"{metric.name}, {words.unit_text(metric)}" if not share else metric.name,
+            label=f"{metric.name}, {text.unit_text(metric)}" if not share else metric.name,
             format="percent" if share else "number",
             better=HIGHER if metric.higher_is_better else LOWER,
             least_span=_LEAST_SPAN if metric.relative else 0.0,
@@ -145,13 +116,13 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         events=tuple(
             Event(
                 x=step.index - 0.5,
-                label=words.step_text(step, metric),
-                mark=words.mark(step),
+                label=text.step_text(step, metric),
+                mark=_mark(step),
                 gain=not step.worse,
             )
             for step in found.steps
         ),
-        note="; ".join(words.step_text(step, metric) for step in found.steps) or said,
+        note="; ".join(text.step_text(step, metric) for step in found.steps) or text.outcome(found),
     )
 
 
@@ -170,8 +141,8 @@ def _axis(points: Sequence[Point]) -> Axis:
 
 def _hint(point: Point, metric: Metric) -> str:
     values = count(len(point.values), "process", "processes")
-    value = words.value_text(point.value, metric)
-    return f"{point.short}, {words.time_text(point)} UTC: {value}, {values}"
+    value = text.value_text(point.value, metric)
+    return f"{point.short}, {text.time_text(point)} UTC: {value}, {values}"
 
 
 def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
@@ -180,16 +151,16 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
         for step in found.steps:
             rows.append(
                 (
-                    cell(found.series.configuration),
-                    cell(found.series.machine),
-                    Cell(words.mark(step), tone="bad" if step.worse else "good"),
-                    number(step.change, words.change_text(step.change, metric)),
-                    cell(step.last_good.short),
-                    cell(step.first_bad.short),
-                    cell(_likely(step.earliest, step.latest)),
-                    cell(words.time_text(step.first_bad)),
-                    cell("stands" if step.stands else "undone since"),
-                    cell(words.facts_text(step)),
+                    text_cell(found.series.configuration),
+                    text_cell(found.series.machine),
+                    Cell(_mark(step), tone="bad" if step.worse else "good"),
+                    number(step.change, text.change_text(step.change, metric)),
+                    text_cell(step.last_good.short),
+                    text_cell(step.first_bad.short),
+                    text_cell(_likely(step.earliest, step.latest)),
+                    text_cell(text.time_text(step.first_bad)),
+                    text_cell("stands" if step.stands else "undone since"),
+                    text_cell(text.facts_text(step)),
                 )
             )
     few = [found.series.configuration for found in trends if not found.enough]
@@ -216,6 +187,10 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
     return tuple(blocks)
 
 
+def _mark(step: Step) -> str:
+    return "- worse" if step.worse else "+ better"
+
+
 def _likely(earliest: Point, latest: Point) -> str:
     return "" if earliest is latest else f"{earliest.short} to {latest.short}"
 
@@ -226,20 +201,19 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
         for point in (*found.series.points, *found.series.empty):
             value = number(None)
             if point.values:
-                text = words.value_text(point.value, metric, unit=False)
-                value = number(point.value, text)
+                value = number(point.value, text.value_text(point.value, metric, unit=False))
             error = point.runs[0].error if point.failed else ""
             rows.append(
                 (
-                    cell(found.series.configuration),
-                    cell(found.series.machine),
-                    cell(point.short),
-                    cell(words.time_text(point)),
+                    text_cell(found.series.configuration),
+                    text_cell(found.series.machine),
+                    text_cell(point.short),
+                    text_cell(text.time_text(point)),
                     value,
-                    cell(words.range_text(point.values, metric)),
+                    text_cell(text.range_text(point.values, metric)),
                     number(len(point.values), str(len(point.values))),
                     number(point.failed, str(point.failed)) if point.failed else number(None),
-                    cell(error),
+                    text_cell(error),
                 )
             )
     columns = (
@@ -247,7 +221,7 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
         Column("machine"),
         Column("point", code=True, steady=True),
         Column("started (UTC)", steady=True),
-        Column(f"{metric.name}, {words.unit_text(metric)}", number=True),
+        Column(f"{metric.name}, {text.unit_text(metric)}", number=True),
         Column("range", number=True),
         Column("processes", number=True),
         Column("failed", number=True),

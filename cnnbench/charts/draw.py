@@ -1,0 +1,562 @@
+"""Charts drawn with matplotlib: SVG for pages, and SVG, PNG or PDF files.
+
+Everything is laid out in units of about a pixel, from the top left. The colours are those of
+theme.css in its light variant; in SVG they become its variables, so that charts follow the
+reader's light or dark setting. Equal charts give equal bytes. No style attribute is left, so
+that a page with the strictest content policy can hold them.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+from xml.etree import ElementTree
+
+from cnnbench.charts import Axis, Box, Boxes, Chart, Dots, Event, Lines, Row, Series
+from cnnbench.text.escape import plain
+from cnnbench.text.numbers import binary
+
+FORMATS = ("svg", "png", "pdf")
+"""Of files."""
+
+_WIDTH = 560.0
+_TOP, _LEFT, _RIGHT = 30.0, 70.0, 18.0
+_AXIS_HEIGHT = 46.0
+_PLOT_TOP, _PLOT = 52.0, 230.0
+_LINE = 18.0
+_NOTE_LINE = 15.0
+_ROW = 40.0
+_BOX_LABEL = 98.0
+_MARGIN = 12.0
+_GAP = 24.0
+_KEY = 30.0
+
+_TITLE_SIZE, _SIZE, _TICK_SIZE = 14.0, 12.0, 11.5
+_CHARACTER = 7.2
+"""Width of a character in a wide face: the reader's fonts are not known."""
+
+_COLOURS = tuple(f"c{index}" for index in range(7))
+# No two of the first eleven series have the same mark.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8")
+_DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
+_ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
+_UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an SVG element for a page, which brings `theme` along."""
+    with _settings(chart.title):
+        return _markup(_Sheet([chart]), aria_label=f"{chart.title}: {_description(chart)}")
+
+
+def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
+    """The charts below each other as a file; an SVG file follows light and dark by itself.
+
+    Args:
+      charts: at least one.
+      format: one of `FORMATS`.
+      label: description of an SVG file.
+    """
+    with _settings(label):
+        sheet = _Sheet(charts, _MARGIN)
+        if format != "svg":
+            buffer = io.BytesIO()
+            dates = {"CreationDate": None} if format == "pdf" else None
+            sheet.figure.savefig(buffer, format=format, dpi=144, metadata=dates)
+            return buffer.getvalue()
+        text = _markup(
+            sheet, f"{theme()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}"
+        )
+        text = text.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
+
+
+@functools.cache
+def theme() -> str:
+    """The style sheet that names the colours."""
+    return resources.files("cnnbench.charts").joinpath("theme.css").read_text("utf-8")
+
+
+@functools.cache
+def _palette() -> dict[str, str]:
+    """The light colours by name."""
+    light = theme().partition("}")[0]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
+
+
+@contextmanager
+def _settings(salt: str) -> Iterator[None]:
+    import matplotlib
+
+    settings = {
+        "svg.hashsalt": f"cnnbench {salt}",
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+        "path.simplify": False,
+        "font.size": _SIZE,
+        "text.color": _palette()["ink"],
+        "lines.solid_joinstyle": "round",
+        "lines.scale_dashes": False,
+    }
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # characters that the measuring font lacks
+        yield
+
+
+class _Sheet:
+    """A figure with charts below each other, and what is shown on hover.
+
+    Attributes:
+      figure: matplotlib's.
+      width, height: of it.
+      hints: text, or texts of the points, by the artists' group ids.
+    """
+
+    def __init__(self, charts: Sequence[Chart], margin: float = 0.0) -> None:
+        from matplotlib.figure import Figure
+
+        heights = [_height(chart) for chart in charts]
+        self.width = _WIDTH + 2 * margin
+        self.height = sum(heights) + _GAP * max(0, len(charts) - 1) + 2 * margin
+        self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=72)
+        self.figure.patch.set_visible(margin > 0)
+        self.hints: dict[str, str | Sequence[str]] = {}
+        self._left, self._top = margin, margin
+        for chart, height in zip(charts, heights, strict=True):
+            self.text(0, 16, _shorten(chart.title, 64), size=_TITLE_SIZE, bold=True)
+            if isinstance(chart, Dots):
+                _draw_dots(self, chart)
+            elif isinstance(chart, Boxes):
+                _draw_boxes(self, chart)
+            else:
+                _draw_lines(self, chart)
+            for index, line in enumerate(_wrapped(chart.note)):
+                below = height - _NOTE_LINE * (len(_wrapped(chart.note)) - index - 1) - 4
+                self.text(0, below, line, size=_TICK_SIZE, colour="soft")
+            self._top += height + _GAP
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        return (self._left + x) / self.width, 1 - (self._top + y) / self.height
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        content: str,
+        *,
+        size: float = _SIZE,
+        colour: str = "ink",
+        bold: bool = False,
+        align: str = "left",
+    ) -> None:
+        """A line of text with its base line at y."""
+        weight = "bold" if bold else "normal"
+        style: Any = {"fontsize": size, "color": _palette()[colour], "fontweight": weight}
+        self.figure.text(*self._place(x, y), plain(content), ha=align, va="baseline", **style)
+
+    def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
+        """A horizontal line, or marks, outside of the axes."""
+        from matplotlib.lines import Line2D
+
+        places = [self._place(x, y) for x in xs]
+        self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
+
+    def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
+        """Axes between these places, without a frame."""
+        x, y = self._place(left, bottom)
+        size = ((right - left) / self.width, (bottom - top) / self.height)
+        axes = self.figure.add_axes((x, y, *size), facecolor="none")
+        axes.spines[:].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.grid(True, color=_palette()["rule"], linewidth=1)
+        axes.tick_params(length=0, pad=6, labelsize=_TICK_SIZE, labelcolor=_palette()["soft"])
+        return axes
+
+    def hint(self, artist: Any, text: str | Sequence[str]) -> None:
+        """Shows a text on hover over an artist, or one over each of its marks."""
+        key = f"hint{len(self.hints)}"
+        self.hints[key] = text
+        artist.set_gid(key)
+
+
+def _description(chart: Chart) -> str:
+    if isinstance(chart, Lines):
+        return f"{chart.y.caption} over {chart.x.caption}"
+    return chart.x.caption
+
+
+def _height(chart: Chart) -> float:
+    if isinstance(chart, Lines):
+        height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _LINE * len(chart.series)
+    elif isinstance(chart, Dots):
+        height = _dots_top(chart) + _ROW * len(chart.rows) + 4 + _AXIS_HEIGHT
+    else:
+        height = _TOP + _box_row(chart) * len(chart.boxes) + 4 + _AXIS_HEIGHT
+    return height + _NOTE_LINE * len(_wrapped(chart.note)) + (4 if chart.note else 0)
+
+
+def _wrapped(note: str) -> list[str]:
+    return textwrap.wrap(plain(note), 84)
+
+
+def _shorten(content: str, characters: int) -> str:
+    """Text that fits, with an ellipsis in its middle where needed: both ends matter."""
+    if len(content) <= characters:
+        return content
+    head = (characters - 1) * 2 // 3
+    return f"{content[:head]}…{content[len(content) - (characters - 1 - head) :]}"
+
+
+def _fitting(width: float) -> int:
+    """How many characters of the usual size fit."""
+    return max(4, int(width / _CHARACTER))
+
+
+# Axes
+
+
+def _x_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
+    """Scale, grid, ticks and caption of a horizontal axis."""
+    low, high = _limits(axis, values)
+    if axis.log:
+        axes.set_xscale("log", base=axis.base)
+    axes.set_xlim(low, high)
+    ticks, texts = _ticks(axis, low, high, 6)
+    box = axes.get_position()
+    start, end = box.x0 * sheet.width, box.x1 * sheet.width
+    free, shown = 0.0, []
+    places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
+    for x, text in zip(places, texts, strict=True):
+        half = len(text) * _CHARACTER / 2
+        place = min(max(x, half), sheet.width - half)
+        fits = place - half >= free  # clear of its neighbour
+        shown.append(text if fits else "")
+        free = place + half + 8 if fits else free
+    axes.set_xticks(ticks, shown, minor=False)
+    axes.xaxis.minorticks_off()
+    axes.spines["bottom"].set(visible=True, color=_palette()["soft"], linewidth=1)
+    middle = (start + end) / 2 - sheet._left
+    sheet.text(middle, bottom + 36, axis.caption, colour="soft", align="center")
+
+
+def _y_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float) -> None:
+    """Scale, grid and ticks of a vertical axis; the caption stands above it."""
+    low, high = _limits(axis, values)
+    if axis.log:
+        axes.set_yscale("log", base=axis.base)
+    axes.set_ylim(low, high)
+    axes.set_yticks(*_ticks(axis, low, high, 5), minor=False)
+    axes.yaxis.minorticks_off()
+    sheet.text(0, top - 10, axis.caption, colour="soft")
+
+
+def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis that shows all values with some room beyond."""
+    known = list(values) or [1.0]
+    if axis.limit is not None:
+        known = [min(value, axis.limit) for value in known]
+    if axis.least_span:
+        middle = (min(known) + max(known)) / 2
+        known += [middle * (1 + sign * axis.least_span / 2) for sign in (-1, 1)]
+    low, high = min(known), max(known)
+    if axis.log:
+        room = (high / low) ** 0.05 if high > low else math.sqrt(2.0)
+        return low / room, high * room
+    if axis.zero:
+        low = min(0.0, low)
+    span = high - low or abs(high) * 0.1 or 1.0
+    return (low if axis.zero and low == 0.0 else low - 0.05 * span), high + 0.05 * span
+
+
+def _ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
+    """Values of the ticks within the limits and their texts."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
+    found: Sequence[float] = axis.ticks
+    if not found and axis.log:
+        # Powers of ten alone would leave most of a short axis without a tick.
+        subs = (1.0, 2.0, 5.0) if axis.base == 10 and high / low < 1000 else (1.0,)
+        found = LogLocator(axis.base, subs, numticks=about + 1).tick_values(low, high)
+        found = [value for value in found if low <= value <= high]
+    if len(found) < 2 and not axis.ticks:
+        linear = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10])
+        found = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
+    texts = axis.tick_texts or [_tick_text(axis.format, value) for value in found]
+    kept = [pair for pair in zip(found, texts, strict=True) if low <= pair[0] <= high]
+    return [value for value, _ in kept], [plain(text) for _, text in kept]
+
+
+def _tick_text(format: str, value: float) -> str:
+    if format == "bytes":
+        return binary(value)
+    if format == "percent":
+        return f"{100 * value:.4g} %"
+    if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
+        return f"{value:.3g}"
+    return f"{value:,.6g}"
+
+
+# Dot charts: every value a dot, their median a bar, its interval a band
+
+
+def _dots_top(chart: Dots) -> float:
+    return _TOP + (0.0 if chart.limit is None else 14.0)
+
+
+def _draw_dots(sheet: _Sheet, chart: Dots) -> None:
+    top = _dots_top(chart)
+    bottom = top + _ROW * len(chart.rows) + 4
+    right = max(_RIGHT, 12 + _CHARACTER * max(len(row.text) for row in chart.rows))
+    axes = sheet.axes(8, _WIDTH - right, top, bottom)
+    ends = [end for row in chart.rows for end in (row.centre, row.low, row.high, chart.limit)]
+    values = [value for row in chart.rows for value, _ in row.values]
+    _x_axis(sheet, axes, chart.x, [*values, *(end for end in ends if end is not None)], bottom)
+    axes.set_ylim(bottom - top, 0)
+    axes.yaxis.set_visible(False)
+    if chart.limit is not None:
+        limit = {"color": _palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
+        axes.plot([chart.limit] * 2, [-8, bottom - top], clip_on=False, **limit)
+        x = axes.transData.transform((chart.limit, 0))[0] - sheet._left
+        sheet.text(x, top - 10, chart.limit_label, size=_TICK_SIZE, colour="soft", align="right")
+    for index, row in enumerate(chart.rows):
+        room = _fitting(_WIDTH - right - 8)
+        sheet.text(8, top + _ROW * index + 15, _shorten(row.label, room))
+        sheet.text(_WIDTH, top + _ROW * index + 31, row.text, bold=True, align="right")
+        _draw_row(sheet, axes, row, _ROW * index + 27)
+
+
+def _draw_row(sheet: _Sheet, axes: Any, row: Row, y: float) -> None:
+    colours = _palette()
+    if row.low is not None and row.high is not None:
+        width = max(row.high - row.low, 1e-12)
+        axes.barh(y, width, 12, row.low, color=colours["c0"], alpha=0.2, clip_on=False)
+    if row.values:
+        edge = {"markeredgecolor": colours["ground"], "markeredgewidth": 0.6, "alpha": 0.8}
+        places = [value for value, _ in row.values]
+        dots = _marks(axes, places, [y] * len(places), "o", colours["c0"], size=7.2, **edge)
+        sheet.hint(dots, [hint for _, hint in row.values])
+    if row.centre is not None:
+        centre = {"color": colours["ink"], "linewidth": 2.2}
+        axes.plot([row.centre] * 2, [y - 9, y + 9], clip_on=False, zorder=4, **centre)
+
+
+def _marks(
+    axes: Any,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    marker: str,
+    colour: str,
+    *,
+    size: float = 8.0,
+    **style: Any,
+) -> Any:
+    edge = {"markeredgecolor": _palette()["ground"], "markeredgewidth": 0.8, **style}
+    look = {"linestyle": "none", "marker": marker, "markersize": size, "color": colour}
+    (artist,) = axes.plot(xs, ys, clip_on=False, zorder=3, **look, **edge)
+    return artist
+
+
+# Box charts
+
+
+def _box_row(chart: Boxes) -> float:
+    return min(max(170.0 / len(chart.boxes), 26.0), 44.0)
+
+
+def _draw_boxes(sheet: _Sheet, chart: Boxes) -> None:
+    row = _box_row(chart)
+    bottom = _TOP + row * len(chart.boxes) + 4
+    axes = sheet.axes(_BOX_LABEL, _WIDTH - _RIGHT, _TOP, bottom)
+    values = [v for box in chart.boxes for v in (box.low, box.high, *box.outermost)]
+    _x_axis(sheet, axes, chart.x, values, bottom)
+    axes.set_ylim(bottom - _TOP, 0)
+    axes.yaxis.set_visible(False)
+    for index, box in enumerate(chart.boxes):
+        y = row * (index + 0.5) + 2
+        style = {"markerfacecolor": _colour(box.series), "markeredgecolor": _palette()["ground"]}
+        mark = {"marker": _MARKERS[box.series % len(_MARKERS)], "markersize": 8.0}
+        sheet.line([8], _TOP + y, linestyle="none", markeredgewidth=0.8, **style, **mark)
+        label = _shorten(box.label, _fitting(_BOX_LABEL - 20))
+        sheet.text(18, _TOP + y + 4, label, size=_TICK_SIZE, colour="soft")
+        _draw_box(sheet, axes, box, y)
+        beyond = sum(value > axes.get_xlim()[1] for value in box.outermost)
+        if beyond:
+            note = {"size": _TICK_SIZE, "colour": "soft", "align": "right"}
+            sheet.text(_WIDTH - 2, _TOP + y - 6, f"{beyond} ▸", **note)  # type: ignore[arg-type]
+
+
+def _draw_box(sheet: _Sheet, axes: Any, box: Box, y: float) -> None:
+    colour, end = _colour(box.series), axes.get_xlim()[1]
+    low, first, middle, third, high = (
+        min(value, end) for value in (box.low, box.first, box.middle, box.third, box.high)
+    )
+    edge = {"color": colour, "linewidth": 1.5, "clip_on": False}
+    (whisker,) = axes.plot([low, high], [y, y], zorder=2, **edge)
+    (body,) = axes.barh(y, third - first, 14, first, color=(colour, 0.35), clip_on=False)
+    body.set(linewidth=1.2, edgecolor=colour, zorder=2.1)
+    centre = {"color": _palette()["ink"], "linewidth": 2.2, "clip_on": False}
+    (stroke,) = axes.plot([middle, middle], [y - 9, y + 9], zorder=2.2, **centre)
+    for artist in (whisker, body, stroke):
+        sheet.hint(artist, box.hint or box.label)
+    shown = [value for value in box.outermost if value <= end]
+    if shown:
+        _marks(axes, shown, [y] * len(shown), "o", colour, size=4.0, markeredgewidth=0, alpha=0.6)
+
+
+def _colour(index: int) -> str:
+    return _palette()[_COLOURS[index % len(_COLOURS)]]
+
+
+# Line charts, with a legend below
+
+
+def _draw_lines(sheet: _Sheet, chart: Lines) -> None:
+    bottom = _PLOT_TOP + _PLOT
+    axes = sheet.axes(_LEFT, _WIDTH - _RIGHT, _PLOT_TOP, bottom)
+    points = [point for one in chart.series for point in one.points]
+    spans = [end for one in chart.series for span in one.spans if span for end in span]
+    _x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
+    _y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP)
+    if chart.shaded is not None:
+        start, end = axes.get_xlim()
+        first, last = max(chart.shaded[0], start), min(chart.shaded[1], end)
+        axes.axvspan(first, last, color=_palette()["soft"], alpha=0.12, linewidth=0, zorder=0)
+        _beside(sheet, axes, first, chart.shaded[2], 3)
+    for event in chart.events:
+        _draw_event(sheet, axes, event)
+    index = 0
+    for place, one in enumerate(chart.series):
+        _draw_series(sheet, axes, one, index, bottom + _AXIS_HEIGHT + 11 + place * _LINE)
+        index += not one.reference
+
+
+def _beside(sheet: _Sheet, axes: Any, x: float, text: str, gap: float) -> None:
+    """A note at the top of the plot beside a place, on the side that has more room."""
+    start, end = axes.get_xlim()
+    to_left = gap > 3 and x > (start + end) / 2
+    place = axes.transData.transform((x, axes.get_ylim()[0]))[0] - sheet._left
+    align = "right" if to_left else "left"
+    place += -gap if to_left else gap
+    sheet.text(place, _PLOT_TOP + 12, text, size=_TICK_SIZE, colour="soft", align=align)
+
+
+def _draw_event(sheet: _Sheet, axes: Any, event: Event) -> None:
+    colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
+    line = axes.axvline(event.x, color=_palette()[colour], linewidth=1.5, linestyle=(0, dashes))
+    sheet.hint(line, event.label)
+    if event.mark:
+        _beside(sheet, axes, event.x, event.mark, 7)
+
+
+def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) -> None:
+    colour = _palette()["soft"] if one.reference else _colour(index)
+    dashes = (0, (6, 4)) if one.reference else _DASHES[index % len(_DASHES)]
+    line = {"color": colour, "linestyle": dashes, "linewidth": 1.7}
+    marker = _MARKERS[index % len(_MARKERS)]
+    top = axes.get_ylim()[1]
+    xs = [x for x, _ in one.points]
+    ys = [min(y, top) for _, y in one.points]
+    if one.line and len(xs) > 1:
+        (artist,) = axes.plot(xs, ys, clip_on=False, **line)
+        sheet.hint(artist, one.name)
+    for x, span in zip(xs, one.spans, strict=False):
+        if span is not None:
+            axes.plot([x, x], [span[0], min(span[1], top)], color=colour, linewidth=1.5)
+    if not one.reference:
+        hints = one.hints or ("",) * len(xs)
+        inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
+        beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
+        if not one.marks:
+            inside = inside[-1:]  # enough to recognise the curve
+        for shown, shape in ((inside, marker), (beyond, "^")):
+            if shown:
+                places = [xs[i] for i in shown], [ys[i] for i in shown]
+                artist = _marks(axes, *places, shape, colour)
+                sheet.hint(artist, [hints[i] for i in shown])
+    if one.line:
+        sheet.line([2, _KEY], key - 4, **line)
+    if not one.reference:
+        edge = {"markeredgecolor": _palette()["ground"], "markeredgewidth": 0.8}
+        sheet.line([(2 + _KEY) / 2], key - 4, color=colour, marker=marker, markersize=8.0, **edge)
+    sheet.text(_KEY + 8, key, _shorten(one.name, _fitting(_WIDTH - _KEY - 10)))
+
+
+# From matplotlib's SVG to ours
+
+
+def _markup(sheet: _Sheet, style: str = "", **attributes: str) -> str:
+    """The sheet as an SVG element without style attributes, with hints as titles."""
+    buffer = io.StringIO()
+    sheet.figure.savefig(buffer, format="svg", metadata={"Date": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    variables = {colour: f"var(--{name})" for name, colour in _palette().items()}
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style", "clipPath"):
+                parent.remove(child)
+    _add_hints(root, sheet.hints)
+    for one in root.iter():
+        one.tag = one.tag.removeprefix(_SVG)
+        one.text = one.tail = None if one.tag not in ("text", "title") else one.text
+        one.tail = None
+        _attributes(one, variables)
+    shape = root.attrib["viewBox"]
+    root.attrib.clear()
+    given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
+    root.attrib.update({"class": "chart", "role": "img", "viewBox": shape, **given})
+    if style:
+        element = ElementTree.Element("style")
+        element.text = style
+        root.insert(0, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _attributes(one: ElementTree.Element, variables: dict[str, str]) -> None:
+    """Presentation attributes in place of the style, and no more ids than are referred to."""
+    for declaration in filter(None, one.attrib.pop("style", "").split(";")):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name != "font-family":
+            one.set(name, variables.get(value, value))
+    one.attrib.pop("clip-path", None)
+    if one.tag == "g":
+        one.attrib.pop("id", None)
+    if one.attrib.get("transform", "").startswith("rotate(-0 "):
+        del one.attrib["transform"]
+    if _HREF in one.attrib:
+        one.set("href", one.attrib.pop(_HREF))
+    for name in ("x", "y"):
+        if name in one.attrib:
+            one.set(name, f"{float(one.attrib[name]):.6g}")
+    if "d" in one.attrib:
+        numbers = re.sub(r"\d+\.\d+", lambda n: f"{float(n.group()):.2f}", one.attrib["d"])
+        one.set("d", " ".join(numbers.split()))
+
+
+def _add_hints(root: ElementTree.Element, hints: dict[str, str | Sequence[str]]) -> None:
+    for group in root.iter(f"{_SVG}g"):
+        hint = hints.get(group.attrib.get("id", ""))
+        if isinstance(hint, str):
+            group.insert(0, _title(hint))
+        elif hint is not None:
+            (marks,) = group.findall(f"{_SVG}g")
+            for index, text in enumerate(hint):
+                wrapped = ElementTree.Element(f"{_SVG}g")
+                wrapped.extend((_title(text), marks[index]))
+                marks[index] = wrapped if text else marks[index]
+
+
+def _title(text: str) -> ElementTree.Element:
+    title = ElementTree.Element(f"{_SVG}title")
+    title.text = plain(text)
+    return title
