@@ -107,7 +107,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         title=f"{found.series.configuration} on {found.series.machine}",
         x=_axis(points),
         y=Axis(
-            label=f"{metric.name}, {text.unit_text(metric)}" if not share else metric.name,
+            label=f"{metric.name}, {metric.unit_text}" if not share else metric.name,
             format="percent" if share else "number",
             better=HIGHER if metric.higher_is_better else LOWER,
             least_span=_LEAST_SPAN if metric.relative else 0.0,
@@ -141,7 +141,7 @@ def _axis(points: Sequence[Point]) -> Axis:
 
 def _hint(point: Point, metric: Metric) -> str:
     values = count(len(point.values), "process", "processes")
-    value = text.value_text(point.value, metric)
+    value = metric.value_text(point.value)
     return f"{point.short}, {text.time_text(point)} UTC: {value}, {values}"
 
 
@@ -154,7 +154,7 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
                     text_cell(found.series.configuration),
                     text_cell(found.series.machine),
                     Cell(_mark(step), tone="bad" if step.worse else "good"),
-                    number(step.change, text.change_text(step.change, metric)),
+                    number(step.change, metric.change_text(step.change)),
                     text_cell(step.last_good.short),
                     text_cell(step.first_bad.short),
                     text_cell(_likely(step.earliest, step.latest)),
@@ -201,7 +201,7 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
         for point in (*found.series.points, *found.series.empty):
             value = number(None)
             if point.values:
-                value = number(point.value, text.value_text(point.value, metric, unit=False))
+                value = number(point.value, metric.value_text(point.value, unit=False))
             error = point.runs[0].error if point.failed else ""
             rows.append(
                 (
@@ -221,7 +221,7 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
         Column("machine"),
         Column("point", code=True, steady=True),
         Column("started (UTC)", steady=True),
-        Column(f"{metric.name}, {text.unit_text(metric)}", number=True),
+        Column(f"{metric.name}, {metric.unit_text}", number=True),
         Column("range", number=True),
         Column("processes", number=True),
         Column("failed", number=True),

@@ -8,10 +8,9 @@ from cnnbench.history.series import Point
 from cnnbench.history.steps import MIN_SERIES, Step, Trend
 from cnnbench.metrics.registry import Metric
 from cnnbench.text.escape import plain
-from cnnbench.text.numbers import count, number, percent
+from cnnbench.text.numbers import count
 from cnnbench.text.table import aligned
 
-_MIB = 2**20
 _MOST_FACTS = 4
 
 
@@ -24,7 +23,7 @@ def render(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
       last: how many points to list; 0 for all.
     """
     direction = "higher" if metric.higher_is_better else "lower"
-    lines = [f"{metric.name}, {unit_text(metric)}; {direction} is better"]
+    lines = [f"{metric.name}, {metric.unit_text}; {direction} is better"]
     for found in trends:
         lines += ["", *_block(found, metric, last)]
     return "\n".join(lines) + "\n"
@@ -60,47 +59,22 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
 def _row(point: Point, metric: Metric, step: Step | None) -> tuple[str, ...]:
     mark = ""
     if step is not None:
-        mark = f"{'-' if step.worse else '+'} step {change_text(step.change, metric)}"
+        mark = f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
     return (
         time_text(point),
         plain(point.short),
-        value_text(point.value, metric, unit=False),
+        metric.value_text(point.value, unit=False),
         range_text(point.values, metric),
         f"n={len(point.values)}" + (f", {point.failed} failed" if point.failed else ""),
         mark,
     )
 
 
-def value_text(value: float, metric: Metric, unit: bool = True) -> str:
-    """A value, with its unit if asked for."""
-    if metric.unit == "bytes":
-        return f"{value / _MIB:,.1f}" + (" MiB" if unit else "")
-    if metric.unit.startswith("share"):
-        return percent(value, 2) if unit else f"{100 * value:.2f}"
-    return number(value) + (f" {metric.unit}" if unit else "")
-
-
-def unit_text(metric: Metric) -> str:
-    """The unit that `value_text` writes."""
-    if metric.unit == "bytes":
-        return "MiB"
-    return "%" if metric.unit.startswith("share") else metric.unit
-
-
-def change_text(change: float, metric: Metric) -> str:
-    """A change, in per cent if it is a share."""
-    if metric.relative:
-        return f"{100 * change:+.1f} %"
-    if metric.unit.startswith("share"):
-        return f"{100 * change:+.2f} points"
-    return f"{'+' if change >= 0 else ''}{number(change)} {metric.unit}"
-
-
 def range_text(values: Sequence[float], metric: Metric) -> str:
     """From the smallest value to the largest; "" for a single one."""
     if len(values) < 2:
         return ""
-    low, high = (value_text(end, metric, unit=False) for end in (min(values), max(values)))
+    low, high = (metric.value_text(end, unit=False) for end in (min(values), max(values)))
     return f"{low} to {high}"
 
 
@@ -116,9 +90,9 @@ def step_text(step: Step, metric: Metric) -> str:
         if step.worse
         else ("better", "last without", "first with")
     )
-    change = change_text(step.change, metric)
-    before = value_text(step.before.value, metric, unit=False)
-    text = f"{kind}: {change} ({before} -> {value_text(step.after.value, metric)}); "
+    change = metric.change_text(step.change)
+    before = metric.value_text(step.before.value, unit=False)
+    text = f"{kind}: {change} ({before} -> {metric.value_text(step.after.value)}); "
     text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
     if step.earliest is not step.latest:
         text += f" (95 %: {step.earliest.short} to {step.latest.short})"

@@ -31,7 +31,8 @@ def number(value: float | None) -> str:
         return f"{value:.3e}"
     if math.isnan(value):
         return "nan"
-    digits = max(0, 3 - math.floor(math.log10(size))) if size else 0
+    rounded = float(f"{size:.3e}")  # 0.99999 is 1.000, not 1.0000
+    digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
     return f"{value:,.{digits}f}"
 
 
