@@ -148,19 +148,27 @@ _INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
 _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
+def _busy_with_others(situation: Situation) -> str | None:
+    """The CPUs that other processes use, if they are too many; None also if unknown."""
+    cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
+    others = situation.interval.other_cpus
+    if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
+        return None
+    return f"{others:.1f} of {cpus} CPUs busy"
+
+
 def load(now: Situation) -> Iterator[Condition]:
     """Other processes on the CPUs, by their CPU time.
 
-    The load average of the last minute still includes the run before this one.
+    The load average of the last minute still includes the run before this one, so it stands
+    in only where CPU time is unknown.
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.load_average, now.interval.other_cpus
-    if others is not None:
-        if others < max(0.1, _OTHERS_SHARE * cpus):
-            return
-        found = f"other processes keep {others:.1f} of {cpus} CPUs busy"
+    if busy := _busy_with_others(now):
+        found = f"other processes keep {busy}"
         found += "" if average is None else f" (load average {average:.1f})"
-    elif average is not None and average > _LOAD_PER_CPU * cpus:
+    elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
         found = f"the load average is {average:.1f} on {cpus} CPUs"
     else:
         return
@@ -176,7 +184,7 @@ def _advice_on_load(now: Situation, others: float | None) -> str:
 
 
 def steal(now: Situation) -> Iterator[Condition]:
-    """CPU time that the hypervisor kept."""
+    """CPU time that the hypervisor withheld."""
     share = now.interval.steal_fraction
     if share is not None and share >= _STEAL_SHARE:
         yield Condition(
@@ -267,7 +275,7 @@ def gpu_processes(now: Situation) -> Iterator[Condition]:
 
 
 def gpu_throttle(now: Situation) -> Iterator[Condition]:
-    """GPUs that are slowed down before they have anything to do."""
+    """GPUs that are throttled before the run uses them."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if now.flags.on_gpu and words:
@@ -280,18 +288,12 @@ def gpu_throttle(now: Situation) -> Iterator[Condition]:
 
 def load_in_loop(then: Situation) -> Iterator[Condition]:
     """Other processes on the CPUs."""
-    others = then.interval.other_cpus
-    cpus = then.facts.get("logical_cpus") or then.usable_cpus
-    if others is not None and others >= max(0.1, _OTHERS_SHARE * cpus):
-        yield Condition(
-            "load",
-            f"in the timed loop other processes kept {others:.1f} of {cpus} CPUs busy",
-            _MEASURE_AGAIN,
-        )
+    if busy := _busy_with_others(then):
+        yield Condition("load", f"in the timed loop other processes kept {busy}", _MEASURE_AGAIN)
 
 
 def steal_in_loop(then: Situation) -> Iterator[Condition]:
-    """CPU time that the hypervisor kept."""
+    """CPU time that the hypervisor withheld."""
     share = then.interval.steal_fraction
     if share is not None and share >= _STEAL_SHARE:
         yield Condition(
@@ -318,12 +320,12 @@ def quota_in_loop(then: Situation) -> Iterator[Condition]:
 
 
 def thermal(then: Situation) -> Iterator[Condition]:
-    """A processor that got too hot."""
+    """A processor that was throttled for heat."""
     if then.interval.thermal_events:
         yield Condition(
             "thermal",
             f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat",
-            "see to cooling; a lower clock that holds (turbo off) gives steadier figures",
+            "see to cooling; a lower clock that holds (turbo off) gives steadier results",
         )
 
 
@@ -340,7 +342,7 @@ def memory_in_loop(then: Situation) -> Iterator[Condition]:
 
 
 def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
-    """Processes of others that came to the run's GPUs."""
+    """Processes of others that started on the run's GPUs."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: newcomers(before.get(s.uuid), s) for s in then.gpus.own}
     words = [f"{named(them)} on GPU {index}" for index, them in new.items() if them]
@@ -351,7 +353,7 @@ def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
 
 
 def gpu_throttle_in_loop(then: Situation) -> Iterator[Condition]:
-    """GPUs that got too hot, or too little power."""
+    """GPUs that were throttled for heat or power supply."""
     if not then.flags.on_gpu:
         return
     words = []
@@ -369,7 +371,7 @@ def gpu_throttle_in_loop(then: Situation) -> Iterator[Condition]:
             "gpu_throttle",
             f"clocks were held down on {', '.join(words)}",
             "see to cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as "
-            "root) gives steadier figures",
+            "root) gives steadier results",
         )
 
 

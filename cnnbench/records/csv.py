@@ -15,6 +15,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 
 from cnnbench.errors import FlagError
 from cnnbench.records.codec import Json, encode
@@ -119,24 +120,15 @@ class CsvTable:
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             return  # empty, or torn while the very first row was written
         names = text.split(",")  # no name of a column needs quotes
-        if tuple(names) == self.columns:
-            return
-        unlike = next(
-            (
-                i
-                for i, pair in enumerate(zip(names, self.columns, strict=False))
-                if pair[0] != pair[1]
-            ),
-            min(len(names), len(self.columns)),
-        )
-        found = repr(names[unlike]) if unlike < len(names) else "nothing"
-        wanted = repr(self.columns[unlike]) if unlike < len(self.columns) else "nothing"
-        raise FlagError(
-            self._flag,
-            path,
-            f"has other columns than this version writes (column {unlike + 1} is {found}, not "
-            f"{wanted}); give a new file",
-        )
+        if tuple(names) != self.columns:
+            places = zip(names, self.columns, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
+            raise FlagError(
+                self._flag,
+                path,
+                f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
+                "columns; give a new file",
+            )
 
 
 def _cell(value: Json) -> str:

@@ -85,42 +85,56 @@ def test_memory_layout(host):
     }
 
 
-def test_smallest_limit_on_the_way_up_counts(host):
-    put(host, "proc/self/cgroup", "0::/a/b\n")
-    put(host, "sys/fs/cgroup/a/b/cpu.max", "400000 100000")
-    put(host, "sys/fs/cgroup/a/cpu.max", "150000 100000")
-    put(host, "sys/fs/cgroup/a/b/memory.max", "max")
-    put(host, "sys/fs/cgroup/a/memory.max", "1073741824")
-    assert cpu.limits(host) == {
-        "cgroup_cpu_limit": 1.5,
-        "cgroup_memory_limit_bytes": 1 << 30,
-    }
-
-
-def test_no_limits(host):
-    put(host, "proc/self/cgroup", "0::/\n")
-    put(host, "sys/fs/cgroup/cpu.max", "max 100000")
-    put(host, "sys/fs/cgroup/memory.max", "max")
-    assert set(cpu.limits(host).values()) == {None}
-
-
-def test_first_version_of_control_groups(host):
-    put(host, "proc/self/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/\n")
-    put(host, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000")
-    put(host, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
-    put(host, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
-    put(host, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "2147483648")
-    assert cpu.limits(host) == {
-        "cgroup_cpu_limit": 2.0,
-        "cgroup_memory_limit_bytes": 1 << 31,
-    }
-
-
-def test_no_quota_in_the_first_version(host):
-    put(host, "proc/self/cgroup", "1:cpu:/\n")
-    put(host, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1")
-    put(host, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
-    assert cpu.limits(host)["cgroup_cpu_limit"] is None
+@pytest.mark.parametrize(
+    ("files", "cpus", "memory"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/a/b",
+                "sys/fs/cgroup/a/b/cpu.max": "400000 100000",
+                "sys/fs/cgroup/a/cpu.max": "150000 100000",
+                "sys/fs/cgroup/a/b/memory.max": "max",
+                "sys/fs/cgroup/a/memory.max": 1 << 30,
+            },
+            1.5,
+            1 << 30,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/",
+                "sys/fs/cgroup/cpu.max": "max 100000",
+                "sys/fs/cgroup/memory.max": "max",
+            },
+            None,
+            None,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": 200_000,
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100_000,
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": 9223372036854771712,
+                "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": 1 << 31,
+            },
+            2.0,
+            1 << 31,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu:/",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": -1,
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100_000,
+            },
+            None,
+            None,
+        ),
+    ],
+    ids=["version 2", "version 2, no limit", "version 1", "version 1, no limit"],
+)
+def test_the_smallest_limit_of_the_control_groups(host, files, cpus, memory):
+    for path, text in files.items():
+        put(host, path, f"{text}\n")
+    assert cpu.limits(host) == {"cgroup_cpu_limit": cpus, "cgroup_memory_limit_bytes": memory}
 
 
 def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):

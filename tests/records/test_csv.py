@@ -172,12 +172,12 @@ def test_prepare_leaves_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("name,value\n1,2\n", "column 1 is 'name', not 'run_id'"),
-        ("some notes", "column 1 is 'some notes'"),
-        ("\n", "column 1 is ''"),
-        (",".join(RUNS.columns[:-1]) + "\n", "is nothing, not 'schema'"),
-        (",".join(RUNS.columns) + ",more\n", "is 'more', not nothing"),
-        ("\x00\x01\n", "column 1"),
+        ("name,value\n1,2\n", "column 1 is not"),
+        ("some notes", "column 1 is not"),
+        ("\n", "column 1 is not"),
+        (",".join(RUNS.columns[:-1]) + "\n", f"column {len(RUNS.columns)} is not"),
+        (",".join(RUNS.columns) + ",more\n", f"column {len(RUNS.columns) + 1} is not"),
+        ("\x00\x01\n", "column 1 is not"),
     ],
 )
 def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, tmp_path):
@@ -250,10 +250,10 @@ def test_processes_that_append_at_once(tmp_path):
 def test_killed_writers_spoil_nothing(tmp_path):
     path = tmp_path / "r.csv"
     seen = set()
-    for trial in range(6):
+    for trial in range(4):
         process = appender(path, f"writer{trial}", -1)
         go(process)
-        time.sleep(0.004 + 0.003 * trial)
+        time.sleep(0.004 + 0.004 * trial)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         append(path, a_run().record())

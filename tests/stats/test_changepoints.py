@@ -20,35 +20,25 @@ def noisy(levels, sigma, seed=0):
     return [level + rng.gauss(0, sigma) for level in levels]
 
 
-def test_a_clear_step_is_found_where_it_is():
-    assert change_points(noisy([10.0] * 20 + [12.0] * 30, 0.2)) == (20,)
+OUTLIERS = [10.0, 10.1] * 20
+OUTLIERS[13:15] = [500.0, 400.0]
 
 
-def test_two_steps_and_back():
-    levels = [10.0] * 20 + [15.0] * 12 + [10.0] * 20
-    assert change_points(noisy(levels, 0.3)) == (20, 32)
-
-
-def test_one_level_has_no_changes():
-    assert change_points(noisy([10.0] * 100, 1.0)) == ()
-
-
-def test_constant_series_has_no_changes():
-    assert change_points([3.0] * 40) == ()
-
-
-def test_step_of_a_series_without_noise():
-    assert change_points([3.0] * 10 + [4.0] * 10) == (10,)
-
-
-def test_two_outliers_in_a_row_are_no_level():
-    values = [10.0, 10.1] * 20
-    values[13:15] = [500.0, 400.0]
-    assert change_points(values) == ()
-
-
-def test_too_few_values_for_two_segments():
-    assert change_points([1.0] * (MIN_SEGMENT - 1) + [9.0] * MIN_SEGMENT) == ()
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (noisy([10.0] * 20 + [12.0] * 30, 0.2), (20,)),
+        (noisy([10.0] * 20 + [15.0] * 12 + [10.0] * 20, 0.3), (20, 32)),
+        (noisy([10.0] * 100, 1.0), ()),
+        ([3.0] * 40, ()),
+        ([3.0] * 10 + [4.0] * 10, (10,)),
+        (OUTLIERS, ()),
+        ([1.0] * (MIN_SEGMENT - 1) + [9.0] * MIN_SEGMENT, ()),
+    ],
+    ids=["step", "two steps", "noise", "constant", "no noise", "outliers", "too short"],
+)
+def test_changes(values, expected):
+    assert change_points(values) == expected
 
 
 def test_changes_below_the_least_noise_are_none():
@@ -86,7 +76,7 @@ def test_of_few_values_the_median_of_the_correlation_is_right(correlation, low, 
             state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
             values.append(state)
         found.append(noise(values)[1])
-    assert low <= median(sorted(found)) <= high
+    assert low <= median(found) <= high
 
 
 def test_a_trend_is_no_noise():
@@ -112,7 +102,7 @@ def brute_force(values, price):
         edges = [0, *cuts, len(values)]
         total = 0.0
         for a, b in itertools.pairwise(edges):
-            centre = median(sorted(values[a:b]))
+            centre = median(values[a:b])
             total += sum(abs(v - centre) for v in values[a:b]) + price
         return total
 

@@ -58,13 +58,9 @@ def test_ewma_weighs_the_newest_step_most_and_only_in_the_mean():
     assert (weighted.uncertainty, weighted.jitter) == (plain.uncertainty, plain.jitter)
 
 
-def test_ewma_of_one_sees_the_newest_step_only():
-    assert speed(8, [0.1, 0.2, 0.4], ewma_alpha=1.0).mean == pytest.approx(20)
-
-
-@pytest.mark.parametrize("alpha", [None, 0.0])
-def test_ewma_of_nothing_is_the_plain_mean(alpha):
-    assert speed(8, [0.1, 0.2], ewma_alpha=alpha).mean == pytest.approx(16 / 0.3)
+@pytest.mark.parametrize(("alpha", "mean"), [(1.0, 20), (None, 24 / 0.7), (0.0, 24 / 0.7)])
+def test_ewma_of_one_uses_the_newest_step_only_and_of_none_all_alike(alpha, mean):
+    assert speed(8, [0.1, 0.2, 0.4], ewma_alpha=alpha).mean == pytest.approx(mean)
 
 
 def test_one_step_has_neither_uncertainty_nor_jitter():

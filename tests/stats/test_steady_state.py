@@ -26,61 +26,46 @@ def noisy(levels, cv=0.02, seed=0, correlation=0.0):
     return times
 
 
-def test_flat():
-    found = steady_state(noisy([0.02] * 100))
-    assert (found.start, found.shape, found.steps) == (0, Shape.FLAT, 100)
-    assert found.reached
+COMPILING = [0.48, 0.126]
+OUTLIERS = noisy([0.02] * 60)
+OUTLIERS[30:32] = [0.3, 0.2]
 
 
-def test_constant_series_is_flat():
-    assert steady_state([0.5] * MIN_STEPS).shape is Shape.FLAT
+@pytest.mark.parametrize(
+    ("times", "start", "shape"),
+    [
+        (noisy([0.02] * 100), 0, Shape.FLAT),
+        ([0.5] * MIN_STEPS, 0, Shape.FLAT),
+        (OUTLIERS, 0, Shape.FLAT),
+        ([*COMPILING[:1], *noisy([0.02] * 60)], 1, Shape.WARM_UP),
+        ([*COMPILING, *noisy([0.02] * 60)], 2, Shape.WARM_UP),
+        (noisy([0.02] * 30 + [0.026] * 70), 30, Shape.SLOWDOWN),
+        (noisy([0.04] * 20 + [0.02] * 20 + [0.03] * 60), 40, Shape.SLOWDOWN),
+        (noisy([0.02] * 70 + [0.03] * 30), 70, Shape.SLOWDOWN),
+        (noisy([0.02] * 80 + [0.03] * 20), None, Shape.NOT_STEADY),
+        (noisy(([0.0195] * 20 + [0.033] * 20) * 3, cv=0.05), None, Shape.NOT_STEADY),
+        ([0.02] * (MIN_STEPS - 1), None, Shape.TOO_SHORT),
+        ([], None, Shape.TOO_SHORT),
+    ],
+)
+def test_shapes(times, start, shape):
+    found = steady_state(times)
+    assert (found.start, found.shape, found.steps) == (start, shape, len(times))
+    assert found.reached == (start is not None)
+    if shape is Shape.TOO_SHORT:
+        assert found.levels == ()
 
 
-def test_warm_up_of_many_steps():
+def test_levels_of_a_warm_up():
     found = steady_state(noisy([0.03] * 25 + [0.02] * 75))
     assert (found.start, found.shape) == (25, Shape.WARM_UP)
     assert [(one.start, one.stop) for one in found.levels] == [(0, 25), (25, 100)]
     assert found.levels[1].seconds == pytest.approx(0.02, rel=0.02)
 
 
-@pytest.mark.parametrize("compiling", [[0.48], [0.48, 0.126]])
-def test_first_steps_that_compile(compiling):
-    found = steady_state([*compiling, *noisy([0.02] * 60)])
-    assert (found.start, found.shape) == (len(compiling), Shape.WARM_UP)
-
-
-def test_slow_steps_in_the_middle_are_not_the_start():
-    times = noisy([0.02] * 60)
-    times[30:32] = [0.3, 0.2]
-    assert steady_state(times).start == 0
-
-
-def test_slowdown():
-    found = steady_state(noisy([0.02] * 30 + [0.026] * 70))
-    assert (found.start, found.shape) == (30, Shape.SLOWDOWN)
-
-
-def test_slowdown_after_a_warm_up():
-    found = steady_state(noisy([0.04] * 20 + [0.02] * 20 + [0.03] * 60))
-    assert (found.start, found.shape) == (40, Shape.SLOWDOWN)
-
-
 def test_change_at_the_end():
     found = steady_state(noisy([0.02] * 90 + [0.03] * 10))
-    assert (found.start, found.shape) == (None, Shape.NOT_STEADY)
-    assert not found.reached
-    assert len(found.levels) == 2
-
-
-def test_neighbours_that_come_and_go():
-    levels = ([0.0195] * 20 + [0.033] * 20) * 3
-    found = steady_state(noisy(levels, cv=0.05))
-    assert found.shape is Shape.NOT_STEADY
-
-
-def test_a_regime_that_lasts_long_enough_is_steady():
-    assert steady_state(noisy([0.02] * 70 + [0.03] * 30)).start == 70
-    assert steady_state(noisy([0.02] * 80 + [0.03] * 20)).start is None
+    assert (found.start, found.shape, len(found.levels)) == (None, Shape.NOT_STEADY, 2)
 
 
 @pytest.mark.parametrize(("steps", "growth"), [(100, 1.01), (100, 0.99), (40, 1.02), (20, 1.05)])
@@ -93,12 +78,6 @@ def test_changes_below_the_tolerance_do_not_count():
     found = steady_state(noisy([0.0204] * 50 + [0.02] * 50, cv=0.001))
     assert len(found.levels) == 2
     assert found.start == 0
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, MIN_STEPS - 1])
-def test_too_short_to_tell(count):
-    found = steady_state([0.02] * count)
-    assert (found.start, found.shape, found.levels) == (None, Shape.TOO_SHORT, ())
 
 
 @pytest.mark.parametrize("unknown", [math.nan, math.inf, 0.0, -1.0])
