@@ -16,9 +16,8 @@ from peers.options import cnnbench_command, common_parser
 
 SCENARIOS = ("gradients", "small", "large", "build")
 
-# Row by (spec, packs, bytes, devices).
-Row: TypeAlias = "dict[str, Any]"
-Figures: TypeAlias = "dict[str, float]"
+Document: TypeAlias = Mapping[str, Any]
+Value: TypeAlias = Callable[[Document], "float | None"]
 
 _OURS = ("copy", "pscpu", "rechd", "xring")
 _PEERS = ("collective", "reduction_to_one_device")
@@ -50,21 +49,24 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One process, and what is demanded of its figures.
+    """One process, and what is demanded of its measurements.
 
     Attributes:
       scenario: One of ``SCENARIOS``.
       name: Unique.
       flags: Of ``cnnbench allreduce``.
-      demands: The bounds; each demand's text names its figure.
-      figures: From the document it writes, the figures that it holds.
+      demands: The bounds; each demand's ``figure`` takes the document that the process writes.
     """
 
     scenario: str
     name: str
     flags: tuple[str, ...]
     demands: tuple[Demand, ...]
-    figures: Callable[[Mapping[str, Any]], Figures]
+
+    def figures(self, document: Document) -> dict[str, float]:
+        """The values of the demands, by text, as far as the document has them."""
+        found = {demand.text: demand.figure(document) for demand in self.demands}
+        return {text: value for text, value in found.items() if value is not None}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -92,16 +94,16 @@ def experiments(options: Options) -> list[Experiment]:
 
 
 def _gradients(devices: int, batches: int) -> Experiment:
-    pairs = list(itertools.product(_OURS, _PEERS))
-
-    def figures(document: Mapping[str, Any]) -> Figures:
-        times = {row["spec"]: _median(row) for row in _right(document)}
-        return {
-            _faster(mine, other, devices): times[other] / times[mine]
-            for mine, other in pairs
-            if mine in times and other in times
-        }
-
+    demands = [
+        Demand(
+            "gradients",
+            f"ResNet-50, {devices} devices: speed of {mine} / {other}",
+            (),
+            _speed_up(lambda row: row["spec"], mine, other),
+            1.0,
+        )
+        for mine, other in itertools.product(_OURS, _PEERS)
+    ]
     flags = (
         "--model=resnet50",
         f"--num_gpus={devices}",
@@ -109,26 +111,23 @@ def _gradients(devices: int, batches: int) -> Experiment:
         "--peers=reduction_to_one_device",
         f"--num_batches={batches}",
     )
-    demands = tuple(_demand("gradients", _faster(*pair, devices), 1.0) for pair in pairs)
-    return Experiment("gradients", f"gradients on {devices} devices", flags, demands, figures)
-
-
-def _faster(mine: str, other: str, devices: int) -> str:
-    return f"ResNet-50, {devices} devices: speed of {mine} / {other}"
+    return Experiment("gradients", f"gradients on {devices} devices", flags, tuple(demands))
 
 
 def _small(devices: int, batches: int) -> Experiment:
-    def figures(document: Mapping[str, Any]) -> Figures:
-        times = {
-            (row["spec"], row["packing"]["gradient_repacking"]): _median(row)
-            for row in _right(document)
-        }
-        return {
-            _packed(spec, devices): times[spec, 0] / times[spec, _PACKS]
-            for spec in _OURS
-            if (spec, 0) in times and (spec, _PACKS) in times
-        }
+    def key(row: Document) -> object:
+        return row["spec"], row["packing"]["gradient_repacking"]
 
+    demands = [
+        Demand(
+            "small",
+            f"1000 x 4 KiB, {devices} devices: {spec} packed / unpacked",
+            (),
+            _speed_up(key, (spec, _PACKS), (spec, 0)),
+            3.0,
+        )
+        for spec in _OURS
+    ]
     flags = (
         "--sizes=4K*1000",
         f"--num_gpus={devices}",
@@ -137,95 +136,90 @@ def _small(devices: int, batches: int) -> Experiment:
         f"--num_batches={batches}",
         "--iters_per_step=2",
     )
-    demands = tuple(_demand("small", _packed(spec, devices), 3.0) for spec in _OURS)
-    return Experiment("small", f"small tensors on {devices} devices", flags, demands, figures)
+    return Experiment("small", f"small tensors on {devices} devices", flags, tuple(demands))
 
 
-def _packed(spec: str, devices: int) -> str:
-    return f"1000 x 4 KiB, {devices} devices: {spec} packed / unpacked"
+def _speed_up(key: Callable[[Document], object], mine: object, other: object) -> Value:
+    """How many times as fast the row with one key is as the row with another."""
+
+    def value(document: Document) -> float | None:
+        times = {key(row): seconds for row, seconds in _timed(document)}
+        return times[other] / times[mine] if {mine, other} <= times.keys() else None
+
+    return value
 
 
 def _large(devices: int, batches: int) -> Experiment:
-    def figures(document: Mapping[str, Any]) -> Figures:
-        rates = {copy["bytes"]: _rate(copy) for copy in document["copies"]}
-        return {
-            _share(row["spec"], row["bytes"] >> 20, devices): (
-                2 * (devices - 1) * row["bytes"] / rates[row["bytes"]] / _median(row)
-            )
-            for row in _right(document)
-            if row["bytes"] in rates
-        }
+    def share(size: int) -> Value:
+        def value(document: Document) -> float | None:
+            times = {row["bytes"]: seconds for row, seconds in _timed(document)}
+            copies = [copy for copy in document["copies"] if copy["bytes"] == size]
+            if size not in times or not copies:
+                return None
+            copied = statistics.median(copies[0]["seconds"]) / copies[0]["devices"]
+            return float(2 * (devices - 1) * copied / times[size])
 
+        return value
+
+    demands = [
+        Demand(
+            "large",
+            f"{size} MiB, {devices} devices: xring / memory-copy bound",
+            (),
+            share(size << 20),
+            0.6,
+        )
+        for size in _LARGE
+    ]
     flags = (
         f"--sizes={','.join(f'{size}M' for size in _LARGE)}",
         f"--num_gpus={devices}",
         "--all_reduce_spec=xring",
         f"--num_batches={batches}",
     )
-    demands = tuple(_demand("large", _share("xring", size, devices), 0.6) for size in _LARGE)
-    return Experiment("large", f"large tensors on {devices} devices", flags, demands, figures)
-
-
-def _share(spec: str, mebibytes: int, devices: int) -> str:
-    return f"{mebibytes} MiB, {devices} devices: {spec} / memory-copy bound"
+    return Experiment("large", f"large tensors on {devices} devices", flags, tuple(demands))
 
 
 def _build(model: str, counts: Sequence[int]) -> Experiment:
-    def figures(document: Mapping[str, Any]) -> Figures:
-        found: Figures = {}
-        for spec in _OURS:
+    first, last = counts[0], counts[-1]
+
+    def built(spec: str, growth: bool) -> Value:
+        def value(document: Document) -> float | None:
             seconds = {
                 row["devices"]: row["build_seconds"]
                 for row in document["points"]
                 if row["spec"] == spec and row["error"] is None
             }
-            if set(seconds) >= set(counts):
-                first, last = seconds[counts[0]], seconds[counts[-1]]
-                found[_built(model, spec, counts[-1])] = last
-                found[_growth(model, spec, counts)] = last / first * counts[0] / counts[-1]
-        return found
+            if not set(seconds) >= set(counts):
+                return None
+            return float(seconds[last] / seconds[first] * first / last if growth else seconds[last])
 
+        return value
+
+    demands = []
+    for spec in _OURS:
+        text = f"{model}, {last} devices: {spec} traced and built, s"
+        limits: dict[str, Any] = {"bound": _BUILD_SECONDS, "at_most": True, "is_ratio": False}
+        demands.append(Demand("build", text, (), built(spec, growth=False), **limits))
+        text = f"{model}, {first} to {last} devices: {spec} build time over devices"
+        demands.append(Demand("build", text, (), built(spec, growth=True), 1.0, at_most=True))
     flags = (
         f"--model={model}",
         f"--num_gpus={','.join(map(str, counts))}",
         f"--all_reduce_spec={','.join(_OURS)}",
         "--build_only",
     )
-    demands = []
-    for spec in _OURS:
-        seconds = _demand("build", _built(model, spec, counts[-1]), _BUILD_SECONDS)
-        growth = _demand("build", _growth(model, spec, counts), 1.0)
-        demands += [
-            dataclasses.replace(seconds, at_most=True, is_ratio=False),
-            dataclasses.replace(growth, at_most=True),
-        ]
-    return Experiment("build", f"build of {model}", flags, tuple(demands), figures)
+    return Experiment("build", f"build of {model}", flags, tuple(demands))
 
 
-def _built(model: str, spec: str, devices: int) -> str:
-    return f"{model}, {devices} devices: {spec} traced and built, s"
-
-
-def _growth(model: str, spec: str, counts: Sequence[int]) -> str:
-    return f"{model}, {counts[0]} to {counts[-1]} devices: {spec} build time over devices"
-
-
-def _demand(scenario: str, text: str, bound: float) -> Demand:
-    return Demand(scenario, text, (), lambda readings: None, bound)
-
-
-def _right(document: Mapping[str, Any]) -> list[Row]:
-    """Rows that were timed and whose sums are right: a wrong sum has no speed."""
+def _timed(document: Document) -> list[tuple[Document, float]]:
+    """Rows whose sums are right, with their median seconds: a wrong sum has no speed."""
     rows = [*document["points"], *document.get("peers", [])]
-    return [row for row in rows if row["seconds"] and not row["wrong"] and row["error"] is None]
-
-
-def _median(row: Row) -> float:
-    return float(statistics.median(row["seconds"]))
-
-
-def _rate(copy: Row) -> float:
-    return float(copy["bytes"] * copy["devices"] / statistics.median(copy["seconds"]))
+    return [
+        (row, float(statistics.median(row["seconds"])))
+        for row in rows
+        if row["seconds"] and not row["wrong"] and row["error"] is None
+    ]
 
 
 def parse(argv: Sequence[str]) -> Options:

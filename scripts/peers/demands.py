@@ -11,6 +11,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from peers.measurement import Measurement, Reading
 from peers.subjects import MODES
@@ -75,7 +76,8 @@ class Demand:
       scenario: Where it is measured.
       text: What the figure is.
       subjects: Who must have been measured for it.
-      figure: The figure of a round; None when something it needs is absent.
+      figure: The value of a round (of a document, in the comparison of reductions); None when
+        something it needs is absent.
       bound: What the mean has to reach, or with ``at_most`` not to exceed.
       at_most: Whether the bound is from above.
       is_ratio: Whether means are geometric.
@@ -85,7 +87,7 @@ class Demand:
     scenario: str
     text: str
     subjects: tuple[Key, ...]
-    figure: Callable[[Round], float | None]
+    figure: Callable[[Any], float | None]
     bound: float
     at_most: bool = False
     is_ratio: bool = True
