@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from cnnbench.errors import FlagError
 from cnnbench.text.numbers import parse_bytes
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec, Packing
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 _MOST_SIZES = 1000
@@ -63,7 +63,9 @@ class Case:
 
     def aggregation(self) -> AggregationSpec:
         """The stages around the algorithm, for `cnnbench.variable_mgr`."""
-        return AggregationSpec(all_reduce=self.spec, **dataclasses.asdict(self.packing))
+        return AggregationSpec(
+            all_reduce=self.spec or single("copy"), **dataclasses.asdict(self.packing)
+        )
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.allreduce.plan import AllReducePlan
+from cnnbench.flags.checks import local_groups
 from cnnbench.flags.ineffective import HEEDLESS_OF_MEMORY, Unused, notices
-from cnnbench.flags.shared import local_groups
 
 
 def unused_notices(plan: AllReducePlan, explicit_flags: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from cnnbench.allreduce import peers
 from cnnbench.allreduce.cases import Case, Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
+from cnnbench.flags.checks import check_labels, check_on_local_devices
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.gradients import model_gradients
 from cnnbench.flags.groups.allreduce import (
@@ -19,8 +20,6 @@ from cnnbench.flags.groups.allreduce import (
     parse_specs,
     words,
 )
-from cnnbench.flags.groups.output import check_labels
-from cnnbench.flags.shared import check_on_local_devices
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec

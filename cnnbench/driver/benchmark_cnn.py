@@ -24,7 +24,7 @@ from cnnbench.driver.plan import Plan, make_plan
 from cnnbench.driver.precision import COMPUTE_DTYPES
 from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
 from cnnbench.flags import Params, validate
-from cnnbench.flags.groups.variable_update import running_all_reduce
+from cnnbench.flags.checks import running_all_reduce
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
@@ -351,7 +351,7 @@ class BenchmarkCNN:
             data_format=runtime.data_format(params.data_format, devices.kind),
             optimizer=params.optimizer,
             variable_update=params.variable_update,
-            all_reduce_spec=params.all_reduce_spec,
+            all_reduce_spec=params.as_dict()["all_reduce_spec"],
         )
 
     def _measure_peak_flops(self, built: BuiltRun) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.groups.optimizer import parse_piecewise
+from cnnbench.flags.groups.optimizer import PiecewiseSchedule
 
 # Rate of a step, counted from 0.
 Schedule: TypeAlias = Callable[[int], float]
@@ -24,7 +24,7 @@ class LearningRateFlags(Protocol):
     @property
     def init_learning_rate(self) -> float | None: ...  # noqa: D102
     @property
-    def piecewise_learning_rate_schedule(self) -> str | None: ...  # noqa: D102
+    def piecewise_learning_rate_schedule(self) -> PiecewiseSchedule | None: ...  # noqa: D102
     @property
     def num_epochs_per_decay(self) -> float: ...  # noqa: D102
     @property
@@ -75,7 +75,7 @@ def make_schedule(
       A function from the step, counted from 0, to the learning rate.
 
     Raises:
-      FlagError: if a flag cannot be read, or decay would come more often than steps.
+      FlagError: if decay would come more often than steps.
       ValueError: if a size is not positive.
     """
     if global_batch < 1 or examples_per_epoch < 1:
@@ -84,7 +84,7 @@ def make_schedule(
     if flags.piecewise_learning_rate_schedule is None and flags.init_learning_rate is None:
         return _of_model(defaults, flags.resnet_base_lr, global_batch, steps_per_epoch)
     if flags.piecewise_learning_rate_schedule is not None:
-        pieces = parse_piecewise(flags.piecewise_learning_rate_schedule)
+        pieces = flags.piecewise_learning_rate_schedule
         first = pieces.rates[0]
         # One step earlier than a model's own boundaries, as the ancestor has it.
         boundaries = [int(epoch * steps_per_epoch) - 1 for epoch in pieces.boundaries]

@@ -21,7 +21,7 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single
+from cnnbench.variable_mgr.all_reduce import single
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
@@ -217,22 +217,18 @@ def _least_warmup(params: Params) -> int:
 
 
 def _aggregation(params: Params) -> AggregationSpec:
-    text = params.all_reduce_spec
-    asked = parse_all_reduce_spec(text, all_reduce.names()) if text else None
+    spec = params.all_reduce_spec
+    if spec is not None:
+        # Not before: a plug-in may have registered an algorithm.
+        spec.check_names(all_reduce.names())
     if params.eval or params.forward_only:
         # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
-        return AggregationSpec(all_reduce=asked and single("copy"))
+        return AggregationSpec()
     compact = params.compact_gradient_transfer and params.precision != "fp32"
-    return AggregationSpec(
-        all_reduce=asked,
-        hierarchical_copy=params.hierarchical_copy,
-        network_topology=params.network_topology,
-        gradient_repacking=params.gradient_repacking,
+    return AggregationSpec.of(
+        vars(params),
+        all_reduce=spec or single("hierarchical_copy" if params.hierarchical_copy else "copy"),
         compact_dtype=COMPUTE_DTYPES[params.precision] if compact else None,
-        agg_small_grads_max_bytes=params.agg_small_grads_max_bytes,
-        agg_small_grads_max_group=params.agg_small_grads_max_group,
-        allreduce_merge_scope=params.allreduce_merge_scope,
-        variable_consistency=params.variable_consistency,
         sparse_to_dense=params.sparse_to_dense_grads,
         group_size=params.all_reduce_group_size,
         share_memory=params.all_reduce_share_memory,

@@ -6,7 +6,8 @@ make up ``Params`` (see declaration.py). Everything else derives from that.
 
 from __future__ import annotations
 
-from cnnbench.flags.params import FLAGS, GROUPS, Params, validate
+from cnnbench.flags.checks import validate
+from cnnbench.flags.params import FLAGS, GROUPS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args, parse_command, parse_flags
 
 __all__ = [

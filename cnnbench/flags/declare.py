@@ -1,4 +1,4 @@
-"""How a flag is declared: one dataclass field says everything about it.
+"""How a flag is declared: one dataclass field holds everything about it.
 
 ``flag()`` makes the field, ``specs_of()`` reads the declarations of a dataclass
 back as ``FlagSpec``. The parser, the checks, ``--help`` and docs/flags.md see
@@ -11,6 +11,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ class _Limits:
     """What a field's metadata holds beside its name, type and default."""
 
     help: str
+    parser: Callable[[str], Any] | None = None
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
@@ -51,6 +53,7 @@ def flag(
     default: Any,
     help: str,
     *,
+    parser: Callable[[str], Any] | None = None,
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
     maximum: float | None = None,
@@ -63,6 +66,8 @@ def flag(
     Args:
       default: value when the flag is not given; None needs an optional type.
       help: what the flag does, with its unit, as one sentence or two.
+      parser: makes the value from text, once; the annotation is the type of what it makes,
+        whose `source` is that text. It raises FlagError.
       choices: the only values allowed (strings).
       minimum: smallest value allowed, for every item of a list.
       maximum: largest value allowed.
@@ -75,6 +80,7 @@ def flag(
     """
     limits = _Limits(
         help=help,
+        parser=parser,
         choices=choices,
         minimum=minimum,
         maximum=maximum,
@@ -92,12 +98,14 @@ class FlagSpec(_Limits):
     Attributes:
       name: without dashes.
       kind: boolean, integer, number, string, integers or numbers.
+      type: of a value that a parser made.
       optional: whether None ("not given") is a value.
       default: value when the flag is not given.
     """
 
     name: str
     kind: str
+    type: Any
     optional: bool
     default: Any
 
@@ -113,7 +121,11 @@ class FlagSpec(_Limits):
         return self.normalise(self._parse_item(text, self.kind, text))
 
     def normalise(self, value: Any) -> Any:
-        """Brings a value into the form it is stored in; leaves values of a wrong type alone."""
+        """Brings a value into the form it is stored in; leaves values of a wrong type alone.
+
+        Raises:
+          FlagError: the flag's parser refuses the text.
+        """
         if self.kind == "number" and _is_integer(value):
             return float(value)
         if self.kind in _ITEM_KIND and isinstance(value, list | tuple):
@@ -122,7 +134,8 @@ class FlagSpec(_Limits):
         if self.kind == "string" and isinstance(value, str):
             if value == "" and self.optional:
                 return None
-            return value.lower() if self.lower else value
+            value = value.lower() if self.lower else value
+            return self.parser(value) if self.parser else value
         return value
 
     def check(self, value: Any, offer: tuple[str, ...] | None = None) -> None:
@@ -135,7 +148,7 @@ class FlagSpec(_Limits):
         Raises:
           FlagError: says what would be valid.
         """
-        if value is None and self.optional:
+        if (value is None and self.optional) or (self.parser and isinstance(value, self.type)):
             return
         if self.kind in _ITEM_KIND:
             if not isinstance(value, tuple):
@@ -147,8 +160,13 @@ class FlagSpec(_Limits):
         if self.choices and value not in self.choices:
             raise FlagError(self.name, value, f"must be {_one_of(offer or self.choices)}")
 
+    def plain(self, value: Any) -> Any:
+        """A value as records hold it: what a parser made is the text it was made from."""
+        return value.source if self.parser and isinstance(value, self.type) else value
+
     def text(self, value: Any) -> str:
-        """Spells a value as one would on the command line."""
+        """A value as it is written on the command line."""
+        value = self.plain(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple | list):
@@ -229,7 +247,8 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
         (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))
     return FlagSpec(
         name=field.name,
-        kind=_KINDS[annotation],
+        kind="string" if limits.parser else _KINDS[annotation],
+        type=annotation,
         optional=optional,
         default=field.default,
         **{f.name: getattr(limits, f.name) for f in dataclasses.fields(_Limits)},

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.params import FLAGS, GROUPS
-from cnnbench.flags.retired import OBSOLETE
-from cnnbench.flags.unavailable import NOT_YET
+from cnnbench.flags.retired import NOT_YET, OBSOLETE
 
 _VALUE = {
     "integer": "N",

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from cnnbench.flags.checks import local_groups, running_all_reduce
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.variable_update import ALL_REDUCING, running_all_reduce
+from cnnbench.flags.groups.variable_update import ALL_REDUCING, VariableUpdateParams
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.shared import local_groups
-from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 R = TypeVar("R")
 
@@ -49,19 +48,12 @@ _PREPARING = tuple(
     if spec.name not in ("data_dir", "data_name", "dataset_plugin")
 )
 _LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
-_AGGREGATING = (
-    "all_reduce_spec",
-    "all_reduce_group_size",
-    "all_reduce_share_memory",
-    "hierarchical_copy",
-    "network_topology",
-    "gradient_repacking",
-    "compact_gradient_transfer",
-    "agg_small_grads_max_bytes",
-    "agg_small_grads_max_group",
-    "allreduce_merge_scope",
-    "variable_consistency",
-    "sparse_to_dense_grads",
+_NOT_AGGREGATING = (
+    *("variable_update", "local_parameter_device", "gradient_reduction", "bn_stats"),
+    *("staged_vars", "iters_per_step"),
+)
+_AGGREGATING = tuple(
+    spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING
 )
 _UPDATING = (
     *(spec.name for spec in specs_of(OptimizerParams)),
@@ -100,8 +92,8 @@ def _running(params: Params) -> frozenset[str]:
 
 
 def _has_two_levels(params: Params) -> bool:
-    text = params.all_reduce_spec
-    return text is not None and parse_all_reduce_spec(text).has_two_levels
+    spec = params.all_reduce_spec
+    return spec is not None and spec.has_two_levels
 
 
 def _groups(params: Params) -> int:

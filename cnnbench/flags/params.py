@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups import model, optimizer, output, run, runtime, variable_update
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
@@ -17,8 +15,6 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.retired import check_gone
-from cnnbench.flags.unavailable import available_choices, check_available
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +30,17 @@ class Params(
 ):
     """Every parameter of a run; a field is a flag of the same name.
 
-    Values are brought into one form (device names in lower case, whole numbers
-    for number flags as floats, ``use_fp16`` equal to ``precision == "fp16"``),
-    but only ``validate`` refuses bad ones. An unknown name is a TypeError.
+    Values are brought into one form (device names in lower case, whole numbers for number
+    flags as floats, ``use_fp16`` equal to ``precision == "fp16"``, texts that have a parser
+    parsed), but only those parsers and ``validate`` refuse bad ones. An unknown name is a
+    TypeError.
+
+    Raises:
+      FlagError: a text that its parser refuses.
     """
+
+    validated = False
+    """Whether ``validate`` has accepted these values."""
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
@@ -55,9 +58,13 @@ class Params(
             changes["precision"] = "fp32"
         return dataclasses.replace(self, **changes)
 
+    def mark_validated(self) -> None:
+        """For ``validate``: these values have been checked."""
+        object.__setattr__(self, "validated", True)
+
     def as_dict(self) -> dict[str, Any]:
-        """Every value by flag name, in the order of declaration."""
-        return {spec.name: getattr(self, spec.name) for spec in FLAGS}
+        """Every value by flag name, as records hold it, in the order of declaration."""
+        return {spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS}
 
 
 GROUPS: tuple[tuple[str, type], ...] = (
@@ -74,27 +81,3 @@ GROUPS: tuple[tuple[str, type], ...] = (
 
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
 """Every flag that is a field of ``Params``, in the order of the help."""
-
-_CHECKS: tuple[Callable[[Params], None], ...] = (
-    run.check,
-    model.check,
-    optimizer.check,
-    variable_update.check,
-    runtime.check,
-    output.check,
-)
-
-
-def validate(params: Params) -> None:
-    """Checks every value by itself, then the values against one another.
-
-    Raises:
-      FlagError: names flag and value and says what would be valid.
-    """
-    for spec in FLAGS:
-        value = getattr(params, spec.name)
-        check_gone(spec, value)
-        spec.check(value, available_choices(spec))
-        check_available(spec, value)
-    for check in _CHECKS:
-        check(params)

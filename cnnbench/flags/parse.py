@@ -10,9 +10,10 @@ from typing import Any
 from absl import flags
 
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.checks import validate
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
-from cnnbench.flags.params import FLAGS, Params, validate
+from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, obsolete_notices
 
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "on", "off")

@@ -100,7 +100,7 @@ AGGREGATION = [
     ("all_reduce_spec", "copy:2K:xring", "all_reduce", parse_all_reduce_spec("copy:2K:xring")),
     ("all_reduce_group_size", 3, "group_size", 3),
     ("all_reduce_share_memory", False, "share_memory", False),
-    ("hierarchical_copy", True, "hierarchical_copy", True),
+    ("hierarchical_copy", True, "all_reduce", parse_all_reduce_spec("hierarchical_copy")),
     ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
     ("gradient_repacking", 5, "gradient_repacking", 5),
     ("precision", "bf16", "compact_dtype", "bfloat16"),

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.flags.retired import OBSOLETE
-from cnnbench.flags.unavailable import NOT_YET
+from cnnbench.flags.retired import NOT_YET, OBSOLETE
 
 ANCESTOR = {
     row["name"]: row

@@ -3,8 +3,7 @@ from pathlib import Path
 from cnnbench.flags import FLAGS
 from cnnbench.flags.docs import markdown
 from cnnbench.flags.help import flags_help
-from cnnbench.flags.retired import OBSOLETE
-from cnnbench.flags.unavailable import NOT_YET
+from cnnbench.flags.retired import NOT_YET, OBSOLETE
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -2,7 +2,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, validate
-from cnnbench.flags.unavailable import NOT_YET, available_choices
+from cnnbench.flags.retired import NOT_YET, available_choices
 
 SPECS = {spec.name: spec for spec in FLAGS}
 

@@ -8,11 +8,6 @@ from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 
-def test_a_spec_is_needed(make_manager):
-    with pytest.raises(FlagError, match=r"^--variable_update=.*needs --all_reduce_spec"):
-        make_manager("distributed_all_reduce", 2, aggregation=AggregationSpec())
-
-
 def test_an_algorithm_that_cannot_work_is_pointed_at(make_manager):
     spec = AggregationSpec(all_reduce=parse_all_reduce_spec("copy:2K:pscpu#3"))
     with pytest.raises(FlagError, match=r"^--all_reduce_spec=copy:2K:pscpu#3: character 9, "):

@@ -43,7 +43,7 @@ class Aggregator:
         self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         self._reduce = Reducer(
-            options.algorithms,
+            options.all_reduce,
             ReduceContext.of_towers(
                 spec.devices,
                 spec.cpu_device,

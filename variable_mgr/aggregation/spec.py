@@ -1,14 +1,18 @@
-"""How gradients shall be aggregated: plain data, without TensorFlow."""
+"""How gradients are aggregated: plain data, without TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 
 # Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
 MOST_PACKS = 500
+
+_Packing = TypeVar("_Packing", bound="Packing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,18 @@ class Packing:
     compact_dtype: str | None = None
     allreduce_merge_scope: int = 1
     variable_consistency: str = "strong"
+
+    @classmethod
+    def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
+        """From values by name.
+
+        Args:
+          flags: may hold more than the fields, and lack some, which are at their defaults.
+          **changes: fields with values of their own.
+        """
+        values = {**flags, **changes}
+        names = (field.name for field in dataclasses.fields(cls))
+        return cls(**{name: values[name] for name in names if name in values})
 
     @property
     def relaxed(self) -> bool:
@@ -61,31 +77,24 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregationSpec(Packing):
-    """The algorithms, and the packing around them.
+    """The all-reduce, and the packing around it.
 
     Attributes:
-      all_reduce: as given by --all_reduce_spec; None for copying.
-      hierarchical_copy: without `all_reduce`, copy in two steps instead of one.
+      all_reduce: the algorithm for each size of tensor.
       network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for those of a process.
       share_memory: see `ReduceContext`.
     """
 
-    all_reduce: AllReduceSpec | None = None
-    hierarchical_copy: bool = False
+    all_reduce: AllReduceSpec = single("copy")
     network_topology: str = "dgx1"
     sparse_to_dense: bool = False
     group_size: int = 0
     share_memory: bool = True
 
-    @property
-    def algorithms(self) -> AllReduceSpec:
-        """What reduces: the spec, else a hierarchical copy if asked for, else a copy."""
-        return self.all_reduce or single("hierarchical_copy" if self.hierarchical_copy else "copy")
-
     def for_one_device(self) -> AggregationSpec:
-        """What is left of the stages where nothing travels."""
+        """What is left of it where nothing is sent."""
         return dataclasses.replace(
             self, gradient_repacking=0, compact_dtype=None, agg_small_grads_max_bytes=0
         )

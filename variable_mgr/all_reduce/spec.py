@@ -63,12 +63,16 @@ class AllReduceSpec:
 
     Attributes:
       ranges: see above.
-      source: what it was parsed from, which need not be the shortest form; empty if it
-        was not parsed. Errors point into it.
+      source: the text it was parsed from, which need not be the shortest form. Errors point
+        into it, and records hold it.
     """
 
     ranges: tuple[SizeRange, ...]
     source: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            object.__setattr__(self, "source", str(self))
 
     def __str__(self) -> str:
         return ":".join(map(str, self.ranges))
@@ -86,7 +90,22 @@ class AllReduceSpec:
     def error(self, index: int, reason: str) -> FlagError:
         """An error of use that points at the algorithm of range `index`."""
         # Algorithms and limits take turns.
-        return _Pieces(self.source or str(self)).error(2 * index, reason)
+        return _Pieces(self.source).error(2 * index, reason)
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Refuses algorithms that do not exist.
+
+        Raises:
+          FlagError: points at the first of them.
+        """
+        for index, part in enumerate(self.ranges):
+            for name in part.algorithm.levels:
+                if name not in known:
+                    raise self.error(
+                        index,
+                        f"there is no algorithm {name!r}; must be one of "
+                        f"{', '.join(sorted(known))}",
+                    )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
         """What runs of it where the devices are in these groups.
@@ -104,11 +123,6 @@ class AllReduceSpec:
             if num_bytes <= part.limit:
                 return index
         return len(self.ranges) - 1
-
-
-def missing(variable_update: str) -> FlagError:
-    """The error of a mode that cannot do without a spec."""
-    return FlagError("variable_update", variable_update, f"needs --{FLAG}, such as --{FLAG}=xring")
 
 
 def single(name: str) -> AllReduceSpec:
@@ -132,7 +146,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     pieces = _Pieces(text)
     ranges = []
     for number in range(0, len(pieces), 2):
-        algorithm = _algorithm(pieces, number, known)
+        algorithm = _algorithm(pieces, number)
         if number + 1 == len(pieces):
             ranges.append(SizeRange(algorithm))
             continue
@@ -146,7 +160,10 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
                 number + 1, "a limit must be followed by the algorithm for larger tensors"
             )
         ranges.append(SizeRange(algorithm, limit))
-    return AllReduceSpec(tuple(ranges), text)
+    spec = AllReduceSpec(tuple(ranges), text)
+    if known is not None:
+        spec.check_names(known)
+    return spec
 
 
 class _Pieces:
@@ -172,16 +189,11 @@ class _Pieces:
         )
 
 
-def _algorithm(pieces: _Pieces, number: int, known: Collection[str] | None) -> AlgorithmSpec:
+def _algorithm(pieces: _Pieces, number: int) -> AlgorithmSpec:
     match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", pieces[number])
     if match is None:
         raise pieces.error(number, f"must be an algorithm; a spec is {_FORM}")
     levels = tuple(name for name in match.group(1, 2) if name)
-    for name in levels:
-        if known is not None and name not in known:
-            raise pieces.error(
-                number, f"there is no algorithm {name!r}; must be one of {', '.join(sorted(known))}"
-            )
     shards = match.group(3)
     if shards is None:
         return AlgorithmSpec(levels)

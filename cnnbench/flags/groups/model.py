@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,41 +48,3 @@ class ModelParams:
         "Loss to print and record: with the L2 term (total_loss) or without (base_loss).",
         choices=("base_loss", "total_loss"),
     )
-
-
-# The modes for which it is decided whose gradients stop whose update.
-_AUTO_LOSS_SCALE_MODES = (
-    "parameter_server",
-    "replicated",
-    "independent",
-    "distributed_all_reduce",
-)
-# Such a factor and its inverse are both normal numbers in float32.
-_LARGEST_LOSS_SCALE = 2.0**126
-
-
-def check(params: Params) -> None:
-    """Checks that --use_fp16 and --precision agree and that the loss can be scaled so.
-
-    Raises:
-      FlagError: two precisions, a loss scale beyond float32, or an automatic one in a
-        mode that has none.
-    """
-    if params.use_fp16 and params.precision != "fp16":
-        raise FlagError(
-            "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
-        )
-    if params.precision != "fp16":
-        return
-    scale = params.fp16_loss_scale
-    if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
-        raise FlagError(
-            "fp16_loss_scale", scale, "must be from 2^-126 to 2^126; 128 is usual, 16777216 a lot"
-        )
-    if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
-        raise FlagError(
-            "fp16_enable_auto_loss_scale",
-            "true",
-            f"does not go with --variable_update={params.variable_update}; it does with "
-            + ", ".join(_AUTO_LOSS_SCALE_MODES),
-        )

@@ -4,14 +4,65 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
+
+@dataclass(frozen=True)
+class PiecewiseSchedule:
+    """A parsed --piecewise_learning_rate_schedule.
+
+    Attributes:
+      rates: learning rates, one more than there are boundaries.
+      boundaries: epochs at which the next rate begins, increasing.
+      source: the text it was parsed from.
+    """
+
+    rates: tuple[float, ...]
+    boundaries: tuple[int, ...]
+    source: str = field(default="", compare=False)
+
+
+def parse_piecewise(text: str) -> PiecewiseSchedule:
+    """Reads ``LR0;E1;LR1;...;En;LRn``.
+
+    Raises:
+      FlagError: the text has another form; says which part of it is wrong.
+    """
+    name = "piecewise_learning_rate_schedule"
+    pieces = [piece.strip() for piece in text.split(";")]
+    if len(pieces) % 2 == 0:
+        raise FlagError(
+            name, text, f"has {len(pieces)} parts; it takes an odd number, as in 0.3;10;0.2;25;0.1"
+        )
+    rates: list[float] = []
+    boundaries: list[int] = []
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0:
+            rates.append(_rate(name, text, piece))
+        else:
+            boundaries.append(_epoch(name, text, piece))
+    if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
+        raise FlagError(name, text, "its epochs must increase from left to right")
+    return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
+
+
+def _rate(name: str, text: str, piece: str) -> float:
+    try:
+        rate = float(piece)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
+    return rate
+
+
+def _epoch(name: str, text: str, piece: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", piece):
+        raise FlagError(name, text, f"{piece!r} is not an epoch (a whole number of at least 0)")
+    return int(piece)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +77,11 @@ class OptimizerParams:
     init_learning_rate: float | None = flag(
         None, "Learning rate to start from; the model's own schedule if not given.", minimum=0
     )
-    piecewise_learning_rate_schedule: str | None = flag(
+    piecewise_learning_rate_schedule: PiecewiseSchedule | None = flag(
         None,
         "Learning rates and the epochs at which they change, LR0;E1;LR1;...;En;LRn: "
         "0.3;10;0.2;25;0.1 is 0.3 for ten epochs, 0.2 until epoch 25, then 0.1.",
+        parser=parse_piecewise,
     )
     num_epochs_per_decay: float = flag(
         0.0, "Epochs between two decays of --init_learning_rate; 0 for no decay.", minimum=0
@@ -62,84 +114,3 @@ class OptimizerParams:
     weight_decay: float = flag(
         4e-5, "Factor of the L2 term, half the squared norm of the weights.", minimum=0
     )
-
-
-@dataclass(frozen=True)
-class PiecewiseSchedule:
-    """A parsed --piecewise_learning_rate_schedule.
-
-    Attributes:
-      rates: learning rates, one more than there are boundaries.
-      boundaries: epochs at which the next rate begins, increasing.
-    """
-
-    rates: tuple[float, ...]
-    boundaries: tuple[int, ...]
-
-
-def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Reads ``LR0;E1;LR1;...;En;LRn``.
-
-    Raises:
-      FlagError: the text has another form; says which part of it is wrong.
-    """
-    name = "piecewise_learning_rate_schedule"
-    pieces = [piece.strip() for piece in text.split(";")]
-    if len(pieces) % 2 == 0:
-        raise FlagError(
-            name, text, f"has {len(pieces)} parts; it takes an odd number, as in 0.3;10;0.2;25;0.1"
-        )
-    rates: list[float] = []
-    boundaries: list[int] = []
-    for index, piece in enumerate(pieces):
-        if index % 2 == 0:
-            rates.append(_rate(name, text, piece))
-        else:
-            boundaries.append(_epoch(name, text, piece))
-    if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
-        raise FlagError(name, text, "its epochs must increase from left to right")
-    return PiecewiseSchedule(tuple(rates), tuple(boundaries))
-
-
-def check(params: Params) -> None:
-    """Checks that the learning-rate flags make up one schedule.
-
-    Raises:
-      FlagError: names the flag that is missing or too many.
-    """
-    decay = {
-        "num_epochs_per_decay": params.num_epochs_per_decay,
-        "learning_rate_decay_factor": params.learning_rate_decay_factor,
-    }
-    floor = {"minimum_learning_rate": params.minimum_learning_rate}
-    if params.piecewise_learning_rate_schedule is not None:
-        parse_piecewise(params.piecewise_learning_rate_schedule)
-        others = {**decay, **floor}
-        if params.init_learning_rate is not None:
-            others["init_learning_rate"] = params.init_learning_rate
-        for name, value in others.items():
-            if value or name == "init_learning_rate":
-                raise FlagError(name, value, "cannot go with --piecewise_learning_rate_schedule")
-        return
-    needed = {"init_learning_rate": params.init_learning_rate is not None}
-    needed |= {name: bool(value) for name, value in decay.items()}
-    for name, value in {**decay, **floor}.items():
-        missing = [other for other, given in needed.items() if not given]
-        if value and missing:
-            raise FlagError(name, value, "needs " + " and ".join(f"--{m}" for m in missing))
-
-
-def _rate(name: str, text: str, piece: str) -> float:
-    try:
-        rate = float(piece)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate < float("inf"):
-        raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
-    return rate
-
-
-def _epoch(name: str, text: str, piece: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", piece):
-        raise FlagError(name, text, f"{piece!r} is not an epoch (a whole number of at least 0)")
-    return int(piece)

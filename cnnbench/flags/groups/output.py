@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-from cnnbench.machine.checks import parse_quiet
-from cnnbench.text import labels
-
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,35 +63,3 @@ class OutputParams:
         None, "Write the graph of every device to files that start with this."
     )
     ml_perf_compliance_logging: bool = flag(False, "Print MLPerf's compliance log.")
-
-
-def check(params: Params) -> None:
-    """Checks names and labels, and that checkpoints have one rhythm, results one file each.
-
-    Raises:
-      FlagError: says which flag to leave out.
-    """
-    parse_quiet(params.quiet_conditions)
-    if params.save_model_secs and params.save_model_steps is not None:
-        raise FlagError(
-            "save_model_steps",
-            params.save_model_steps,
-            "cannot go with --save_model_secs; give one of the two",
-        )
-    check_labels(params.result_label)
-    if params.result_json is None or params.result_csv is None:
-        return
-    if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
-        raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")
-
-
-def check_labels(text: str | None) -> None:
-    """Refuses what are no labels.
-
-    Raises:
-      FlagError: says which part is none.
-    """
-    try:
-        labels.parse(text or "")
-    except ValueError as error:
-        raise FlagError(labels.FLAG, text, str(error)) from None

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
 
 EVAL_DURING_TRAINING = (
     "eval_during_training_every_n_steps",
@@ -126,41 +121,3 @@ class RunParams:
     allow_nonfinite: bool = flag(
         False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
     )
-
-
-def check(params: Params) -> None:
-    """Checks that one kind of run was asked for, with one length.
-
-    Raises:
-      FlagError: names the flag to leave out or to add.
-    """
-    if params.eval and params.forward_only:
-        raise FlagError(
-            "forward_only", "true", "cannot go with --eval, which runs forward only by itself"
-        )
-    if params.eval and params.train_dir is None:
-        raise FlagError("eval", "true", "needs --train_dir, the folder of the checkpoints")
-    _check_eval_during_training(params)
-    for one, other in (("num_batches", "num_epochs"), ("num_eval_batches", "num_eval_epochs")):
-        value = getattr(params, one)
-        if value is not None and getattr(params, other) is not None:
-            raise FlagError(one, value, f"cannot go with --{other}; give one of the two")
-
-
-def _check_eval_during_training(params: Params) -> None:
-    given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
-    if len(given) > 1:
-        value = getattr(params, given[1])
-        raise FlagError(given[1], value, f"cannot go with --{given[0]}; give one of the two")
-    if given:
-        value = getattr(params, given[0])
-        for excluded in ("eval", "forward_only"):
-            if getattr(params, excluded):
-                raise FlagError(given[0], value, f"needs training, so leave out --{excluded}")
-    elif params.stop_at_top_1_accuracy is not None:
-        raise FlagError(
-            "stop_at_top_1_accuracy",
-            params.stop_at_top_1_accuracy,
-            "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
-            "or another of the eval_during_training flags",
-        )

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,38 +67,3 @@ class RuntimeParams:
         "of one GPU, or of the whole CPU whatever --num_gpus is.",
         above=0,
     )
-
-
-def check(params: Params) -> None:
-    """Checks layouts, threads and device numbers against one another.
-
-    Raises:
-      FlagError: says what would fit.
-    """
-    if params.device == "cpu" and params.data_format == "NCHW":
-        raise FlagError(
-            "data_format",
-            "NCHW",
-            "works on the CPU only where oneDNN stands in for TensorFlow's own kernels; "
-            "use NHWC or auto, or --device=gpu",
-        )
-    if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
-        raise FlagError(
-            "per_gpu_thread_count",
-            params.per_gpu_thread_count,
-            "needs pools of their own for GPUs: use --gpu_thread_mode=gpu_private or gpu_shared",
-        )
-    if params.gpu_indices:
-        _check_gpu_indices(params.gpu_indices, params.num_gpus)
-
-
-def _check_gpu_indices(text: str, num_gpus: int) -> None:
-    indices = [piece.strip() for piece in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
-        raise FlagError("gpu_indices", text, "must be whole numbers with commas, as in 0,1,3,2")
-    if len({int(index) for index in indices}) != len(indices):
-        raise FlagError("gpu_indices", text, "must name every GPU once")
-    if len(indices) != num_gpus:
-        raise FlagError(
-            "gpu_indices", text, f"names {len(indices)} GPUs, but --num_gpus={num_gpus}"
-        )

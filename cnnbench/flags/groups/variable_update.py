@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-from cnnbench.flags.shared import check_on_local_devices, local_groups
-from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, AggregationSpec
-from cnnbench.variable_mgr.all_reduce.spec import (
-    AllReduceSpec,
-    missing,
-    parse_all_reduce_spec,
-    single,
-)
-
-if TYPE_CHECKING:
-    from cnnbench.flags.params import Params
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 
 ALL_REDUCING = ("replicated", "distributed_all_reduce")
 """The modes that keep a copy of every variable per device equal by an all-reduce."""
@@ -71,12 +60,13 @@ class VariableUpdateParams:
         choices=("strong", "relaxed"),
     )
     staged_vars: bool = flag(False, "Read parameter-server variables one step ahead.")
-    all_reduce_spec: str | None = flag(
+    all_reduce_spec: AllReduceSpec | None = flag(
         None,
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
         "nccl/rechd; docs/all_reduce.md lists them. distributed_all_reduce also takes "
         "algorithms by size, as in pscpu:32K:xring, with limits in bytes of a gradient as sent. "
         "Without it, replicated copies to one device.",
+        parser=parse_all_reduce_spec,
     )
     all_reduce_group_size: int = flag(
         0,
@@ -126,78 +116,3 @@ class VariableUpdateParams:
     iters_per_step: int = flag(
         5, "For cnnbench allreduce only: reductions chained in one call.", minimum=1
     )
-
-
-def reduces(params: Params) -> bool:
-    """Whether gradients go through an all-reduce."""
-    trains = not (params.eval or params.forward_only)
-    return trains and params.variable_update in ALL_REDUCING and params.num_gpus > 1
-
-
-def running_all_reduce(params: Params) -> AllReduceSpec | None:
-    """What reduces gradients, without levels that have nothing to reduce.
-
-    Args:
-      params: validated parameters.
-
-    Returns:
-      None where nothing is reduced.
-    """
-    if not reduces(params):
-        return None
-    asked = AggregationSpec(
-        all_reduce=parse_all_reduce_spec(params.all_reduce_spec)
-        if params.all_reduce_spec
-        else None,
-        hierarchical_copy=params.hierarchical_copy,
-    ).algorithms
-    return asked.running(local_groups(params.num_gpus, params.all_reduce_group_size))
-
-
-def check(params: Params) -> None:
-    """Checks the all-reduce spec and what goes with it.
-
-    Raises:
-      FlagError: a malformed spec, one that the mode or the devices cannot take, a
-        topology that does not fit the devices, or too many packs.
-    """
-    mode, text = params.variable_update, params.all_reduce_spec
-    if reduces(params) and params.gradient_repacking > MOST_PACKS:
-        raise FlagError(
-            "gradient_repacking", params.gradient_repacking, f"must be at most {MOST_PACKS} packs"
-        )
-    if mode == "distributed_all_reduce" and not text:
-        raise missing(mode)
-    if text is None:
-        if reduces(params) and params.hierarchical_copy:
-            _check_topology(params)
-        return
-    spec = parse_all_reduce_spec(text)
-    if mode == "replicated" and len(spec.ranges) > 1:
-        raise FlagError(
-            "all_reduce_spec",
-            text,
-            "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
-            "replicated takes one algorithm",
-        )
-    if reduces(params):
-        _check_devices(params, spec)
-
-
-def _check_devices(params: Params, spec: AllReduceSpec) -> None:
-    check_on_local_devices(
-        spec,
-        params.num_gpus,
-        params.device,
-        network_topology=params.network_topology,
-        group_size=params.all_reduce_group_size,
-    )
-
-
-def _check_topology(params: Params) -> None:
-    # Nobody has written a spec that an error could point into.
-    try:
-        _check_devices(params, single("hierarchical_copy"))
-    except FlagError as error:
-        reason = error.reason.partition(": ")[2]
-        raise FlagError("network_topology", params.network_topology, reason) from error

@@ -1,0 +1,292 @@
+"""Values of a run's flags that do not go together are refused, before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
+from cnnbench.flags.groups.variable_update import ALL_REDUCING
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.retired import available_choices, check_available, check_gone
+from cnnbench.machine.checks import parse_quiet
+from cnnbench.runtime.devices import DeploymentConfig
+from cnnbench.text import labels
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.limits import check_spec
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
+
+# The modes for which it is decided whose gradients stop whose update.
+_AUTO_LOSS_SCALE_MODES = (
+    "parameter_server",
+    "replicated",
+    "independent",
+    "distributed_all_reduce",
+)
+# Such a factor and its inverse are both normal numbers in float32.
+_LARGEST_LOSS_SCALE = 2.0**126
+
+
+def validate(params: Params) -> None:
+    """Checks every value by itself, then the values against one another.
+
+    Parameters never change, so those that have passed are not checked again.
+
+    Raises:
+      FlagError: names flag and value and says what would be valid.
+    """
+    if params.validated:
+        return
+    for spec in FLAGS:
+        value = getattr(params, spec.name)
+        check_gone(spec, value)
+        spec.check(value, available_choices(spec))
+        check_available(spec, value)
+    for check in _CHECKS:
+        check(params)
+    params.mark_validated()
+
+
+def reduces(params: Params) -> bool:
+    """Whether gradients go through an all-reduce."""
+    trains = not (params.eval or params.forward_only)
+    return trains and params.variable_update in ALL_REDUCING and params.num_gpus > 1
+
+
+def running_all_reduce(params: Params) -> AllReduceSpec | None:
+    """What reduces gradients, without levels that have nothing to reduce.
+
+    Args:
+      params: validated parameters.
+
+    Returns:
+      None where nothing is reduced.
+    """
+    if not reduces(params):
+        return None
+    spec = params.all_reduce_spec
+    spec = spec or single("hierarchical_copy" if params.hierarchical_copy else "copy")
+    return spec.running(local_groups(params.num_gpus, params.all_reduce_group_size))
+
+
+def local_groups(num_gpus: int, group_size: int) -> tuple[tuple[str, ...], ...]:
+    """The groups of two-level algorithms in one process, as device strings.
+
+    Args:
+      num_gpus: number of devices.
+      group_size: devices in a group, 0 for all.
+    """
+    return groups_of(_context(num_gpus, "cpu").devices, group_size)
+
+
+def check_on_local_devices(
+    spec: AllReduceSpec, num_gpus: int, device: str, *, network_topology: str, group_size: int
+) -> None:
+    """Refuses an all-reduce that cannot work on the devices of one process.
+
+    Args:
+      spec: any names.
+      num_gpus: number of devices.
+      device: "cpu", "gpu", or "auto": then only what can work on neither is refused.
+      network_topology: of hierarchical copies.
+      group_size: devices in a group of two-level algorithms, 0 for all.
+
+    Raises:
+      FlagError: points into the spec.
+    """
+    refusals = []
+    for kind in ("cpu", "gpu") if device == "auto" else (device,):
+        context = _context(num_gpus, kind, network_topology)
+        try:
+            check_spec(spec, context, groups_of(context.devices, group_size))
+        except FlagError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0]
+
+
+def check_labels(text: str | None) -> None:
+    """Refuses a malformed --result_label.
+
+    Raises:
+      FlagError: names the malformed part.
+    """
+    try:
+        labels.parse(text or "")
+    except ValueError as error:
+        raise FlagError(labels.FLAG, text, str(error)) from None
+
+
+def _context(num_gpus: int, kind: str, network_topology: str = "dgx1") -> ReduceContext:
+    deployment = DeploymentConfig(num_towers=num_gpus, device=kind)
+    return ReduceContext.of_towers(
+        [deployment.tower_device(index) for index in range(num_gpus)],
+        deployment.cpu_device(),
+        network_topology=network_topology,
+    )
+
+
+def _check_run(params: Params) -> None:
+    if params.eval and params.forward_only:
+        raise FlagError(
+            "forward_only", "true", "cannot go with --eval, which runs forward only by itself"
+        )
+    if params.eval and params.train_dir is None:
+        raise FlagError("eval", "true", "needs --train_dir, the folder of the checkpoints")
+    _check_eval_during_training(params)
+    for one, other in (
+        ("num_batches", "num_epochs"),
+        ("num_eval_batches", "num_eval_epochs"),
+    ):
+        _refuse_both(params, one, other)
+
+
+def _check_eval_during_training(params: Params) -> None:
+    given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
+    if len(given) > 1:
+        _refuse_both(params, given[1], given[0])
+    if given:
+        value = getattr(params, given[0])
+        for excluded in ("eval", "forward_only"):
+            if getattr(params, excluded):
+                raise FlagError(given[0], value, f"needs training, so leave out --{excluded}")
+    elif params.stop_at_top_1_accuracy is not None:
+        raise FlagError(
+            "stop_at_top_1_accuracy",
+            params.stop_at_top_1_accuracy,
+            "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
+            "or another of the eval_during_training flags",
+        )
+
+
+def _refuse_both(params: Params, one: str, other: str) -> None:
+    value = getattr(params, one)
+    if value is not None and getattr(params, other) is not None:
+        raise FlagError(one, value, f"cannot go with --{other}; give one of the two")
+
+
+def _check_model(params: Params) -> None:
+    if params.use_fp16 and params.precision != "fp16":
+        raise FlagError(
+            "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
+        )
+    if params.precision != "fp16":
+        return
+    scale = params.fp16_loss_scale
+    if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
+        raise FlagError("fp16_loss_scale", scale, "must be from 2^-126 to 2^126; 128 is usual")
+    if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
+        raise FlagError(
+            "fp16_enable_auto_loss_scale",
+            "true",
+            f"cannot go with --variable_update={params.variable_update}; use one of "
+            + ", ".join(_AUTO_LOSS_SCALE_MODES),
+        )
+
+
+def _check_optimizer(params: Params) -> None:
+    decay = ("num_epochs_per_decay", "learning_rate_decay_factor")
+    if params.piecewise_learning_rate_schedule is not None:
+        for name in (*decay, "minimum_learning_rate", "init_learning_rate"):
+            value = getattr(params, name)
+            if value or (name == "init_learning_rate" and value is not None):
+                raise FlagError(name, value, "cannot go with --piecewise_learning_rate_schedule")
+        return
+    missing = [name for name in decay if not getattr(params, name)]
+    if params.init_learning_rate is None:
+        missing.insert(0, "init_learning_rate")
+    for name in (*decay, "minimum_learning_rate"):
+        if getattr(params, name) and missing:
+            needed = " and ".join(f"--{other}" for other in missing)
+            raise FlagError(name, getattr(params, name), f"needs {needed}")
+
+
+def _check_variable_update(params: Params) -> None:
+    mode, spec = params.variable_update, params.all_reduce_spec
+    if reduces(params) and params.gradient_repacking > MOST_PACKS:
+        raise FlagError(
+            "gradient_repacking", params.gradient_repacking, f"must be at most {MOST_PACKS} packs"
+        )
+    if spec is None and mode == "distributed_all_reduce":
+        raise FlagError(
+            "variable_update", mode, "needs --all_reduce_spec, such as --all_reduce_spec=xring"
+        )
+    if spec is not None and mode == "replicated" and len(spec.ranges) > 1:
+        raise FlagError(
+            "all_reduce_spec",
+            spec.source,
+            "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
+            "replicated takes one algorithm",
+        )
+    if not reduces(params) or not (spec or params.hierarchical_copy):
+        return
+    try:
+        check_on_local_devices(
+            spec or single("hierarchical_copy"),
+            params.num_gpus,
+            params.device,
+            network_topology=params.network_topology,
+            group_size=params.all_reduce_group_size,
+        )
+    except FlagError as error:
+        if spec:
+            raise
+        # No spec was given that the error could point into.
+        reason = error.reason.partition(": ")[2]
+        raise FlagError("network_topology", params.network_topology, reason) from error
+
+
+def _check_runtime(params: Params) -> None:
+    if params.device == "cpu" and params.data_format == "NCHW":
+        raise FlagError(
+            "data_format",
+            "NCHW",
+            "works on the CPU only where oneDNN replaces TensorFlow's own kernels; "
+            "use NHWC or auto, or --device=gpu",
+        )
+    if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
+        raise FlagError(
+            "per_gpu_thread_count",
+            params.per_gpu_thread_count,
+            "needs --gpu_thread_mode=gpu_private or gpu_shared",
+        )
+    if params.gpu_indices:
+        _check_gpu_indices(params.gpu_indices, params.num_gpus)
+
+
+def _check_gpu_indices(text: str, num_gpus: int) -> None:
+    indices = [piece.strip() for piece in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
+        raise FlagError("gpu_indices", text, "must be whole numbers with commas, as in 0,1,3,2")
+    if len({int(index) for index in indices}) != len(indices):
+        raise FlagError("gpu_indices", text, "must name every GPU once")
+    if len(indices) != num_gpus:
+        raise FlagError(
+            "gpu_indices", text, f"names {len(indices)} GPUs, but --num_gpus={num_gpus}"
+        )
+
+
+def _check_output(params: Params) -> None:
+    parse_quiet(params.quiet_conditions)
+    if params.save_model_secs:
+        _refuse_both(params, "save_model_steps", "save_model_secs")
+    check_labels(params.result_label)
+    if params.result_json is None or params.result_csv is None:
+        return
+    if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
+        raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")
+
+
+_CHECKS: tuple[Callable[[Params], None], ...] = (
+    _check_run,
+    _check_model,
+    _check_optimizer,
+    _check_variable_update,
+    _check_runtime,
+    _check_output,
+)
