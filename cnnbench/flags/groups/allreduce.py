@@ -223,13 +223,11 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
     )
     return tuple(
         dict.fromkeys(
-            Packing(
+            Packing.of(
+                vars(params),
                 gradient_repacking=packs,
                 agg_small_grads_max_bytes=small,
-                agg_small_grads_max_group=params.agg_small_grads_max_group,
                 compact_dtype=wire,
-                allreduce_merge_scope=params.allreduce_merge_scope,
-                variable_consistency=params.variable_consistency,
             )
             for small, packs, wire in combinations
         )
