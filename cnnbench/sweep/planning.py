@@ -170,7 +170,7 @@ def _case(
         key=identity.key(parts),
         repeats=overrides.repeats or entry.repeats,
         timeout=overrides.timeout or entry.timeout,
-        bounds=entry.bounds,
+        bounds=tuple(entry.bounds.values()),
         search=search,
     )
 

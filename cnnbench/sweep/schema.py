@@ -1,7 +1,7 @@
-"""What a suite may say, and the check of what it says.
+"""The keys of a suite file: dataclasses whose fields declare how each key is read.
 
-Defaults are merged into the entries here, so that everything behind sees entries only.
-Values of flags are checked later, by the flags' own declarations (see planning.py).
+Defaults are merged into the entries here. Values of flags are checked later, by the flags' own
+declarations (see planning.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from cnnbench.metrics.registry import BOUNDS
 from cnnbench.sweep.document import Node
@@ -20,28 +21,190 @@ COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
 MAX_REPEATS = 1000
 
-_SUITE_KEYS = ("name", "description", "defaults", "entries")
-_DEFAULT_KEYS = ("command", "flags", "repeats", "timeout", "bounds", "max_batch_search")
-_ENTRY_KEYS = ("name", *_DEFAULT_KEYS, "matrix", "include", "exclude", "optional")
-_SEARCH_KEYS = ("limit", "multiple_of", "num_batches")
-_BOUND_KEYS = ("min", "max")
-
 _NAME = re.compile(r"[\w][\w.+-]*")
 
+Reader = Callable[[Node, str], Any]
+"""Takes the value of a key and the key's name for messages; raises UsageError."""
 
-@dataclass(frozen=True)
+FlagNodes = Mapping[str, Node]
+"""Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
+
+
+def _scalar(
+    kind: str,
+    parse: Callable[[str], Any],
+    valid: Callable[[Any], object] = lambda value: True,
+    limits: str = "",
+    kinds: tuple[str, ...] = ("integer", "number", "string"),
+) -> Reader:
+    """A reader of scalars.
+
+    Args:
+      kind: of the value, for messages.
+      parse: of the text; raises ValueError.
+      valid: whether a value is allowed.
+      limits: what is allowed, for messages.
+      kinds: of nodes that are taken.
+    """
+
+    def read(node: Node, what: str) -> Any:
+        try:
+            value = parse(node.text) if node.kind in kinds else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise node.error(f"{what} must be {kind}, not {_shown(node)}")
+        if not valid(value):
+            raise node.error(f"{what}: {node.text!r} must be {limits}")
+        return value
+
+    return read
+
+
+def _whole(most: int) -> Reader:
+    return _scalar("a whole number", int, lambda n: 1 <= n <= most, f"from 1 to {most}")
+
+
+def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
+    kinds = ("string", "integer", "number", "boolean", "null")
+    return _scalar("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+
+
+_number = _scalar("a number", float, math.isfinite, "finite")
+_seconds = _scalar("a number", float, lambda s: 0 < s < math.inf, "greater than 0 (seconds)")
+_text = _words()
+_name = _words(_NAME.fullmatch, "letters, digits and any of . _ + -")
+_command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
+
+
+def _boolean(node: Node, what: str) -> bool:
+    if node.kind != "boolean":
+        raise node.error(f"{what} must be true or false, not {_shown(node)}")
+    return node.is_true
+
+
+def _list(node: Node, what: str) -> tuple[Node, ...]:
+    if node.kind != "list":
+        raise node.error(f"{what} must be a list, not {_shown(node)}")
+    return node.items
+
+
+def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
+    items = _list(node, what)
+    if not items:
+        raise node.error(f"{what}: at least one item is needed")
+    return items
+
+
+def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
+    """The values of a mapping by key; only known keys unless known is None."""
+    if node.kind != "mapping":
+        raise node.error(f"{what} must be a mapping (key: value), not {_shown(node)}")
+    names = None if known is None else tuple(known)
+    for key, line, _ in node.fields:
+        if names is not None and key not in names:
+            raise node.error(unknown_key(key, names), line)
+    return {key: value for key, _, value in node.fields}
+
+
+def _flags(node: Node, what: str) -> FlagNodes:
+    flags = _mapping(node, what)
+    for name, value in flags.items():
+        if value.kind == "mapping":
+            raise value.error(f"{name}: must be one value, or a list")
+        if value.kind == "list" and any(item.kind in ("mapping", "list") for item in value.items):
+            raise value.error(f"{name}: items of a list flag must be single values")
+    return flags
+
+
+def _includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
+    return tuple(_flags(item, f"an item of {what}") for item in _list(node, what))
+
+
+def _excludes(node: Node, what: str) -> tuple[Node, ...]:
+    for item in _list(node, what):
+        if not _mapping(item, f"an item of {what}"):
+            raise item.error(f"an item of {what} must name a flag")
+    return node.items
+
+
+def _axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+    axes = []
+    owners: dict[str, tuple[str, int]] = {}
+    for axis, values in _mapping(node, what).items():
+        sets = _axis(axis, values, f"{what}.{axis}")
+        for name, value in ((name, flags[name]) for flags in sets for name in flags):
+            owner, line = owners.setdefault(name, (axis, value.line))
+            if owner != axis:
+                raise value.error(
+                    f"{what}.{axis}: sets {name}, which {what}.{owner} sets in line {line}; "
+                    "one of them would have no effect"
+                )
+        axes.append(sets)
+    return tuple(axes)
+
+
+def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
+    items = _filled_list(node, what)
+    sets = [item for item in items if item.kind == "mapping"]
+    if not sets:
+        return tuple({name: item} for item in items)
+    if len(sets) < len(items):
+        raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
+    return tuple(_flags(item, f"an item of {what}") for item in items)
+
+
+def _bounds(node: Node, what: str) -> dict[str, Bound]:
+    bounds = {}
+    for metric, limits in _mapping(node, what, BOUNDS).items():
+        of = f"{what}.{metric}"
+        bound = Bound(metric=metric, line=limits.line, **_decode(Bound, limits, of))
+        low, high = bound.minimum, bound.maximum
+        if low is None and high is None:
+            raise limits.error(f"{of}: needs min, max or both")
+        if low is not None and high is not None and low > high:
+            raise limits.error(f"{of}: min {low:g} is above max {high:g}")
+        bounds[metric] = bound
+    return bounds
+
+
+def _search(node: Node, what: str) -> Search | None:
+    if node.kind != "mapping":
+        return Search() if _boolean(node, what) else None
+    search = Search(**_decode(Search, node, what))
+    if search.limit < search.multiple_of:
+        raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
+    return search
+
+
+def _settings(node: Node, what: str) -> dict[str, Any]:
+    return _decode(Settings, node, what)
+
+
+def _key(read: Reader, default: Any = None, name: str = "") -> Any:
+    """A field that is a key of the file.
+
+    Args:
+      read: of its value.
+      default: without the key.
+      name: of the key; that of the field if empty.
+    """
+    return field(default=default, metadata={"read": read, "name": name})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a metric of a configuration must be, and the line that says so."""
+    """Limits of a metric of a configuration, and the line that sets them."""
 
     metric: str
-    minimum: float | None
-    maximum: float | None
     line: int
+    minimum: float | None = _key(_number, name="min")
+    maximum: float | None = _key(_number, name="max")
 
 
 @dataclass(frozen=True)
 class Search:
-    """How the largest batch size per device is looked for.
+    """The search for the largest batch size per device.
 
     Attributes:
       limit: largest to try.
@@ -49,207 +212,120 @@ class Search:
       num_batches: steps of a trial, after one warm-up step.
     """
 
-    limit: int = 65536
-    multiple_of: int = 1
-    num_batches: int = 10
+    limit: int = _key(_whole(2**31 - 1), 65536)
+    multiple_of: int = _key(_whole(2**31 - 1), 1)
+    num_batches: int = _key(_whole(2**31 - 1), 10)
 
 
-FlagNodes = Mapping[str, Node]
-"""Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The keys that defaults and entries share.
+
+    Attributes:
+      flags: of every configuration of the entry.
+      repeats: processes per configuration.
+      timeout: seconds that a process may take.
+      bounds: by metric.
+    """
+
+    command: str = _key(_command, "run")
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    repeats: int = _key(_whole(MAX_REPEATS), 1)
+    timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
+    bounds: Mapping[str, Bound] = _key(_bounds)
+    search: Search | None = _key(_search, name="max_batch_search")  # noqa: RUF009
 
 
-@dataclass(frozen=True)
-class Entry:
+@dataclass(frozen=True, kw_only=True)
+class Entry(Settings):
     """One entry of a suite, defaults merged in.
 
     Attributes:
-      node: where it stands.
-      flags: of every configuration of the entry.
+      node: its place in the file.
       axes: of the matrix; every item of an axis is a set of flags.
       include: sets of flags that make a configuration each, beside the matrix.
       exclude: flags and the texts (one or several) that a configuration must not have together.
-      repeats: processes per configuration.
-      timeout: seconds that a process may take.
       optional: skipped when its flags name environment variables that are not set.
     """
 
-    name: str
     node: Node
-    command: str = "run"
-    flags: FlagNodes = field(default_factory=dict)
-    axes: tuple[tuple[FlagNodes, ...], ...] = ()
-    include: tuple[FlagNodes, ...] = ()
-    exclude: tuple[Node, ...] = ()
-    repeats: int = 1
-    timeout: float = DEFAULT_TIMEOUT
-    bounds: tuple[Bound, ...] = ()
-    search: Search | None = None
-    optional: bool = False
+    name: str = _key(_name, "")
+    axes: tuple[tuple[FlagNodes, ...], ...] = _key(_axes, (), "matrix")
+    include: tuple[FlagNodes, ...] = _key(_includes, ())
+    exclude: tuple[Node, ...] = _key(_excludes, ())
+    optional: bool = _key(_boolean, False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite."""
+    """A checked suite; `defaults` are merged into the entries."""
 
-    name: str
-    description: str
     file: str
-    entries: tuple[Entry, ...]
+    name: str = _key(_name)
+    description: str = _key(_text, "")
+    defaults: Mapping[str, Any] = _key(_settings)
+    entries: tuple[Entry, ...] = _key(_filled_list)
 
 
 def check(root: Node) -> Suite:
     """The suite in a document.
 
     Raises:
-      UsageError: names file and line, and the nearest word that is known.
+      UsageError: names file, line and key, and what would be valid.
     """
-    keys = _mapping(root, "a suite", _SUITE_KEYS)
-    name = _name(keys["name"]) if "name" in keys else Path(root.file).stem
-    description = _string(keys["description"]) if "description" in keys else ""
-    base = Entry(name="", node=root)
-    if "defaults" in keys:
-        base = _settings(base, _mapping(keys["defaults"], "defaults", _DEFAULT_KEYS))
-    if "entries" not in keys:
-        raise root.error('a suite needs "entries", a list')
-    nodes = _list(keys["entries"], "entries")
-    if not nodes:
-        raise keys["entries"].error("entries: there must be one at least")
+    given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
+    if "entries" not in given:
+        raise root.error('a suite needs the key "entries", a list')
     entries: dict[str, Entry] = {}
-    for node in nodes:
-        entry = _entry(base, node)
+    for node in given.pop("entries"):
+        entry = _entry(given["defaults"], node)
         if entry.name in entries:
-            raise node.error(
-                f'a second entry "{entry.name}"; the first is in line '
-                f"{entries[entry.name].node.line}"
-            )
+            first = entries[entry.name].node.line
+            raise node.error(f'a second entry "{entry.name}"; the first is in line {first}')
         entries[entry.name] = entry
-    return Suite(name, description, root.file, tuple(entries.values()))
+    return Suite(file=root.file, entries=tuple(entries.values()), **given)
 
 
-def _entry(base: Entry, node: Node) -> Entry:
-    keys = _mapping(node, "an entry", _ENTRY_KEYS)
-    if "name" not in keys:
-        raise node.error('an entry needs a "name"')
-    entry = replace(_settings(base, keys), name=_name(keys["name"]), node=node)
-    changes: dict[str, object] = {}
-    if "matrix" in keys:
-        changes["axes"] = _axes(keys["matrix"])
-    if "include" in keys:
-        items = _list(keys["include"], "include")
-        changes["include"] = tuple(_flags(item, "an item of include") for item in items)
-    if "exclude" in keys:
-        changes["exclude"] = _list(keys["exclude"], "exclude")
-        for item in _list(keys["exclude"], "exclude"):
-            if not _mapping(item, "an item of exclude", None):
-                raise item.error("an item of exclude must name a flag")
-    if "optional" in keys:
-        changes["optional"] = _boolean(keys["optional"], "optional")
-    return replace(entry, **changes)  # type: ignore[arg-type]
+def _entry(defaults: Mapping[str, Any], node: Node) -> Entry:
+    given = _decode(Entry, node, "an entry")
+    if "name" not in given:
+        raise node.error('an entry needs the key "name"')
+    base = dict(defaults)
+    if given.get("command", base.get("command", "run")) != base.get("command", "run"):
+        # Flags, metrics and searches of one command mean nothing to another.
+        for name in ("flags", "bounds", "search"):
+            base.pop(name, None)
+    for name in ("flags", "bounds"):
+        # By name: what an entry does not set keeps its default.
+        given[name] = {**base.get(name, {}), **given.get(name, {})}
+    return Entry(node=node, **{**base, **given})
 
 
-def _settings(base: Entry, keys: Mapping[str, Node]) -> Entry:
-    """The entry with the settings that defaults and entries share."""
-    changes: dict[str, object] = {}
-    if "command" in keys:
-        changes["command"] = _choice(keys["command"], "command", COMMANDS)
-        if changes["command"] != base.command:
-            # Flags, metrics and searches of one command mean nothing to another.
-            base = replace(base, flags={}, bounds=(), search=None)
-    if "flags" in keys:
-        changes["flags"] = {**base.flags, **_flags(keys["flags"], "flags")}
-    if "repeats" in keys:
-        changes["repeats"] = _integer(keys["repeats"], "repeats", 1, MAX_REPEATS)
-    if "timeout" in keys:
-        changes["timeout"] = _positive(keys["timeout"], "timeout")
-    if "bounds" in keys:
-        # A bound of the entry replaces the default of the same metric; the others stay.
-        merged = {bound.metric: bound for bound in base.bounds}
-        merged.update({bound.metric: bound for bound in _bounds(keys["bounds"])})
-        changes["bounds"] = tuple(merged.values())
-    if "max_batch_search" in keys:
-        changes["search"] = _search(keys["max_batch_search"])
-    return replace(base, **changes)  # type: ignore[arg-type]
+def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
+    """The values of the keys in a mapping, by field of a dataclass.
+
+    Args:
+      declared: the dataclass; its fields made by `_key` are the known keys.
+      node: the mapping.
+      what: it is, for messages.
+
+    Raises:
+      UsageError: it is no mapping, has unknown keys, or a value is refused by its reader.
+    """
+    by_key = keys_of(declared)
+    return {
+        by_key[key].name: by_key[key].metadata["read"](value, key)
+        for key, value in _mapping(node, what, by_key).items()
+    }
 
 
-def _axes(node: Node) -> tuple[tuple[FlagNodes, ...], ...]:
-    axes = []
-    owners: dict[str, tuple[str, int]] = {}
-    for axis, values in _mapping(node, "matrix", None).items():
-        sets = _axis(axis, values)
-        for name, value in ((name, flags[name]) for flags in sets for name in flags):
-            owner, line = owners.setdefault(name, (axis, value.line))
-            if owner != axis:
-                raise value.error(
-                    f"matrix.{axis}: sets {name}, which matrix.{owner} sets in line {line}; "
-                    "one of them would have no effect"
-                )
-        axes.append(sets)
-    return tuple(axes)
-
-
-def _axis(name: str, node: Node) -> tuple[FlagNodes, ...]:
-    items = _list(node, f"matrix.{name}")
-    if not items:
-        raise node.error(f"matrix.{name}: there must be one value at least")
-    if all(item.kind == "mapping" for item in items):
-        return tuple(_flags(item, f"an item of matrix.{name}") for item in items)
-    for item in items:
-        if item.kind == "mapping":
-            raise item.error(f"matrix.{name}: values and sets of flags cannot be mixed")
-    return tuple({name: item} for item in items)
-
-
-def _flags(node: Node, what: str) -> FlagNodes:
-    keys = _mapping(node, what, None)
-    for name, value in keys.items():
-        if value.kind == "mapping":
-            raise value.error(f"{name}: must be one value, or a list")
-        if value.kind == "list" and any(item.kind in ("mapping", "list") for item in value.items):
-            raise value.error(f"{name}: a list of lists is no flag")
-    return keys
-
-
-def _bounds(node: Node) -> tuple[Bound, ...]:
-    bounds = []
-    for metric, limits in _mapping(node, "bounds", BOUNDS).items():
-        keys = _mapping(limits, f"bounds.{metric}", _BOUND_KEYS)
-        minimum = _number(keys["min"], f"{metric}.min") if "min" in keys else None
-        maximum = _number(keys["max"], f"{metric}.max") if "max" in keys else None
-        if minimum is None and maximum is None:
-            raise limits.error(f"bounds.{metric}: needs min, max or both")
-        if minimum is not None and maximum is not None and minimum > maximum:
-            raise limits.error(f"bounds.{metric}: min {minimum:g} is above max {maximum:g}")
-        bounds.append(Bound(metric, minimum, maximum, limits.line))
-    return tuple(bounds)
-
-
-def _search(node: Node) -> Search | None:
-    if node.kind != "mapping":
-        return Search() if _boolean(node, "max_batch_search") else None
-    keys = _mapping(node, "max_batch_search", _SEARCH_KEYS)
-    values = {key: _integer(keys[key], key, 1, 2**31 - 1) for key in _SEARCH_KEYS if key in keys}
-    search = Search(**values)
-    if search.limit < search.multiple_of:
-        raise node.error(
-            f"max_batch_search: limit {search.limit} is below multiple_of {search.multiple_of}"
-        )
-    return search
-
-
-def _mapping(node: Node, what: str, known: Iterable[str] | None) -> dict[str, Node]:
-    """The fields of a mapping; only the known ones unless known is None."""
-    if node.kind != "mapping":
-        raise node.error(f"{what} must be a mapping (key: value), not {_article(node)}")
-    if known is not None:
-        names = tuple(known)
-        for key, line, _ in node.fields:
-            if key not in names:
-                raise node.error(unknown_key(key, names), line)
-    return {key: value for key, _, value in node.fields}
+def keys_of(declared: type) -> dict[str, Field[Any]]:
+    """The fields of a dataclass that are keys of the file, by key."""
+    return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """What to say of a key that is not among the known ones."""
+    """The message for an unknown key: the nearest known one, or all if they are few."""
     names = tuple(known)
     close = difflib.get_close_matches(key, names, n=1)
     if close:
@@ -258,69 +334,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f'unknown key "{key}"{few}'
 
 
-def _list(node: Node, what: str) -> tuple[Node, ...]:
-    if node.kind != "list":
-        raise node.error(f"{what} must be a list, not {_article(node)}")
-    return node.items
-
-
-def _string(node: Node) -> str:
-    if node.kind in ("mapping", "list"):
-        raise node.error(f"must be text, not {_article(node)}")
-    return " ".join(node.text.split())
-
-
-def _name(node: Node) -> str:
-    text = _string(node)
-    if not _NAME.fullmatch(text):
-        raise node.error(f"name {text!r}: must be letters, digits and any of . _ + -")
-    return text
-
-
-def _choice(node: Node, what: str, choices: tuple[str, ...]) -> str:
-    text = _string(node)
-    if text not in choices:
-        raise node.error(f"{what} {text!r}: must be one of {', '.join(choices)}")
-    return text
-
-
-def _boolean(node: Node, what: str) -> bool:
-    if node.kind != "boolean":
-        raise node.error(f"{what} must be true or false, not {_article(node)}")
-    return node.is_true
-
-
-def _integer(node: Node, what: str, minimum: int, maximum: int) -> int:
-    value = _parsed(node, what, int, "a whole number")
-    if not minimum <= value <= maximum:
-        raise node.error(f"{what}: {value} must be from {minimum} to {maximum}")
-    return int(value)
-
-
-def _number(node: Node, what: str) -> float:
-    value = _parsed(node, what, float, "a number")
-    if not math.isfinite(value):
-        raise node.error(f"{what}: must be a finite number")
-    return value
-
-
-def _positive(node: Node, what: str) -> float:
-    value = _number(node, what)
-    if value <= 0:
-        raise node.error(f"{what}: {value:g} must be greater than 0 (seconds)")
-    return value
-
-
-def _parsed(node: Node, what: str, parse: Callable[[str], float], kind: str) -> float:
-    if node.kind in ("mapping", "list", "boolean", "null"):
-        raise node.error(f"{what} must be {kind}, not {_article(node)}")
-    try:
-        return parse(node.text)
-    except ValueError:
-        raise node.error(f"{what} must be {kind}, not {node.text!r}") from None
-
-
-def _article(node: Node) -> str:
+def _shown(node: Node) -> str:
     return {
         "mapping": "a mapping",
         "list": "a list",

@@ -40,7 +40,7 @@ def test_defaults_are_merged_into_entries(suite):
     assert b.flags["num_gpus"].text == "4"
     assert b.flags["model"].text == "lenet"
     assert (b.repeats, b.timeout, b.search) == (1, 1.5, Search())
-    assert [(x.metric, x.minimum, x.maximum) for x in b.bounds] == [
+    assert [(x.metric, x.minimum, x.maximum) for x in b.bounds.values()] == [
         ("throughput", None, 9),
         ("mfu", 0.1, None),
     ]
@@ -57,7 +57,7 @@ def test_what_is_said_of_one_command_means_nothing_to_another(suite):
         """
     ).entries
     assert (list(run.flags), len(run.bounds), run.search) == (["model"], 1, Search())
-    assert (list(reduce.flags), reduce.bounds, reduce.search) == (["sizes"], (), None)
+    assert (list(reduce.flags), reduce.bounds, reduce.search) == (["sizes"], {}, None)
     assert reduce.repeats == 3
 
 
@@ -71,28 +71,32 @@ def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
     ("text", "line", "message"),
     [
         ("entires: []", 1, 'unknown key "entires"; did you mean "entries"?'),
-        ("name: x", 1, 'a suite needs "entries", a list'),
+        ("name: x", 1, 'a suite needs the key "entries", a list'),
         ("[1]", 1, "a suite must be a mapping (key: value), not a list"),
         ("entries: 3", 1, "entries must be a list, not '3'"),
-        ("entries: []", 1, "entries: there must be one at least"),
+        ("entries: []", 1, "entries: at least one item is needed"),
         ("defaults:\n  repeat: 2\nentries: [{name: a}]", 2, 'did you mean "repeats"?'),
         ("entries:\n - name: a\n   flgas: {}", 3, 'did you mean "flags"?'),
-        ("entries:\n - name: a\n   zzz: {}", 3, "there are name, command, flags"),
-        ("entries:\n - flags: {}", 2, 'an entry needs a "name"'),
+        ("entries:\n - name: a\n   zzz: {}", 3, "there are command, flags, repeats"),
+        ("entries:\n - flags: {}", 2, 'an entry needs the key "name"'),
         ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
-        ("entries:\n - name: a b", 2, "name 'a b': must be letters"),
-        ("entries:\n - name: a\n   repeats: 0", 3, "repeats: 0 must be from 1 to 1000"),
+        ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
+        ("entries:\n - name: a\n   repeats: 0", 3, "repeats: '0' must be from 1 to 1000"),
         ("entries:\n - name: a\n   repeats: two", 3, "repeats must be a whole number, not 'two'"),
         ("entries:\n - name: a\n   repeats: yes", 3, "repeats must be a whole number, not true"),
-        ("entries:\n - name: a\n   timeout: -1", 3, "timeout: -1 must be greater than 0"),
-        ("entries:\n - name: a\n   timeout: .inf", 3, "timeout must be a number"),
+        ("entries:\n - name: a\n   timeout: -1", 3, "timeout: '-1' must be greater than 0"),
+        (
+            "entries:\n - name: a\n   timeout: .inf",
+            3,
+            "timeout must be a number, not '.inf'",
+        ),
         ("entries:\n - name: a\n   command: rum", 3, "must be one of run, allreduce"),
-        ("entries:\n - name: a\n   optional: 1", 3, "optional must be true or false"),
+        ("entries:\n - name: a\n   optional: 1", 3, "optional must be true or false, not '1'"),
         ("entries:\n - name: a\n   flags: [x]", 3, "flags must be a mapping"),
         ("entries:\n - name: a\n   flags: {x: {y: 1}}", 3, "x: must be one value, or a list"),
-        ("entries:\n - name: a\n   flags: {x: [[1]]}", 3, "x: a list of lists is no flag"),
+        ("entries:\n - name: a\n   flags: {x: [[1]]}", 3, "must be single values"),
         ("entries:\n - name: a\n   matrix: {x: 3}", 3, "matrix.x must be a list, not '3'"),
-        ("entries:\n - name: a\n   matrix: {x: []}", 3, "matrix.x: there must be one value"),
+        ("entries:\n - name: a\n   matrix: {x: []}", 3, "matrix.x: at least one item is needed"),
         ("entries:\n - name: a\n   matrix: {x: [1, {y: 2}]}", 3, "cannot be mixed"),
         ("entries:\n - name: a\n   exclude: [{}]", 3, "must name a flag"),
         ("entries:\n - name: a\n   bounds: {mfa: {min: 1}}", 3, 'did you mean "mfu"?'),
