@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 from cnnbench.predict.critical_path import Phase
 from cnnbench.predict.host import RATES, Host, Work, features, reduction_work
-from cnnbench.predict.interconnect import Interconnect, NotPredictedError
+from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
 from cnnbench.predict.points import MeasuredReduction
+from cnnbench.predict.workload import NotPredictedError
 
 _ROUNDS = 10
 _CAPACITIES = tuple(2.0 ** (exponent / 2) for exponent in range(40, 61))  # 1 MiB to 1 GiB

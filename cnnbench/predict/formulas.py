@@ -48,7 +48,7 @@ class Formula:
       cost: the cost of one large tensor in words, for all devices alike.
       busy: what one tensor occupies a device with, where that is less than the path.
       roots: over how many devices successive tensors take turns, of (layout, shards).
-      or_paths: other ways that the algorithm takes where they are faster.
+      or_paths: alternatives that the algorithm takes where they are faster.
     """
 
     path: PathOf
@@ -59,13 +59,13 @@ class Formula:
     or_paths: tuple[PathOf, ...] = ()
 
 
-def copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Every other device sends to the root, which adds and sends the sum to each of them."""
     star = _star(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + Phase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
-def hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Two halves add on a device each; these two exchange and serve their halves."""
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
@@ -80,27 +80,20 @@ def hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     )
 
 
-def ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """n-1 hops that add, n-1 that hand the sums on; k rings at once.
 
     A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a
     node as there are nodes.
     """
-    hops = layout.devices - 1
-    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     cut = tensor.chunks(layout.devices * shards)
     at_once = max(1.0, cut.count / layout.devices)
-    moved = hops * at_once * cut.bytes
-    lap = Phase(
-        near_messages=at_once * (hops - far),
-        near_bytes=moved if far < hops else 0,
-        far_messages=at_once * far,
-        far_bytes=moved if far else 0,
-    )
+    moved = (layout.devices - 1) * at_once * cut.bytes
+    lap = _lap(layout, at_once, moved)
     return (lap + Phase(added=moved), lap, _join(tensor, cut.count))
 
 
-def ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
     share = (layout.devices - 1) / layout.devices
     chunks = tensor.chunks(layout.devices * shards).count
@@ -108,7 +101,7 @@ def ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return (lap + Phase(added=share * tensor.bytes), lap, _join(tensor, chunks))
 
 
-def halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """log2 p exchanges of half, a quarter, ... and back, p the power of two in n.
 
     Partners are half of the devices apart first, neighbours last. Each device beyond p
@@ -138,7 +131,7 @@ def halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
 
 
-def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """The messages of all devices over n: in a round, a device takes part if it has a chunk.
 
     As every tensor's ranks begin at another device, partners d apart are in two nodes of
@@ -153,12 +146,7 @@ def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
         messages = block * math.ceil(chunks / block) / layout.devices
         size = block * tensor.bytes / layout.devices
         leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
-        rounds += Phase(
-            near_messages=messages * (1 - leaving),
-            near_bytes=size * (1 - leaving),
-            far_messages=messages * leaving,
-            far_bytes=size * leaving * layout.near,
-        )
+        rounds += _partly_far(layout, messages, size, leaving)
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
@@ -171,10 +159,10 @@ def halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     )
 
 
-def tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Each half of the tensor climbs a binary tree and comes down again, k chunks in a row.
 
-    At every level a device hears two children, or serves two.
+    At every level a device receives from two children, or serves two.
     """
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
@@ -190,7 +178,7 @@ def tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return (climb + Phase(added=(near + far) * cut.bytes), climb, _join(tensor, cut.count))
 
 
-def tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
 
     Of the edges, half span one device, a quarter two, and so on. As every tensor's tree
@@ -204,35 +192,28 @@ def tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
         spans = [2**level for level in range(layout.devices.bit_length())]
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
-    climb = Phase(
-        near_messages=share * chunks * (1 - leaving),
-        near_bytes=share * tensor.bytes * (1 - leaving),
-        far_messages=share * chunks * leaving,
-        far_bytes=share * tensor.bytes * leaving * layout.near,
-    )
+    climb = _partly_far(layout, share * chunks, share * tensor.bytes, leaving)
     return (climb + Phase(added=share * tensor.bytes), climb, _join(tensor, chunks))
 
 
-def shuffle_towers(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _shuffle_towers(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """k devices gather and add a shard each and send it back."""
     return _shuffle(tensor, layout, shards, layout.near - 1, layout.devices - layout.near)
 
 
-def shuffle_cpus(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _shuffle_cpus(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """As `shuffle_towers`, on the CPUs of k nodes."""
     return _shuffle(tensor, layout, shards, layout.near, layout.devices - layout.near)
 
 
-def nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """NCCL's ring cuts a tensor into n chunks however small, and joins without a copy."""
-    hops = layout.devices - 1
-    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
-    moved = hops * tensor.bytes / layout.devices
-    lap = Phase(hops - far, moved if far < hops else 0, far, moved if far else 0)
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = _lap(layout, 1, moved)
     return (lap + Phase(added=moved), lap, Phase(fixed=_NCCL_CALL))
 
 
-def nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """NCCL's pipelined double binary tree between nodes, chains within them.
 
     Up and down at once, each device sends and receives the tensor twice.
@@ -252,44 +233,35 @@ def nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     )
 
 
-def nccl_ring_ll(tensor: Tensor, layout: Layout, shards: int) -> Path:
-    """The ring with NCCL's protocol for small messages."""
-    return _low_latency(nccl_ring(tensor, layout, shards))
-
-
-def nccl_tree_ll(tensor: Tensor, layout: Layout, shards: int) -> Path:
-    """The tree with NCCL's protocol for small messages."""
-    return _low_latency(nccl_tree(tensor, layout, shards))
-
-
-def collective(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _collective(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """TensorFlow's ring: n chunks per subdivision however small; the input is copied first."""
-    hops = layout.devices - 1
-    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
-    moved = hops * tensor.bytes / layout.devices
-    lap = Phase(
-        shards * (hops - far), moved if far < hops else 0, shards * far, moved if far else 0
-    )
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = _lap(layout, shards, moved)
     return (Phase(copied=tensor.bytes), lap + Phase(added=moved), lap)
 
 
-def _low_latency(path: Path) -> Path:
-    return [
-        replace(
-            phase,
-            near_messages=_LL_LATENCY * phase.near_messages,
-            near_bytes=_LL_BYTES * phase.near_bytes,
-            far_messages=_LL_LATENCY * phase.far_messages,
-            far_bytes=_LL_BYTES * phase.far_bytes,
-            fixed=_NCCL_CALL_LL if phase.fixed else 0,
-        )
-        for phase in path
-    ]
+def _low_latency(path: PathOf) -> PathOf:
+    """A path of NCCL with its protocol for small messages."""
+
+    def small(tensor: Tensor, layout: Layout, shards: int) -> Path:
+        return [
+            replace(
+                phase,
+                near_messages=_LL_LATENCY * phase.near_messages,
+                near_bytes=_LL_BYTES * phase.near_bytes,
+                far_messages=_LL_LATENCY * phase.far_messages,
+                far_bytes=_LL_BYTES * phase.far_bytes,
+                fixed=_NCCL_CALL_LL if phase.fixed else 0,
+            )
+            for phase in path(tensor, layout, shards)
+        ]
+
+    return small
 
 
 def _shuffle(tensor: Tensor, layout: Layout, shards: int, near: int, far: int) -> Path:
     cut = tensor.chunks(shards)
-    # The gatherer of a shard hears every device; a device sends a shard to every gatherer.
+    # A gatherer receives its shard from every device; a device sends to every gatherer.
     gatherer = _star(near, far, cut.bytes)
     sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
     move = gatherer if near + far >= cut.count else sender
@@ -297,12 +269,27 @@ def _shuffle(tensor: Tensor, layout: Layout, shards: int, near: int, far: int) -
     return (move + added, move, _join(tensor, cut.count))
 
 
+def _lap(layout: Layout, at_once: float, moved: float) -> Phase:
+    """n-1 hops of so many messages each, of which as many leave a node as there are nodes."""
+    hops = layout.devices - 1
+    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
+    return Phase(
+        at_once * (hops - far), moved if far < hops else 0, at_once * far, moved if far else 0
+    )
+
+
+def _partly_far(layout: Layout, messages: float, size: float, leaving: float) -> Phase:
+    """Messages of so many bytes in all, of which the share `leaving` leaves its node."""
+    near = 1 - leaving
+    return Phase(near * messages, near * size, leaving * messages, leaving * size * layout.near)
+
+
 def _join(tensor: Tensor, chunks: int) -> Phase:
     return Phase(copied=tensor.bytes if chunks > 1 else 0)
 
 
 def _star(near: int, far: int, size: float) -> Phase:
-    """One device hears so many others, or is heard by them."""
+    """One device receives from so many others, or sends to them."""
     return Phase(near, near * size, far, far * size)
 
 
@@ -334,60 +321,60 @@ def _groups_of_cpus(layout: Layout, shards: int) -> int:
 
 FORMULAS: dict[str, Formula] = {
     "copy": Formula(
-        copy,
+        _copy,
         "a parameter server on one device in turn: Li et al., OSDI 2014",
         "2(n-1)(alpha + s beta) + (n-1)s gamma, on one device in n",
         roots=_every_device,
     ),
     "hierarchical_copy": Formula(
-        hierarchical_copy,
+        _hierarchical_copy,
         "adding in groups first: Goyal et al., arXiv:1706.02677, 2017, section 4",
         "2 ceil(n/2)(alpha + s beta) + ceil(n/2)s gamma, on two devices in n",
         roots=_every_pair,
     ),
     "xring": Formula(
-        ring,
+        _ring,
         "Patarasu and Yuan, J. Parallel Distrib. Comput. 69, 2009",
         "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
-        busy=ring_busy,
+        busy=_ring_busy,
     ),
     "collective": Formula(
-        collective,
+        _collective,
         "TensorFlow's RingReducer; Patarasu and Yuan 2009",
         "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
     ),
     "rechd": Formula(
-        halving_doubling,
+        _halving_doubling,
         "Rabenseifner 2004; Thakur, Rabenseifner and Gropp, Int. J. HPC Appl. 19, 2005",
         "2 log2(p) alpha + 2(p-1)/p s beta + (p-1)/p s gamma, p the power of two in n; "
         "unless p = n, 3 alpha + 2s beta + s/2 gamma more",
-        busy=halving_doubling_busy,
+        busy=_halving_doubling_busy,
     ),
     "tree": Formula(
-        tree,
+        _tree,
         "Sanders, Speck and Traeff, Parallel Computing 35, 2009; Jeaugey, NCCL 2.4, 2019",
         "4 log2(n) alpha + 2 log2(n) s beta + log2(n) s gamma for one tensor; 4 alpha + "
         "2s beta + s gamma for each further one",
-        busy=tree_busy,
+        busy=_tree_busy,
     ),
     "psgpu": Formula(
-        shuffle_towers,
+        _shuffle_towers,
         "a parameter server in shards: Li et al., OSDI 2014",
         "2(n-1)(alpha + s/k beta) + (n-1)s/k gamma, on k devices in n",
         roots=_groups_of_towers,
     ),
     "pscpu": Formula(
-        shuffle_cpus,
+        _shuffle_cpus,
         "a parameter server in shards: Li et al., OSDI 2014",
         "2n alpha + 2(n-1)s/k beta + (n-1)s/k gamma, on the CPUs of k nodes",
         roots=_groups_of_cpus,
     ),
     "nccl": Formula(
-        nccl_ring,
+        _nccl_ring,
         "NVIDIA/nccl, src/graph/tuning.cc; Jeaugey, NCCL 2.4, 2019",
         "the ring, or 2 log2(n) alpha + 2s beta + 2s gamma; small tensors at a fifth of alpha "
         "and four times beta; and 6.6 or 8.4 us per call",
-        or_paths=(nccl_tree, nccl_ring_ll, nccl_tree_ll),
+        or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
     ),
 }
 """By the name of the algorithm in an all-reduce spec."""

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.predict.interconnect import NotPredictedError
 from cnnbench.predict.workload import (
     Additive,
     Chunks,
+    NotPredictedError,
+    ReductionModel,
     Tensor,
     joined,
     narrowed,
@@ -48,7 +49,7 @@ _MAPPED_BYTES = 32 * 1024**2
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(ReductionModel):
     """A machine whose cores and memory all devices share.
 
     Attributes:
@@ -61,25 +62,9 @@ class Host:
     cache_bytes: float
     group_size: int = 0
 
-    def seconds(
+    def _seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Time to reduce the tensors.
-
-        Args:
-          spec: algorithms by size.
-          tensors: before packing.
-          devices: at least 1.
-          packing: what is done before and undone after.
-
-        Returns:
-          Seconds; 0 on one device.
-
-        Raises:
-          NotPredictedError: the work of an algorithm is not known.
-        """
-        if devices == 1:
-            return 0.0
         work = reduction_work(spec, tensors, devices, packing, self.group_size)
         amounts = features(work, tensors, devices, self.cache_bytes)
         return sum(self.rates[name] * amounts[name] for name in RATES)

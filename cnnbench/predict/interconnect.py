@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from cnnbench.predict.critical_path import Layout, Path, Phase, path_seconds
 from cnnbench.predict.formulas import FORMULAS, Formula
 from cnnbench.predict.links import Link
-from cnnbench.predict.workload import Tensor, sent, total_bytes
+from cnnbench.predict.workload import (
+    NotPredictedError,
+    ReductionModel,
+    Tensor,
+    sent,
+    total_bytes,
+)
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
 
-class NotPredictedError(ValueError):
-    """There is no prediction for this algorithm or these devices."""
-
-
 @dataclass(frozen=True)
-class Interconnect:
+class Interconnect(ReductionModel):
     """Devices with links of their own, or nodes of devices with a link per node.
 
     Attributes:
@@ -33,25 +35,9 @@ class Interconnect:
     per_node: int = 1
     launch: float = 0.0
 
-    def seconds(
+    def _seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Time to reduce the tensors, which follow each other.
-
-        Args:
-          spec: algorithms by size.
-          tensors: before packing.
-          devices: at least 1.
-          packing: what is done before and undone after.
-
-        Returns:
-          Seconds; 0 on one device.
-
-        Raises:
-          NotPredictedError: an algorithm has no formula, or no meaning on these devices.
-        """
-        if devices == 1:
-            return 0.0
         phases = self.phases(spec, tensors, devices, packing)
         return self.launch + path_seconds(phases, *self._links())
 

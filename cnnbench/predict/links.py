@@ -4,25 +4,9 @@ A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m
 ``gamma * m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives
 one message at a time, both directions at once.
 
-What the presets mean, and where their figures are from:
-
-* alpha: one step of a reduction from GPU to GPU, software included, as NCCL's own model
-  has it ("Simple" protocol, ring): NVIDIA/nccl, src/graph/tuning.cc, commit 5067397,
-  June 2026: NVLink 3.4, PCIe 5.7, network 14.0 microseconds. That network is RDMA. TCP
-  adds what Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM
-  2015, section 2, measured between hosts for 2 KB: 25.4 instead of 1.7 microseconds.
-* beta: of NVLink, what NCCL reckons an all-reduce gets out of one link (src/graph/topo.h,
-  the same commit: 20.0 GB/s for V100 and A100, 20.6 for H100; the nominal rate is 25),
-  times the links per GPU (6, 12, 18: data sheets of V100 2020, A100 2021, H100 2023). Of
-  PCIe x16, NCCL's 12 GB/s for generation 3 (topo.h, of 15.75 nominal by the PCI Express
-  base specification 3.0, 2010), doubled with each generation as the nominal rate is. Of
-  networks, the line rate without headers: InfiniBand at an MTU of 4096 keeps 4096 of 4122
-  bytes, RoCE v2 at 4096 keeps 4096 of 4178, TCP at 1500 with time stamps 1448 of 1538 (from
-  the header sizes in the standards). One TCP stream rarely fills 100 Gb/s and more: several
-  are assumed.
-* gamma: adding reads two bytes and writes one, from the memory of the GPU that such links
-  went with: V100 900 GB/s, A100 1555 GB/s (40 GB), H100 PCIe 2000 GB/s and SXM 3350 GB/s
-  (data sheets as above).
+Presets: alpha is a step of a reduction from GPU to GPU with its software, beta the usable
+rate, gamma the memory traffic of the GPU that such links went with. docs/cost_model.md has the
+sources of all figures.
 """
 
 from __future__ import annotations
@@ -40,8 +24,10 @@ _MICRO = 1e-6
 _NVLINK_ALPHA = 3.4 * _MICRO
 _PCIE_ALPHA = 5.7 * _MICRO
 _RDMA_ALPHA = 14.0 * _MICRO
+# Message of 2 KB between hosts: 25.4 us by TCP, 1.7 us by RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
+# Line rate without headers: MTU of 4096, 4096, 1500 bytes.
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538

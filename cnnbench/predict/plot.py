@@ -9,10 +9,9 @@ from typing import Any
 
 from cnnbench.errors import FlagError
 from cnnbench.predict.fit import CostModel
-from cnnbench.predict.interconnect import NotPredictedError
 from cnnbench.predict.points import MeasuredReduction
 from cnnbench.predict.predict import Prediction
-from cnnbench.predict.workload import Tensor, TrainingStep
+from cnnbench.predict.workload import NotPredictedError, Tensor, TrainingStep
 from cnnbench.records.files import resolve_output, write_whole
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec

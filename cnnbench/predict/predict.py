@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from cnnbench.predict.fit import CostModel
 from cnnbench.predict.host import Host
-from cnnbench.predict.interconnect import NotPredictedError
-from cnnbench.predict.workload import Tensor, TrainingStep
+from cnnbench.predict.workload import NotPredictedError, Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cnnbench.predict.interconnect import Interconnect, NotPredictedError
+from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
-from cnnbench.predict.workload import Tensor
+from cnnbench.predict.workload import NotPredictedError, Tensor
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
