@@ -19,7 +19,7 @@ from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.native_log import without_chatter
+from cnnbench.runtime.native_log import without_info_lines
 from cnnbench.runtime.signals import uninterrupted
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
@@ -126,7 +126,7 @@ class AllReduceBench:
         """Loads and configures TensorFlow; the place for every number of devices."""
         for warning in runtime.export_environment(self.plan.settings):
             self._messages.warning(warning)
-        with without_chatter():
+        with without_info_lines():
             runtime.load_tensorflow()
             devices = runtime.configure(self.plan.settings)
             # The devices are made when the first operation runs.
@@ -180,7 +180,7 @@ class AllReduceBench:
         names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
         rows = table.RowFormat(names, self.plan.length.build_only)
         self._lines([*self._head(), "#", *rows.header()])
-        with without_chatter():
+        with without_info_lines():
             warm_up(places[self.plan.counts[0]])
         for count, place in places.items():
             for workload in self.plan.workloads:

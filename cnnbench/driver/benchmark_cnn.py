@@ -34,7 +34,7 @@ from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import memory, peak_flops
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.native_log import without_chatter
+from cnnbench.runtime.native_log import without_info_lines
 from cnnbench.runtime.signals import uninterrupted
 from cnnbench.text.progress import Messages, Progress
 
@@ -131,7 +131,7 @@ class BenchmarkCNN:
         start = time.perf_counter()
         for warning in runtime.export_environment(self._settings):
             self._messages.warning(warning)
-        with without_chatter():
+        with without_info_lines():
             tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
             devices = runtime.configure(self._settings)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cnnbench.errors import FlagError
-from cnnbench.machine.gpu import GpuView, foreign, named, newcomers
+from cnnbench.machine.gpu import GpuView, new_processes, process_names
 from cnnbench.machine.sampling import Interval
 
 CONDITIONS: dict[str, str] = {
@@ -262,10 +262,10 @@ def battery(now: Situation) -> Iterator[Condition]:
 
 def gpu_processes(now: Situation) -> Iterator[Condition]:
     """Processes of others on the GPUs of the run."""
-    busy = {state.index: foreign(state) for state in now.gpus.own if foreign(state)}
+    busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not now.flags.on_gpu or not busy:
         return
-    found = "; ".join(f"GPU {index} also runs {named(them)}" for index, them in busy.items())
+    found = "; ".join(f"GPU {i} also runs {process_names(them)}" for i, them in busy.items())
     free, wanted = now.gpus.free, now.flags.num_devices
     advice = "end them, or wait"
     if len(free) >= wanted:
@@ -344,8 +344,8 @@ def memory_in_loop(then: Situation) -> Iterator[Condition]:
 def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
     """Processes of others that started on the run's GPUs."""
     before = {state.uuid: state for state in then.gpus_before.states}
-    new = {s.index: newcomers(before.get(s.uuid), s) for s in then.gpus.own}
-    words = [f"{named(them)} on GPU {index}" for index, them in new.items() if them]
+    new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
+    words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
     if then.flags.on_gpu and words:
         yield Condition(
             "gpu_processes", f"during the run there came {'; '.join(words)}", _MEASURE_AGAIN

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.machine.gpu import handles, nvml, used, uuid_of
+from cnnbench.machine.gpu import gpus_of_run, handles, nvml, uuid_of
 from cnnbench.machine.host import Host
 
 _POWERCAP = "sys/class/powercap"
@@ -172,7 +172,7 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
             with contextlib.suppress(Exception):  # of pynvml's own making
                 found = handles(module)
                 uuids = [uuid_of(module, handle) for handle in found]
-                mine = used(uuids, host.environ, gpu_indices, num_gpus)
+                mine = gpus_of_run(uuids, host.environ, gpu_indices, num_gpus)
                 counters = tuple(
                     Counter(f"NVML GPU {i}", True, _nvml_reader(module, found[i])) for i in mine
                 )

@@ -153,6 +153,11 @@ class GpuState:
     processes: Mapping[int, str] | None = None
     thermal_seconds: float | None = None
 
+    @property
+    def others(self) -> dict[int, str]:
+        """The processes other than this one: names by process id."""
+        return {pid: name for pid, name in (self.processes or {}).items() if pid != os.getpid()}
+
 
 def gpu_states(host: Host) -> tuple[GpuState, ...]:
     """All GPUs of the machine, in the driver's order; none without NVML. Never raises."""
@@ -179,7 +184,7 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     )
 
 
-def used(
+def gpus_of_run(
     uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
 ) -> tuple[int, ...]:
     """Which of a machine's GPUs a run uses.
@@ -229,9 +234,9 @@ class GpuView:
         gpu_indices: str,
         num_gpus: int,
     ) -> GpuView:
-        """The view of a run with these flags; see `used`."""
+        """The view of a run with these flags; see `gpus_of_run`."""
         uuids = [state.uuid for state in states]
-        return cls(tuple(states), used(uuids, environ, gpu_indices, num_gpus))
+        return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
 
     @property
     def own(self) -> tuple[GpuState, ...]:
@@ -241,7 +246,7 @@ class GpuView:
     @property
     def free(self) -> tuple[int, ...]:
         """Numbers of the GPUs on which nobody else computes."""
-        return tuple(state.index for state in self.states if not foreign(state))
+        return tuple(state.index for state in self.states if not state.others)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
         """Clocks, throttle reasons and other processes of the run's GPUs, where there are any."""
@@ -252,28 +257,25 @@ class GpuView:
                 for s in self.own
                 if s.throttle_reasons
             ],
-            "gpu_processes": [f"{s.index}: {named(foreign(s))}" for s in self.own if foreign(s)],
+            "gpu_processes": [
+                f"{s.index}: {process_names(s.others)}" for s in self.own if s.others
+            ],
         }
         return {name: values for name, values in found.items() if values}
 
 
-def foreign(state: GpuState) -> dict[int, str]:
-    """The processes on a GPU other than this one: names by number."""
-    return {pid: name for pid, name in (state.processes or {}).items() if pid != os.getpid()}
-
-
-def newcomers(before: GpuState | None, after: GpuState) -> dict[int, str]:
+def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
     """The processes that appeared on a GPU between two states, this one excluded.
 
     Inside a container the driver knows this process by another number. So where its own
     number is missing and one process is new, that one is taken for this.
     """
     known = {} if before is None else before.processes or {}
-    new = {pid: name for pid, name in foreign(after).items() if pid not in known}
+    new = {pid: name for pid, name in after.others.items() if pid not in known}
     unrecognised = os.getpid() not in (after.processes or {})
     return {} if unrecognised and len(new) == 1 else new
 
 
-def named(processes: Mapping[int, str]) -> str:
+def process_names(processes: Mapping[int, str]) -> str:
     """Processes in words: "4242 (python), 4711 (Xorg)"."""
     return ", ".join(f"{pid} ({name})" for pid, name in sorted(processes.items()))

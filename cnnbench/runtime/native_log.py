@@ -57,7 +57,7 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             sys.stderr.flush()
 
 
-def without_chatter() -> contextlib.AbstractContextManager[None]:
+def without_info_lines() -> contextlib.AbstractContextManager[None]:
     """Drops informational lines; warnings and errors appear when the block ends."""
     return filtered_stderr(_without_informational)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +49,72 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(sampling, "_own_seconds", lambda: made.own)
     monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
     return made
+
+
+class NVMLError(Exception):
+    """As pynvml has one."""
+
+
+class FakeNvml:
+    """Two GPUs; the second is old and has few answers."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def nvmlInit(self):
+        self.depth += 1
+
+    def nvmlShutdown(self):
+        self.depth -= 1
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):
+        return b"GPU-aa" if handle == 0 else "GPU-bb"
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        assert kind == 1
+        return self._new(handle, 1755)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self._new(handle, 0x21)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return self._new(handle, [SimpleNamespace(pid=42), SimpleNamespace(pid=43)])
+
+    def nvmlDeviceGetViolationStatus(self, handle, policy):
+        assert policy == 1
+        return self._new(handle, SimpleNamespace(violationTime=2_500_000_000))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        return self._new(handle, 1500)
+
+    def nvmlSystemGetDriverVersion(self):
+        return "570.86.15"
+
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle):
+        return self._new(handle, 700_000)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        assert kind == 1
+        return 1980
+
+    def nvmlDeviceGetPersistenceMode(self, handle):
+        return 1 - handle
+
+    def _new(self, handle, answer):
+        if handle == 1:
+            raise NVMLError
+        return answer
+
+
+@pytest.fixture
+def nvml() -> FakeNvml:
+    return FakeNvml()

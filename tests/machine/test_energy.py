@@ -1,8 +1,6 @@
-"""Counters of joules, from files and from a made-up NVML."""
+"""Counters of joules, from files and from a fake NVML."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -61,7 +59,7 @@ def test_longest_time_from_the_limits_of_the_package(host):
 
 
 class Scripted:
-    """A counter that says one value after the other."""
+    """A counter with these readings."""
 
     def __init__(self, *values, on_gpu=False, name="c", **limits):
         self.values = list(values)
@@ -75,22 +73,19 @@ def measure(*counters, seconds=10.0):
     return meter.stop()
 
 
-def test_difference():
-    assert measure(Scripted(100.0, 142.5)) == Energy(42.5, None, "c")
-
-
-def test_overflow():
-    assert measure(Scripted(90.0, 5.0, range_joules=100.0)) == Energy(15.0, None, "c")
-
-
-def test_counter_that_went_back_without_a_range_is_unknown():
-    assert measure(Scripted(90.0, 5.0)) is None
-
-
-def test_loop_in_which_the_counter_may_have_gone_round_twice():
-    limits = {"range_joules": 100.0, "longest_seconds": 9.0}
-    assert measure(Scripted(10.0, 20.0, **limits)) is None
-    assert measure(Scripted(10.0, 20.0, **limits), seconds=8.0) == Energy(10.0, None, "c")
+@pytest.mark.parametrize(
+    ("values", "limits", "seconds", "joules"),
+    [
+        ((100.0, 142.5), {}, 10, 42.5),
+        ((90.0, 5.0), {"range_joules": 100.0}, 10, 15.0),
+        ((90.0, 5.0), {}, 10, None),  # went back without a range
+        ((10.0, 20.0), {"range_joules": 100.0, "longest_seconds": 9.0}, 8, 10.0),
+        ((10.0, 20.0), {"range_joules": 100.0, "longest_seconds": 9.0}, 10, None),
+    ],
+)
+def test_energy_of_one_counter(values, limits, seconds, joules):
+    expected = None if joules is None else Energy(joules, None, "c")
+    assert measure(Scripted(*values, **limits), seconds=seconds) == expected
 
 
 def test_kinds_are_added_up_apart():
@@ -124,32 +119,6 @@ def test_any_one_overflow_is_undone(start, share, limit):
     assert found.cpu_joules == pytest.approx(taken, abs=1e-6 * limit)
 
 
-class FakeNvml:
-    def __init__(self) -> None:
-        self.open = False
-
-    def nvmlInit(self):
-        self.open = True
-
-    def nvmlShutdown(self):
-        self.open = False
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return SimpleNamespace(index=index)
-
-    def nvmlDeviceGetUUID(self, handle):
-        return f"GPU-{handle.index}"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        assert self.open
-        if handle.index == 0:
-            raise RuntimeError("not supported")
-        return 1500
-
-
 def with_driver(host, module):
     file = host.root / "proc/driver/nvidia/version"
     file.parent.mkdir(parents=True)
@@ -157,16 +126,13 @@ def with_driver(host, module):
     return Host(root=host.root, environ={}, modules={"pynvml": module})
 
 
-def test_gpus_of_the_run(host):
-    module = FakeNvml()
-    with nvml_counters(with_driver(host, module), "1", 1) as counters:
-        assert [(c.name, c.on_gpu, c.read()) for c in counters] == [("NVML GPU 1", True, 1.5)]
-    assert not module.open
-
-
-def test_gpu_that_does_not_count(host):
-    with nvml_counters(with_driver(host, FakeNvml()), "", 1) as (counter,):
-        assert counter.read() is None
+def test_gpus_of_the_run(host, nvml):
+    with nvml_counters(with_driver(host, nvml), "1,0", 2) as counters:
+        assert [(c.name, c.on_gpu, c.read()) for c in counters] == [
+            ("NVML GPU 1", True, None),  # does not count energy
+            ("NVML GPU 0", True, 1.5),
+        ]
+    assert nvml.depth == 0
 
 
 def test_no_driver(host):

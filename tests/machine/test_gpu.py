@@ -13,70 +13,6 @@ OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build\n"
 
 
-class NVMLError(Exception):
-    """As pynvml has one."""
-
-
-class FakeNvml:
-    """Two GPUs; the second is old and has few answers."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-
-    def nvmlInit(self):
-        self.depth += 1
-
-    def nvmlShutdown(self):
-        self.depth -= 1
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return b"GPU-aa" if handle == 0 else "GPU-bb"
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        assert kind == 1
-        return self._new(handle, 1755)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self._new(handle, 0x21)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return self._new(handle, [SimpleNamespace(pid=42), SimpleNamespace(pid=43)])
-
-    def nvmlDeviceGetViolationStatus(self, handle, policy):
-        assert policy == 1
-        return self._new(handle, SimpleNamespace(violationTime=2_500_000_000))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self._new(handle, 1500)
-
-    def nvmlSystemGetDriverVersion(self):
-        return "570.86.15"
-
-    def nvmlDeviceGetName(self, handle):
-        return "NVIDIA H200"
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle):
-        return self._new(handle, 700_000)
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        assert kind == 1
-        return 1980
-
-    def nvmlDeviceGetPersistenceMode(self, handle):
-        return 1 - handle
-
-    def _new(self, handle, answer):
-        if handle == 1:
-            raise NVMLError
-        return answer
-
-
 def host(root, tf=None, nvml=None):
     modules = {"tensorflow": tf, "pynvml": nvml}
     return Host(root=root, environ={}, modules={k: v for k, v in modules.items() if v})
@@ -99,66 +35,55 @@ def test_driver_files(tmp_path, text, version):
     assert facts == {"gpu_driver": version, "gpu_names": ["Tesla T4", "Tesla T4"]}
 
 
-def test_facts_from_nvml_win_over_the_driver_s_files(tmp_path):
+def test_facts_from_nvml_win_over_the_driver_s_files(tmp_path, nvml):
     driver(tmp_path, OLD, ["Tesla T4"])
-    module = FakeNvml()
-    assert gather(gpu.GROUPS, host(tmp_path, nvml=module)) == {
+    assert gather(gpu.GROUPS, host(tmp_path, nvml=nvml)) == {
         "gpu_names": ["NVIDIA H200", "NVIDIA H200"],
         "gpu_driver": "570.86.15",
         "gpu_power_limits_watts": ["700.00"],
         "gpu_max_clocks_mhz": ["1980", "1980"],
         "gpu_persistence_mode": ["Enabled", "Disabled"],
     }
-    assert module.depth == 0
+    assert nvml.depth == 0
 
 
-def test_states(tmp_path):
+def test_states(tmp_path, nvml):
     driver(tmp_path)
-    module = FakeNvml()
     (tmp_path / "proc/42").mkdir()
     (tmp_path / "proc/42/comm").write_text("python\n")
-    first, second = gpu.gpu_states(host(tmp_path, nvml=module))
+    first, second = gpu.gpu_states(host(tmp_path, nvml=nvml))
     assert first == gpu.GpuState(
         0, "GPU-aa", 1755, ("thermal_software",), {42: "python", 43: "unknown"}, 2.5
     )
     assert second == gpu.GpuState(1, "GPU-bb")
-    assert module.depth == 0
+    assert nvml.depth == 0
 
 
-class Broken(FakeNvml):
-    def nvmlInit(self):
-        raise NVMLError
+@pytest.mark.parametrize("failing", [None, "nvmlInit", "nvmlDeviceGetCount"])
+def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing, monkeypatch):
+    def fail(*arguments):
+        raise ImportError
 
-
-class Failing(FakeNvml):
-    def nvmlDeviceGetCount(self):
-        raise NVMLError
-
-
-@pytest.mark.parametrize("module", [None, Broken(), Failing()], ids=type)
-def test_without_nvml_the_driver_s_files_remain(tmp_path, module, monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(gpu.importlib, "import_module", missing)
+    monkeypatch.setattr(gpu.importlib, "import_module", fail)
+    if failing is not None:
+        monkeypatch.setattr(nvml, failing, fail)
     driver(tmp_path, models=["Tesla T4"])
-    here = host(tmp_path, nvml=module)
+    here = host(tmp_path, nvml=None if failing is None else nvml)
     assert gpu.gpu_states(here) == ()
     assert gather(gpu.GROUPS, here) == {"gpu_driver": "550.54.15", "gpu_names": ["Tesla T4"]}
 
 
-def test_nvml_is_not_asked_without_a_driver(tmp_path):
-    here = host(tmp_path, nvml=FakeNvml())
+def test_nvml_is_not_asked_without_a_driver(tmp_path, nvml):
+    here = host(tmp_path, nvml=nvml)
     assert gpu.gpu_states(here) == ()
     assert gpu.nvml_facts(here) == {}
 
 
-def test_an_exception_in_the_block_is_the_caller_s(tmp_path):
+def test_an_exception_in_the_block_is_the_caller_s(tmp_path, nvml):
     driver(tmp_path)
-    module = FakeNvml()
-    with pytest.raises(RuntimeError), gpu.nvml(host(tmp_path, nvml=module)):
+    with pytest.raises(RuntimeError), gpu.nvml(host(tmp_path, nvml=nvml)):
         raise RuntimeError
-    assert module.depth == 0
+    assert nvml.depth == 0
 
 
 UUIDS = ["GPU-aa", "GPU-ab", "GPU-cc", "GPU-dd"]
@@ -183,7 +108,7 @@ UUIDS = ["GPU-aa", "GPU-ab", "GPU-cc", "GPU-dd"]
 )
 def test_gpus_of_a_run(visible, indices, count, expected):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert gpu.used(UUIDS, environ, indices, count) == expected
+    assert gpu.gpus_of_run(UUIDS, environ, indices, count) == expected
 
 
 def fake_tensorflow(devices):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cnnbench.runtime.native_log import without_chatter
+from cnnbench.runtime.native_log import without_info_lines
 
 
 def write(text: str) -> None:
@@ -13,7 +13,7 @@ def write(text: str) -> None:
 
 def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    with without_chatter():
+    with without_info_lines():
         write("I0000 00:00:1795162120.891879   13488 port.cc:153] oneDNN is on\n")
         write("WARNING: All log messages before absl::InitializeLog() is called\n")
         write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] call to cuInit: (303)\n")
@@ -28,7 +28,7 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
     def load() -> None:
-        with without_chatter():
+        with without_info_lines():
             write("E0000 broken library\n")
             raise ImportError
 
@@ -39,6 +39,6 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -
 
 def test_log_level_0_shows_everything(capfd, monkeypatch) -> None:
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    with without_chatter():
+    with without_info_lines():
         write("I0000 details\n")
     assert capfd.readouterr().err == "I0000 details\n"
