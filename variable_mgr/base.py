@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr import tower_variable
-from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
@@ -135,7 +135,7 @@ class VariableMgr(abc.ABC):
         return self._cast_at_home(self.variable(tower, name), dtype)
 
     @abc.abstractmethod
-    def preprocess_device_grads(self, device_grads: DeviceGrads) -> tuple[list[str], Any]:
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """Aggregates gradients.
 
         Gradients may be dense tensors of any float dtype or IndexedSlices; they are
@@ -144,25 +144,25 @@ class VariableMgr(abc.ABC):
         that is kept in sync.
 
         Args:
-          device_grads: device_grads[t][g] is the pair (gradient, variable) of
-            tower t, with the same logical variable at the same g in all towers.
+          columns: of every trainable variable the gradient of each tower.
 
         Returns:
-          The devices on which updates are applied, and a state for
-          `get_gradients_to_apply`.
+          The devices on which updates are applied, and columns with a gradient and a
+          variable for each of these devices.
 
         Raises:
           ValueError: if the gradients do not fit the towers.
         """
 
-    @abc.abstractmethod
-    def get_gradients_to_apply(self, device_index: int, state: Any) -> GradientPairs:
+    def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
         """The aggregated (gradient, variable) pairs of one apply device.
 
         Args:
           device_index: into the devices that `preprocess_device_grads` returned.
-          state: as returned there.
+          columns: as returned there.
         """
+        pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
+        return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
     def append_apply_gradients(
         self,

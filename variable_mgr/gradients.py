@@ -1,31 +1,57 @@
-"""Gradients of towers, brought into the one form that reductions accept."""
+"""Gradients by variable: one column of towers from the gradient tape to the update."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 # A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
 Gradient: TypeAlias = Any
-DeviceGrads: TypeAlias = "Sequence[Sequence[tuple[Gradient, tf.Variable]]]"
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class Column(NamedTuple):
-    """One logical variable: the gradient of each tower and the variable it is for.
+    """One logical variable, with a gradient and a variable for each tower.
 
-    Gradients are dense tensors of the variable's shape and of one dtype, or, if `sparse`,
-    all tf.IndexedSlices with values in the dtype of the tower's computation.
+    After a reduction that ends on one device, there is one gradient and one variable.
+
+    Attributes:
+      gradients: see `Gradient`, each on its tower's device. After `complete` they are dense
+        tensors of the variable's shape and of one dtype or, if `sparse`, all
+        tf.IndexedSlices with values in the dtype of the tower's computation.
+      variables: the copy that each tower uses; the same one where it is shared.
     """
 
-    gradients: list[Any]
+    gradients: list[Gradient]
     variables: list[tf.Variable]
 
     @property
     def sparse(self) -> bool:
         """Whether the gradients are tf.IndexedSlices."""
         return isinstance(self.gradients[0], tf.IndexedSlices)
+
+
+def on_devices(
+    devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
+) -> list[_R]:
+    """Calls a function with the value of each device, under that device.
+
+    Raises:
+      ValueError: there are not as many values as devices.
+    """
+    results = []
+    for device, value in zip(devices, values, strict=True):
+        with tf.device(device):
+            results.append(function(value))
+    return results
+
+
+def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
+    """The lists of tensors by device as columns, or columns as lists by device."""
+    return [list(values) for values in zip(*lists, strict=True)]
 
 
 def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None) -> tf.Tensor:
@@ -48,40 +74,42 @@ def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = No
     return cast(gradient, dtype)
 
 
-def columns(
-    device_grads: DeviceGrads,
+def complete(
+    columns: Sequence[Column],
     devices: Sequence[str],
     *,
     keep_sparse: bool = False,
     keep_dtype: bool = False,
 ) -> list[Column]:
-    """Turns gradients by tower into gradients by variable.
+    """Gives the gradients of a column one form in all towers.
 
     The gradient of a tower whose loss does not use the variable is zero, so a mean
     still divides by the number of towers. A variable that no tower uses is left
     out and gets no update.
 
     Args:
-      device_grads: device_grads[t][g] is the pair (gradient, variable) of tower t.
-      devices: the towers' devices, in the same order.
+      columns: gradients of any float dtype, dense, sparse or None.
+      devices: of the towers.
       keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
         None keeps them, with no slices for None. Otherwise all is made dense.
       keep_dtype: whether dense gradients keep the dtype in which the towers computed
         them, if they agree on one. Otherwise they get the variable's.
 
     Raises:
-      ValueError: if towers differ in number from devices, or in their gradients.
+      ValueError: a column has not as many gradients as there are devices.
     """
+    check_towers(columns, devices)
     result = []
-    for pairs in zip(*_checked(device_grads, devices), strict=True):
-        present = [gradient for gradient, _ in pairs if gradient is not None]
+    for column in columns:
+        present = [gradient for gradient in column.gradients if gradient is not None]
         if not present:
             continue
+        variable = column.variables[0]
         sparse = keep_sparse and all(isinstance(g, tf.IndexedSlices) for g in present)
         dtypes = {gradient.dtype for gradient in present}
-        dtype = dtypes.pop() if keep_dtype and len(dtypes) == 1 else pairs[0][1].dtype
+        dtype = dtypes.pop() if keep_dtype and len(dtypes) == 1 else variable.dtype
         gradients = []
-        for (gradient, variable), device in zip(pairs, devices, strict=True):
+        for gradient, device in zip(column.gradients, devices, strict=True):
             with tf.device(device):
                 if sparse:
                     gradients.append(_no_slices(present[0]) if gradient is None else gradient)
@@ -89,22 +117,24 @@ def columns(
                     gradients.append(tf.zeros(variable.shape, dtype))
                 else:
                     gradients.append(dense(gradient, variable, dtype))
-        result.append(Column(gradients, [variable for _, variable in pairs]))
+        result.append(column._replace(gradients=gradients))
     return result
+
+
+def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
+    """Checks that every column has a gradient and a variable for each device.
+
+    Raises:
+      ValueError: names both numbers.
+    """
+    for gradients, variables in columns:
+        if not len(gradients) == len(variables) == len(devices):
+            raise ValueError(f"gradients of {len(gradients)} towers for {len(devices)} devices")
 
 
 def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of tensors by one op on the current device; no op for a single tensor."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
-
-
-def _checked(device_grads: DeviceGrads, devices: Sequence[str]) -> DeviceGrads:
-    if len(device_grads) != len(devices):
-        raise ValueError(f"gradients of {len(device_grads)} towers for {len(devices)} devices")
-    counts = sorted({len(pairs) for pairs in device_grads})
-    if len(counts) > 1:
-        raise ValueError(f"towers have different numbers of gradients: {counts}")
-    return device_grads
 
 
 def _no_slices(like: tf.IndexedSlices) -> tf.IndexedSlices:

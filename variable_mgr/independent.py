@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.base import GradientPairs
-from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.gradients import Column, Gradient
 from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
 from cnnbench.variable_mgr.registry import register
 
@@ -23,15 +24,17 @@ class IndependentVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.replicas_in_sync`; one tower is in sync with itself."""
         return len(self._spec.devices) == 1
 
-    def preprocess_device_grads(
-        self, device_grads: DeviceGrads
-    ) -> tuple[list[str], list[GradientPairs]]:
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""
         devices = self._spec.devices
-        if len(device_grads) != len(devices):
-            raise ValueError(f"gradients of {len(device_grads)} towers for {len(devices)} devices")
-        state = []
-        for pairs, device in zip(device_grads, devices, strict=True):
-            with tf.device(device):
-                state.append([(gradients.dense(g, v), v) for g, v in pairs if g is not None])
-        return list(devices), state
+        gradients.check_towers(columns, devices)
+        own = []
+        for column in columns:
+            pairs = list(zip(*column, strict=True))
+            own.append(column._replace(gradients=gradients.on_devices(devices, _dense, pairs)))
+        return list(devices), own
+
+
+def _dense(pair: tuple[Gradient, tf.Variable]) -> tf.Tensor | None:
+    gradient, variable = pair
+    return None if gradient is None else gradients.dense(gradient, variable)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cnnbench.runtime.devices import GreedyByBytes
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.initial_values import initial_value
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
@@ -56,28 +56,18 @@ class ParameterServerVariableMgr(VariableMgr):
             self._values[key] = self._cast_at_home(variable, dtype)
         return self._values[key]
 
-    def preprocess_device_grads(self, device_grads: DeviceGrads) -> tuple[list[str], GradientPairs]:
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
         scale = self._spec.reduction_scale
-        pairs = []
-        for column in gradients.columns(device_grads, self._spec.devices):
+        reduced = []
+        for column in gradients.complete(columns, self._spec.devices):
             variable = column.variables[0]
             if any(v is not variable for v in column.variables):
                 raise ValueError(f"towers pair {variable.name} with other variables")
             with tf.device(variable.device):
                 total = gradients.add_up(column.gradients)
-                pairs.append((total if scale is None else total * scale, variable))
-        return [self._homes[0]], pairs
-
-    def get_gradients_to_apply(self, device_index: int, state: GradientPairs) -> GradientPairs:
-        """See `VariableMgr.get_gradients_to_apply`.
-
-        Raises:
-          IndexError: for another index than 0.
-        """
-        if device_index != 0:
-            raise IndexError(f"there is one apply device, not number {device_index}")
-        return state
+                reduced.append(Column([total if scale is None else total * scale], [variable]))
+        return [self._homes[0]], reduced
 
     def append_apply_gradients(
         self,

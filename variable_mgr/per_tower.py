@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.base import GradientPairs, VariableMgr
+from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.initial_values import initial_value
 from cnnbench.variable_mgr.spec import VariableLike
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -13,19 +13,12 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 class PerTowerVariableMgr(VariableMgr):
     """Keeps copy t of a variable on the device of tower t, named "v<t>/<name>".
 
-    Every tower applies its own gradients; the state between preprocessing and
-    applying is the list of pairs of each tower.
+    Every tower applies gradients to its own copies.
     """
 
     def each_tower_has_variables(self) -> bool:
         """See `VariableMgr.each_tower_has_variables`."""
         return True
-
-    def get_gradients_to_apply(
-        self, device_index: int, state: list[GradientPairs]
-    ) -> GradientPairs:
-        """See `VariableMgr.get_gradients_to_apply`."""
-        return state[device_index]
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         copies = []

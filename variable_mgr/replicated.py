@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.variable_mgr.aggregation.aggregator import Aggregator
-from cnnbench.variable_mgr.base import GradientPairs
-from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
@@ -34,8 +33,6 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.defers_gradients`; with --variable_consistency=relaxed."""
         return self._spec.aggregation.relaxed
 
-    def preprocess_device_grads(
-        self, device_grads: DeviceGrads
-    ) -> tuple[list[str], list[GradientPairs]]:
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; the aggregation is in the spec."""
-        return list(self._spec.devices), self._aggregate(device_grads)
+        return list(self._spec.devices), self._aggregate(columns)

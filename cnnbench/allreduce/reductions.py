@@ -19,6 +19,7 @@ from cnnbench.variable_mgr.all_reduce import (
 )
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.gradients import transposed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def factory(case: Case, place: Place) -> Callable[[], Reduction]:
         reducer = place.reducer(spec, aggregation.allreduce_merge_scope)
 
         def reduce(tensors: DeviceTensors) -> DeviceTensors:
-            return run_through(stages, tensors, reducer)
+            return transposed(run_through(stages, transposed(tensors), reducer))
 
         return reduce
 

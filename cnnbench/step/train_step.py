@@ -27,9 +27,9 @@ from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.tower import Tower, TowerResult
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
-from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.variable_mgr.gradients import Column
 
 
 class StepResult(NamedTuple):
@@ -163,10 +163,8 @@ class TrainStep:
         # Before the next step the factor may change; otherwise it stays on until the update,
         # so that what it keeps from vanishing reaches the other devices too.
         early, late = (factor, None) if manager.defers_gradients else (None, factor)
-        device_grads = [
-            self._with_variables(t, tower.gradients, early) for t, tower in enumerate(towers)
-        ]
-        devices, state = manager.preprocess_device_grads(self._decay.before_reduction(device_grads))
+        columns = self._decay.before_reduction(self._columns(towers, early))
+        devices, state = manager.preprocess_device_grads(columns)
         reduced = []
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
@@ -189,15 +187,20 @@ class TrainStep:
         ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
         return _Updates(ops, verdict.skipped)
 
-    def _with_variables(
-        self, tower: int, gradients: Sequence[Gradient], factor: Factor
-    ) -> list[tuple[Gradient, tf.Variable]]:
-        with tf.device(self._devices[tower]):
-            inverse = inverse_of(factor)
-            return [
-                (unscaled(gradient, inverse), self._manager.variable(tower, spec.name))
-                for gradient, spec in zip(gradients, self._trainables, strict=True)
-            ]
+    def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
+        """The gradients by variable, without the loss scale."""
+        inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
+        columns = []
+        by_variable = gradients.transposed([tower.gradients for tower in towers])
+        for spec, of_towers in zip(self._trainables, by_variable, strict=True):
+            pairs = list(zip(of_towers, inverses, strict=True))
+            columns.append(
+                Column(
+                    gradients.on_devices(self._devices, lambda pair: unscaled(*pair), pairs),
+                    [self._manager.variable(t, spec.name) for t in range(len(towers))],
+                )
+            )
+        return columns
 
     def _apply(
         self,

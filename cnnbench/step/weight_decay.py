@@ -17,9 +17,8 @@ import tensorflow as tf
 from cnnbench.models.spec import VariableSpec
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.variable_mgr.gradients import Column, Gradient
 
-TowerGrads: TypeAlias = "list[list[tuple[Gradient, tf.Variable]]]"
 # Per variable (by reference) half the squared norm of its weights.
 WeightLosses: TypeAlias = "dict[Any, tf.Tensor]"
 
@@ -70,29 +69,19 @@ class WeightDecay:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(losses.values())) * (self._factor / copies)
 
-    def before_reduction(self, device_grads: TowerGrads) -> TowerGrads:
+    def before_reduction(self, columns: Sequence[Column]) -> list[Column]:
         """Makes sure that every decayed weight has a gradient, if only that of its L2 loss.
 
         Args:
-          device_grads: per tower (gradient, variable) of every trainable.
+          columns: of every trainable variable the gradient of each tower.
 
         Returns:
           The same, with zeros where nothing but the L2 loss depends on a weight; complete
           with the L2 gradients where the manager defers gradients.
         """
-        if not self._refs:
-            return device_grads
-        if self._manager.defers_gradients:
-            return [
-                [(self._added_by_tower(g, v, device), v) for g, v in pairs]
-                for pairs, device in zip(device_grads, self._devices, strict=True)
-            ]
         return [
-            [
-                (self._zeros_if_alone(pairs[i][0], column, device), pairs[i][1])
-                for i, column in enumerate(zip(*device_grads, strict=True))
-            ]
-            for pairs, device in zip(device_grads, self._devices, strict=True)
+            self._completed(column) if column.variables[0].ref() in self._refs else column
+            for column in columns
         ]
 
     def after_reduction(
@@ -115,20 +104,21 @@ class WeightDecay:
         ):
             return gradient + tower_variable.read(variable) * self._reduced_factor
 
-    def _added_by_tower(self, gradient: Gradient, variable: tf.Variable, device: str) -> Gradient:
-        if variable.ref() not in self._refs:
-            return gradient
-        with tf.device(device):
-            term = tower_variable.read(variable) * self._factor
-            return term if gradient is None else gradients.dense(gradient, variable) + term
+    def _completed(self, column: Column) -> Column:
+        complete = _zeros_for_none
+        if self._manager.defers_gradients:
+            complete = self._with_decay
+        elif self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
+            return column  # None counts as zero in the reduction, which knows in what form
+        pairs = list(zip(*column, strict=True))
+        return column._replace(gradients=gradients.on_devices(self._devices, complete, pairs))
 
-    def _zeros_if_alone(
-        self, gradient: Gradient, column: Sequence[tuple[Gradient, tf.Variable]], device: str
-    ) -> Gradient:
-        variable = column[0][1]
-        if gradient is not None or variable.ref() not in self._refs:
-            return gradient
-        if self._manager.replicas_in_sync and any(other is not None for other, _ in column):
-            return None  # counts as zero in the reduction, which knows in what form
-        with tf.device(device):
-            return tf.zeros(variable.shape, variable.dtype)
+    def _with_decay(self, pair: tuple[Gradient, tf.Variable]) -> tf.Tensor:
+        gradient, variable = pair
+        term = tower_variable.read(variable) * self._factor
+        return term if gradient is None else gradients.dense(gradient, variable) + term
+
+
+def _zeros_for_none(pair: tuple[Gradient, tf.Variable]) -> Gradient:
+    gradient, variable = pair
+    return tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient

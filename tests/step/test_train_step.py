@@ -276,9 +276,9 @@ def test_sparse_gradients_reach_the_manager_sparse_and_in_their_own_precision(
     seen = []
     reduce = ReplicatedVariableMgr.preprocess_device_grads
 
-    def recorded(self: ReplicatedVariableMgr, device_grads: Any) -> Any:
-        seen.extend(gradient for pairs in device_grads for gradient, _ in pairs)
-        return reduce(self, device_grads)
+    def recorded(self: ReplicatedVariableMgr, columns: Any) -> Any:
+        seen.extend(gradient for column in columns for gradient in column.gradients)
+        return reduce(self, columns)
 
     monkeypatch.setattr(ReplicatedVariableMgr, "preprocess_device_grads", recorded)
     built = build(

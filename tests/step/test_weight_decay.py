@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import built_runs
@@ -10,12 +11,14 @@ import pytest
 import tensorflow as tf
 from built_runs import MODES, RATE
 from covering import covering_pairs
+from towers import columns_of
 
 from cnnbench.driver.build import BuiltRun
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.step.weight_decay import WeightDecay
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -92,14 +95,15 @@ class Deferring(ReplicatedVariableMgr):
     def defers_gradients(self) -> bool:
         return True
 
-    def preprocess_device_grads(self, device_grads: Any) -> tuple[list[str], Any]:
-        devices, state = super().preprocess_device_grads(device_grads)
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+        devices, reduced = super().preprocess_device_grads(columns)
         deferred = []
-        for tower, (device, pairs) in enumerate(zip(devices, state, strict=True)):
-            with tf.device(device):
-                deferred.append(
-                    [(self._exchanged(g, (tower, i)), v) for i, (g, v) in enumerate(pairs)]
-                )
+        for i, column in enumerate(reduced):
+            deferred.append(Column([], column.variables))
+            for tower, device in enumerate(devices):
+                with tf.device(device):
+                    gradient = self._exchanged(column.gradients[tower], (tower, i))
+                deferred[i].gradients.append(gradient)
         return devices, deferred
 
     def _exchanged(self, gradient: tf.Tensor, key: tuple[int, int]) -> tf.Tensor:
@@ -125,10 +129,11 @@ def before_reduction(made: VariableMgr, gradients: list[list[Any]]) -> list[list
         [(g, made.variable(t, v.name)) for g, v in zip(of_tower, VARIABLES, strict=True)]
         for t, of_tower in enumerate(gradients)
     ]
-    found = WeightDecay(made, VARIABLES, DECAY, "mean").before_reduction(device_grads)
-    for t, pairs in enumerate(found):
-        assert [v.ref() for _, v in pairs] == [made.variable(t, s.name).ref() for s in VARIABLES]
-    return [[gradient for gradient, _ in pairs] for pairs in found]
+    columns = columns_of(device_grads)
+    found = WeightDecay(made, VARIABLES, DECAY, "mean").before_reduction(columns)
+    for before, after in zip(columns, found, strict=True):
+        assert [v.ref() for v in after.variables] == [v.ref() for v in before.variables]
+    return [[column.gradients[t] for column in found] for t in range(len(gradients))]
 
 
 def test_a_gradient_missing_in_some_towers_is_left_to_the_reduction(

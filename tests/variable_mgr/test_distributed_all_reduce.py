@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+from towers import columns_of
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
@@ -26,7 +27,7 @@ def test_each_size_goes_its_own_way_and_the_order_stays(make_manager, trainable)
             list(zip(gradients, manager.trainable_variables_on_device(t), strict=True))
             for t in range(3)
         ]
-        devices, state = manager.preprocess_device_grads(pairs)
+        devices, state = manager.preprocess_device_grads(columns_of(pairs))
         made.extend(manager.get_gradients_to_apply(t, state) for t in range(len(devices)))
         return [gradient for gradient, _ in made[0]]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+import towers
 
 from cnnbench.variable_mgr import gradients
 
@@ -51,7 +52,7 @@ def test_gradients_are_float32_afterwards(variables, dtype):
 def test_columns_transpose_and_keep_each_towers_variable(variables, cpu_devices):
     one, two = tf.ones([4, 2]), tf.fill([4, 2], 2.0)
     grads = [[(one, variables[0])], [(two, variables[1])]]
-    (column,) = gradients.columns(grads, cpu_devices[:2])
+    (column,) = towers.complete(grads, cpu_devices[:2])
     assert column.gradients == [one, two]
     assert column.variables == variables
 
@@ -62,7 +63,7 @@ def test_none_in_one_tower_is_zero_on_that_towers_device(variables, cpu_devices)
     @tf.function(autograph=False)
     def step():
         pairs = [[(None, variables[0])], [(tf.ones([4, 2]), variables[1])]]
-        (column,) = gradients.columns(pairs, cpu_devices[:2])
+        (column,) = towers.complete(pairs, cpu_devices[:2])
         devices.extend(t.device for t in column.gradients)
         return column.gradients
 
@@ -74,12 +75,12 @@ def test_none_in_one_tower_is_zero_on_that_towers_device(variables, cpu_devices)
 
 def test_none_in_all_towers_leaves_the_variable_out(variables, cpu_devices):
     pairs = [[(None, v), (tf.ones([4, 2]), v)] for v in variables]
-    assert len(gradients.columns(pairs, cpu_devices[:2])) == 1
+    assert len(towers.complete(pairs, cpu_devices[:2])) == 1
 
 
 def test_slices_are_made_dense_unless_asked_for(variables, cpu_devices):
     pairs = [[(slices([t], [[1.0, 1.0]]), v)] for t, v in enumerate(variables)]
-    (column,) = gradients.columns(pairs, cpu_devices[:2])
+    (column,) = towers.complete(pairs, cpu_devices[:2])
     assert not column.sparse
     assert [g.shape for g in column.gradients] == [[4, 2], [4, 2]]
 
@@ -87,7 +88,7 @@ def test_slices_are_made_dense_unless_asked_for(variables, cpu_devices):
 def test_slices_that_are_kept_pass_untouched(variables, cpu_devices):
     half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1]))
     one = slices([1], [[1.0, 1.0]])
-    (column,) = gradients.columns(
+    (column,) = towers.complete(
         [[(half, variables[0])], [(one, variables[1])]], cpu_devices[:2], keep_sparse=True
     )
     assert column.sparse
@@ -101,7 +102,7 @@ def test_none_among_kept_slices_is_no_slices(variables, cpu_devices):
     def step():
         half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1], tf.int64))
         pairs = [[(half, variables[0])], [(None, variables[1])]]
-        (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+        (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
         assert column.sparse
         nothing = column.gradients[1]
         assert nothing.values.device == nothing.indices.device == cpu_devices[1]
@@ -115,14 +116,14 @@ def test_none_among_kept_slices_is_no_slices(variables, cpu_devices):
 
 def test_slices_beside_a_dense_gradient_become_dense(variables, cpu_devices):
     pairs = [[(slices([1], [[1.0, 1.0]]), variables[0])], [(tf.ones([4, 2]), variables[1])]]
-    (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+    (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
     assert not column.sparse
     np.testing.assert_array_equal(column.gradients[0], [[0, 0], [1, 1], [0, 0], [0, 0]])
 
 
 def test_none_everywhere_is_left_out_when_slices_are_kept_too(variables, cpu_devices):
     pairs = [[(None, v), (tf.ones([4, 2]), v)] for v in variables]
-    (column,) = gradients.columns(pairs, cpu_devices[:2], keep_sparse=True)
+    (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
     assert not column.sparse
 
 
@@ -130,7 +131,7 @@ def test_casts_happen_on_the_towers_device(variables, cpu_devices):
     @tf.function(autograph=False)
     def step(a, b):
         pairs = [[(a, variables[0])], [(b, variables[1])]]
-        return gradients.columns(pairs, cpu_devices[:2])[0].gradients
+        return towers.complete(pairs, cpu_devices[:2])[0].gradients
 
     half = tf.TensorSpec([4, 2], tf.bfloat16)
     operations = step.get_concrete_function(half, half).graph.get_operations()
@@ -140,9 +141,7 @@ def test_casts_happen_on_the_towers_device(variables, cpu_devices):
 def test_towers_must_fit(variables, cpu_devices):
     pair = (tf.ones([4, 2]), variables[0])
     with pytest.raises(ValueError, match="1 towers for 2 devices"):
-        gradients.columns([[pair]], cpu_devices[:2])
-    with pytest.raises(ValueError, match=r"different numbers of gradients: \[1, 2\]"):
-        gradients.columns([[pair], [pair, pair]], cpu_devices[:2])
+        towers.complete([[pair]], cpu_devices[:2])
 
 
 def test_one_tensor_is_its_own_sum():
@@ -156,12 +155,12 @@ def test_a_dtype_that_towers_agree_on_can_be_kept(cpu_devices):
     half = tf.cast(tf.ones([2, 2]), tf.bfloat16)
     devices = cpu_devices[:2]
     one_none = [[(half, variable)], [(None, variable)]]
-    (kept,) = gradients.columns(one_none, devices, keep_dtype=True)
+    (kept,) = towers.complete(one_none, devices, keep_dtype=True)
     assert kept.gradients[0] is half
     assert kept.gradients[1].dtype == tf.bfloat16
     whole = tf.ones([2, 2])
     both = [[(half, variable)], [(whole, variable)]]
-    (mixed,) = gradients.columns(both, devices, keep_dtype=True)
+    (mixed,) = towers.complete(both, devices, keep_dtype=True)
     assert [gradient.dtype for gradient in mixed.gradients] == [tf.float32] * 2
-    (widened,) = gradients.columns(one_none, devices)
+    (widened,) = towers.complete(one_none, devices)
     assert [gradient.dtype for gradient in widened.gradients] == [tf.float32] * 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import columns_of
 
 
 def test_towers_start_differently_and_biases_alike(make_manager, trainable):
@@ -31,7 +32,7 @@ def test_every_tower_applies_its_own_gradient_untouched(make_manager, trainable,
         list(zip(gradients[t], manager.trainable_variables_on_device(t), strict=True))
         for t in range(3)
     ]
-    devices, state = manager.preprocess_device_grads(pairs)
+    devices, state = manager.preprocess_device_grads(columns_of(pairs))
     assert devices == list(cpu_devices[:3])
     for tower in range(3):
         result = manager.get_gradients_to_apply(tower, state)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
+from towers import columns_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
 from cnnbench.variable_mgr import names
+from cnnbench.variable_mgr.gradients import Column
 
 TOWERS = (1, 2, 3, 4, 8)
 MODES = ("parameter_server", "replicated", "distributed_all_reduce", "independent")
@@ -76,7 +78,7 @@ def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), los
         owned = manager.trainable_variables_on_device(tower)
         device_grads.append(list(zip(grads, owned, strict=True)))
         losses.append(loss)
-    apply_devices, state = manager.preprocess_device_grads(device_grads)
+    apply_devices, state = manager.preprocess_device_grads(columns_of(device_grads))
     updates = []
     for index, device in enumerate(apply_devices):
         with tf.device(device):
@@ -139,7 +141,7 @@ def aggregate(manager, gradients, variables):
                 tensors = [g if g is None else tf.identity(g) for g in gradients[tower]]
             owned = [manager.variable(tower, v.name) for v in variables]
             pairs.append(list(zip(tensors, owned, strict=True)))
-        devices, state = manager.preprocess_device_grads(pairs)
+        devices, state = manager.preprocess_device_grads(columns_of(pairs))
         return [
             [gradient for gradient, _ in manager.get_gradients_to_apply(index, state)]
             for index in range(len(devices))
@@ -173,7 +175,9 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     manager = make_manager(mode, 1)
     grads = [tf.ones(v.shape) for v in trainable]
     owned = manager.trainable_variables_on_device(0)
-    devices, state = manager.preprocess_device_grads([list(zip(grads, owned, strict=True))])
+    devices, state = manager.preprocess_device_grads(
+        columns_of([list(zip(grads, owned, strict=True))])
+    )
     pairs = manager.get_gradients_to_apply(0, state)
     assert len(devices) == 1
     assert all(pair[0] is grad for pair, grad in zip(pairs, grads, strict=True))
@@ -315,7 +319,7 @@ def test_nan_in_tower_1(mode, poisoned, make_manager, trainable):
         list(zip(gradients[t], manager.trainable_variables_on_device(t), strict=True))
         for t in range(2)
     ]
-    devices, state = manager.preprocess_device_grads(pairs)
+    devices, state = manager.preprocess_device_grads(columns_of(pairs))
     for index, device in enumerate(devices):
         manager.append_apply_gradients(
             optimizer,
@@ -346,7 +350,7 @@ def test_embedding_gradients_become_dense(mode, make_manager):
             gradient = tape.gradient(loss, value)
             assert isinstance(gradient, tf.IndexedSlices)
             device_grads.append([(gradient, manager.variable(tower, table.name))])
-        devices, state = manager.preprocess_device_grads(device_grads)
+        devices, state = manager.preprocess_device_grads(columns_of(device_grads))
         return [manager.get_gradients_to_apply(i, state)[0][0] for i in range(len(devices))]
 
     counts = [np.bincount(r, minlength=5) for r in rows]
@@ -391,7 +395,7 @@ def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainabl
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
     with pytest.raises(ValueError, match="1 towers for 2 devices"):
-        make_manager(mode, 2).preprocess_device_grads([[]])
+        make_manager(mode, 2).preprocess_device_grads([Column([None], [None])])
 
 
 def test_every_registered_mode_is_tested_here():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import columns_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
@@ -25,7 +26,7 @@ def reduction_ops(manager, trainable, towers):
             list(zip(gradients, manager.trainable_variables_on_device(t), strict=True))
             for t in range(towers)
         ]
-        devices, state = manager.preprocess_device_grads(pairs)
+        devices, state = manager.preprocess_device_grads(columns_of(pairs))
         assert devices == list(manager.get_devices())
         pairs_out.extend(manager.get_gradients_to_apply(t, state) for t in range(towers))
         return [gradient for pairs in pairs_out for gradient, _ in pairs]
@@ -97,7 +98,7 @@ def test_relaxed_defers_sparse_gradients_like_dense_ones(towers, make_manager):
                 own = value * (tower + 1)
                 rows = tf.IndexedSlices(tf.fill([3, 2], own), tf.constant([1, 4, 1]))
                 pairs.append([(tf.fill([2, 3], own), kernel), (rows, table)])
-        devices, state = manager.preprocess_device_grads(pairs)
+        devices, state = manager.preprocess_device_grads(columns_of(pairs))
         for index in range(len(devices)):
             for gradient, variable in manager.get_gradients_to_apply(index, state):
                 variable.assign_sub(gradient)

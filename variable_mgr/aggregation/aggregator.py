@@ -1,23 +1,25 @@
 """From the gradients of every tower to the gradient that every tower applies.
 
-columns      one logical variable each: None as zero, sparse apart from dense
+columns      one logical variable each: None as zero
 stages       join small ones, pack, scale, send as 16 bits, defer by a step
 all-reduce   by the algorithm for each size
 inverses     in reverse order
+
+Sparse gradients, of which only some rows are there, are gathered instead of added.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
-from cnnbench.variable_mgr.aggregation.sparse import reduce_sparse
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.base import GradientPairs
-from cnnbench.variable_mgr.gradients import DeviceGrads
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 
@@ -55,39 +57,61 @@ class Aggregator:
             options.allreduce_merge_scope,
         )
 
-    def __call__(self, device_grads: DeviceGrads) -> list[GradientPairs]:
+    def __call__(self, columns: Sequence[Column]) -> list[Column]:
         """Aggregates inside the traced step.
 
         Args:
-          device_grads: device_grads[t][g] is the pair (gradient, variable) of tower t.
+          columns: of every trainable variable the gradient of each tower.
 
         Returns:
-          For each tower its aggregated gradients, dense, each with the tower's own
-          variable; in the order of `device_grads`, without the variables that no tower
-          has a gradient for.
+          The same variables in the same order, without those that no tower has a gradient
+          for: the aggregated gradient for each tower, dense and float32.
 
         Raises:
           ValueError: if the gradients do not fit the towers.
         """
-        columns = gradients.columns(
-            device_grads,
+        complete = gradients.complete(
+            columns,
             self._devices,
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
-        dense = [column for column in columns if not column.sparse]
-        reduced = run_through(
-            self._stages,
-            [[column.gradients[t] for column in dense] for t in range(len(self._devices))],
-            self._reduce,
-        )
-        totals: dict[int, list[tf.Tensor]] = {
-            id(column): [tensors[i] for tensors in reduced] for i, column in enumerate(dense)
-        }
-        for column in columns:
-            if column.sparse:
-                totals[id(column)] = reduce_sparse(column, self._devices, self._scale)
+        dense = [column.gradients for column in complete if not column.sparse]
+        totals = iter(run_through(self._stages, dense, self._reduce))
         return [
-            [(totals[id(column)][t], column.variables[t]) for column in columns]
-            for t in range(len(self._devices))
+            column._replace(
+                gradients=reduce_sparse(column, self._devices, self._scale)
+                if column.sparse
+                else next(totals)
+            )
+            for column in complete
         ]
+
+
+def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -> list[tf.Tensor]:
+    """Gathers the slices of all towers; each device makes its own dense sum.
+
+    What travels is values and indices, in the dtype in which towers computed them. The
+    sum is the one of dense gradients, up to the order of additions: rows that occur
+    more than once, in one tower or several, add up.
+
+    Args:
+      column: its gradients are tf.IndexedSlices (`column.sparse`).
+      devices: of the towers.
+      scale: factor of the sum, None for 1.
+
+    Returns:
+      The dense sum for each tower, with the variable's shape and dtype, on its device.
+    """
+    values = [slices.values for slices in column.gradients]
+    indices = [slices.indices for slices in column.gradients]
+
+    def dense_sum(variable: tf.Variable) -> tf.Tensor:
+        total = gradients.dense(tf.IndexedSlices(_joined(values), _joined(indices)), variable)
+        return total if scale is None else total * scale
+
+    return gradients.on_devices(devices, dense_sum, column.variables)
+
+
+def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.aggregation.shapes import static_dtypes, static_shapes
-from cnnbench.variable_mgr.aggregation.stage import Inverse, TowerTensors
+from cnnbench.variable_mgr.aggregation.shapes import (
+    Columns,
+    Inverse,
+    static_dtypes,
+    static_shapes,
+)
+from cnnbench.variable_mgr.gradients import on_devices
 
 _T = TypeVar("_T")
 
@@ -34,35 +39,35 @@ class Deferral:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """What is kept, by tower; empty before a step has been traced."""
-        return tuple(variable for kept in self._kept for variable in kept)
+        """The gradients that are kept; empty before a step has been traced."""
+        return tuple(variable for column in self._kept for variable in column)
 
-    def __call__(self, tensors: TowerTensors) -> tuple[TowerTensors, Inverse]:
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
         """See `Stage.__call__`.
 
         Raises:
           ValueError: the tensors have other shapes or dtypes than those of the first
             trace.
         """
-        form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
+        form = list(zip(static_shapes(columns), static_dtypes(columns), strict=True))
         if not self._kept:
-            self._kept = _untraced(lambda: [_zeros(device, form) for device in self._devices])
-        known = [(variable.shape, variable.dtype) for variable in self._kept[0]]
+            self._kept = _untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
+        known = [(column[0].shape, column[0].dtype) for column in self._kept]
         if form != known:
             raise ValueError("a step with other gradients than before cannot use the deferred ones")
         deferred = []
-        for device, kept, own in zip(self._devices, self._kept, tensors, strict=True):
-            with tf.device(device):
-                deferred.append([_exchange(v, t) for v, t in zip(kept, own, strict=True)])
+        for kept, column in zip(self._kept, columns, strict=True):
+            pairs = list(zip(kept, column, strict=True))
+            deferred.append(on_devices(self._devices, _exchange, pairs))
         return deferred, lambda reduced: reduced
 
-
-def _zeros(device: str, form: Sequence[tuple[tf.TensorShape, tf.DType]]) -> list[tf.Variable]:
-    with tf.device(device):
-        return [
-            tf.Variable(tf.zeros(shape, dtype), trainable=False, name=f"deferred/{i}")
-            for i, (shape, dtype) in enumerate(form)
-        ]
+    def _zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
+        result = []
+        for device in self._devices:
+            with tf.device(device):
+                zeros = tf.zeros(shape, dtype)
+                result.append(tf.Variable(zeros, trainable=False, name=f"deferred/{index}"))
+        return result
 
 
 def _untraced(function: Callable[[], _T]) -> _T:
@@ -75,8 +80,9 @@ def _untraced(function: Callable[[], _T]) -> _T:
         return thread.submit(function).result()
 
 
-def _exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
+def _exchange(pair: tuple[tf.Variable, tf.Tensor]) -> tf.Tensor:
     """The variable's old value; the new one is assigned even if nobody asks for the old."""
+    variable, tensor = pair
     old = variable.read_value()
     # A traced function keeps reads and writes of a variable in order by itself. The
     # dependency holds wherever else the ops may end up.

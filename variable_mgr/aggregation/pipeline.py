@@ -1,24 +1,54 @@
-"""Which stages a run has, their order, and the way through them and back."""
+"""What is done to gradients before they are reduced, and undone afterwards: the stages.
+
+A packing flag is a field of `Packing` (spec.py), a stage here and its place in `make_stages`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol
 
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.deferral import Deferral
-from cnnbench.variable_mgr.aggregation.half_precision import CompactTransfer
-from cnnbench.variable_mgr.aggregation.repacking import Repacking
-from cnnbench.variable_mgr.aggregation.scaling import Scale
-from cnnbench.variable_mgr.aggregation.small_gradients import SmallGradients
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.aggregation.stage import Stage, TowerTensors
+from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
+from cnnbench.variable_mgr.aggregation.shapes import (
+    Columns,
+    Inverse,
+    common_dtype,
+    static_dtypes,
+    static_shapes,
+)
+from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
+from cnnbench.variable_mgr.gradients import cast, on_devices, transposed
+from cnnbench.variable_mgr.sizes import groups_of_small
 
-# Sums over towers; returns as many tensors of the same shapes and dtypes.
-Reduce: TypeAlias = "Callable[[TowerTensors], TowerTensors]"
+COMPACT_DTYPES = ("float16", "bfloat16")
+
+
+class Stage(Protocol):
+    """Changes the form in which gradients travel."""
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """Applies the stage, each tower's ops on the tower's device.
+
+        Args:
+          columns: dense tensors.
+
+        Returns:
+          The columns to send, and the inverse for what comes back: as many columns, of
+          the same dtypes and shapes, in the same order. Several towers may be given the
+          same object back; the inverse keeps such sharing where it costs nothing.
+
+        Raises:
+          ValueError: the tensors do not fit the stage; says why.
+        """
 
 
 def make_stages(
-    spec: AggregationSpec, devices: tuple[str, ...], scale: float | None
+    packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
     """The stages that a run asks for, in the one order there is.
 
@@ -32,7 +62,7 @@ def make_stages(
        step's gradients and their reduction, which begins with the step.
 
     Args:
-      spec: what is off there is left out.
+      packing: what is off there is left out.
       devices: of the towers.
       scale: factor of the sum, None for 1.
 
@@ -40,32 +70,207 @@ def make_stages(
       FlagError: an option has an impossible value.
     """
     stages: list[Stage] = []
-    if spec.agg_small_grads_max_bytes > 0:
+    if packing.agg_small_grads_max_bytes > 0:
         stages.append(
-            SmallGradients(spec.agg_small_grads_max_bytes, spec.agg_small_grads_max_group, devices)
+            SmallGradients(
+                packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group, devices
+            )
         )
-    if spec.gradient_repacking:
-        stages.append(Repacking(spec.gradient_repacking, devices, spec.compact_dtype))
+    if packing.gradient_repacking:
+        stages.append(Repacking(packing.gradient_repacking, devices, packing.compact_dtype))
     if scale is not None:
         stages.append(Scale(scale, devices))
-    if spec.compact_dtype is not None:
-        stages.append(CompactTransfer(spec.compact_dtype, devices))
-    if spec.relaxed:
+    if packing.compact_dtype is not None:
+        stages.append(CompactTransfer(packing.compact_dtype, devices))
+    if packing.relaxed:
         stages.append(Deferral(devices))
     return tuple(stages)
 
 
-def run_through(stages: Sequence[Stage], tensors: TowerTensors, reduce: Reduce) -> TowerTensors:
+def run_through(
+    stages: Sequence[Stage], columns: Columns, reduce: Callable[[Columns], Columns]
+) -> Columns:
     """Applies stages, reduces, and applies the inverses from the last stage to the first.
+
+    Args:
+      stages: see `make_stages`.
+      columns: dense tensors.
+      reduce: sums over towers; returns as many columns of the same shapes and dtypes.
 
     Raises:
       ValueError: the tensors do not fit a stage; says why.
     """
     inverses = []
     for stage in stages:
-        tensors, inverse = stage(tensors)
+        columns, inverse = stage(columns)
         inverses.append(inverse)
-    tensors = reduce(tensors)
+    columns = reduce(columns)
     for inverse in reversed(inverses):
-        tensors = inverse(tensors)
-    return tensors
+        columns = inverse(columns)
+    return columns
+
+
+@dataclass(frozen=True)
+class SmallGradients:
+    """Joins runs of small float32 tensors, which cost more to start than to send.
+
+    A joined tensor takes the place of the first that it holds. A run is cut after
+    `max_group` tensors; what stands alone stays as it is, as do tensors of other
+    dtypes.
+
+    Attributes:
+      max_bytes: most bytes of a tensor that is small.
+      max_group: most tensors in one.
+      devices: of the towers.
+
+    Raises:
+      FlagError: a limit is not positive.
+    """
+
+    max_bytes: int
+    max_group: int
+    devices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_group"):
+            if getattr(self, name) < 1:
+                raise FlagError(
+                    f"agg_small_grads_{name}", getattr(self, name), "must be 1 or more to join any"
+                )
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """See `Stage.__call__`."""
+        shapes = static_shapes(columns)
+        small = (
+            dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
+            for dtype, shape in zip(static_dtypes(columns), shapes, strict=True)
+        )
+        groups = groups_of_small(small, self.max_group)
+        layouts = [
+            FlatLayout([shapes[i] for i in group], tf.float32) if len(group) > 1 else None
+            for group in groups
+        ]
+        joined: Columns = []
+        for group, layout in zip(groups, layouts, strict=True):
+            members = [columns[i] for i in group]
+            joined += members if layout is None else _joined(layout, members, self.devices)
+
+        def inverse(reduced: Columns) -> Columns:
+            restored: Columns = []
+            for column, layout in zip(reduced, layouts, strict=True):
+                restored += [column] if layout is None else _split(layout, [column], self.devices)
+            return restored
+
+        return joined, inverse
+
+
+@dataclass(frozen=True)
+class Repacking:
+    """Lays all tensors end to end and cuts them into equal flat packs.
+
+    Each pack is made of its own tensors alone, so it can leave while the backward
+    pass still computes others. Every device takes apart what it is given: the parts
+    are views, whereas handing parts from device to device costs an op for each.
+
+    Attributes:
+      packs: how many; what is left over goes to the last.
+      devices: of the towers.
+      dtype: of the packs where tensors differ in theirs; None to refuse that.
+
+    Raises:
+      FlagError: fewer packs than 1 or more than `MOST_PACKS`.
+    """
+
+    packs: int
+    devices: tuple[str, ...]
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.packs <= MOST_PACKS:
+            raise FlagError("gradient_repacking", self.packs, f"must be 1 to {MOST_PACKS} packs")
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""
+        if not columns:
+            return columns, lambda reduced: reduced
+        mixed = self.dtype is not None and len(set(static_dtypes(columns))) > 1
+        dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(columns)
+        layout = FlatLayout(static_shapes(columns), dtype, self.packs)
+        packed = _joined(layout, _cast_all(columns, dtype, self.devices), self.devices)
+        return packed, lambda reduced: _split(layout, reduced, self.devices)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sends gradients as they are and multiplies what comes back, from sum to mean.
+
+    A sum that several towers were given is multiplied once, where it was made.
+
+    Attributes:
+      factor: of the sum.
+      devices: of the towers.
+    """
+
+    factor: float
+    devices: tuple[str, ...]
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """See `Stage.__call__`."""
+        return columns, lambda reduced: [self._scaled(column) for column in reduced]
+
+    def _scaled(self, column: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        made: dict[tuple[int, str], tf.Tensor] = {}
+        result = []
+        for tensor, tower in zip(column, self.devices, strict=True):
+            device = tensor.device or tower
+            if (id(tensor), device) not in made:
+                with tf.device(device):
+                    made[id(tensor), device] = tensor * self.factor
+            result.append(made[id(tensor), device])
+        return result
+
+
+@dataclass(frozen=True)
+class CompactTransfer:
+    """Sends tensors as float16 or bfloat16, both ways, and hands out float32.
+
+    Towers of a 16-bit run compute most gradients in 16 bits anyway; those go out as
+    they are. Each device widens what it is given.
+
+    Attributes:
+      dtype: "float16" or "bfloat16".
+      devices: of the towers.
+
+    Raises:
+      FlagError: for another dtype.
+    """
+
+    dtype: str
+    devices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in COMPACT_DTYPES:
+            raise FlagError(
+                "compact_gradient_transfer",
+                self.dtype,
+                f"must send one of {', '.join(COMPACT_DTYPES)}",
+            )
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """See `Stage.__call__`; what comes out of the inverse is float32."""
+        narrowed = _cast_all(columns, tf.as_dtype(self.dtype), self.devices)
+        return narrowed, lambda reduced: _cast_all(reduced, tf.float32, self.devices)
+
+
+def _joined(layout: FlatLayout, columns: Columns, devices: Sequence[str]) -> Columns:
+    """The flat buffers of every device, as columns."""
+    return transposed(on_devices(devices, layout.join, transposed(columns)))
+
+
+def _split(layout: FlatLayout, buffers: Columns, devices: Sequence[str]) -> Columns:
+    """What `_joined` was given, taken apart again by every device."""
+    return transposed(on_devices(devices, layout.split, transposed(buffers)))
+
+
+def _cast_all(columns: Columns, dtype: tf.DType, devices: Sequence[str]) -> Columns:
+    return [on_devices(devices, lambda tensor: cast(tensor, dtype), column) for column in columns]

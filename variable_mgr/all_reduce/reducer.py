@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -47,29 +46,29 @@ class Reducer:
                 except ValueError as error:
                     raise spec.error(index, str(error)) from error
 
-    def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
+    def __call__(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """Sums each tensor.
 
         Args:
-          tower_tensors: tower_tensors[t][i] is tensor i on device t; dtype and static
-            shape of tensor i are the same on all devices.
+          columns: columns[i][t] is tensor i on device t; dtype and static shape of
+            tensor i are the same on all devices.
 
         Returns:
-          sums[t][i] for device t; a tensor that several devices are given is the same
+          sums[i][t] for device t; a tensor that several devices are given is the same
           object for all of them.
         """
         if not self._algorithms:
-            return [list(tensors) for tensors in tower_tensors]
-        columns = list(zip(*tower_tensors, strict=True))
+            return [list(column) for column in columns]
         places = self._places(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
         # Backward passes end with the first layers. What takes its turn in the order of
         # tracing, such as collectives, shall begin with the gradients that are there first.
         for number in reversed(range(len(columns))):
             which, index = places[number]
-            with self._scope(number):
+            # A name that ends in "/" is taken as it is, so the scope can be entered again.
+            with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
                 sums[number] = self._algorithms[which](columns[number], index)
-        return [[per_device[t] for per_device in sums] for t in range(len(tower_tensors))]
+        return sums
 
     def _places(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
         """For each tensor its range and its position among the tensors of that range."""
@@ -80,12 +79,6 @@ class Reducer:
             places.append((which, counts[which]))
             counts[which] += 1
         return places
-
-    @contextlib.contextmanager
-    def _scope(self, number: int) -> Iterator[None]:
-        # A name that ends in "/" is taken as it is, so the scope can be entered again.
-        with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
-            yield
 
 
 def _create(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import ByTower
 
 from cnnbench.variable_mgr.aggregation.deferral import Deferral
 
@@ -12,8 +13,8 @@ def stepping(deferral, outputs=lambda deferred: deferred):
 
     @tf.function(autograph=False)
     def step(tensors):
-        deferred, inverse = deferral(tensors)
-        assert inverse(deferred) is deferred
+        deferred, inverse = ByTower(deferral)(tensors)
+        assert inverse.made(sent := [[]]) is sent
         return outputs(deferred)
 
     return step
@@ -59,7 +60,7 @@ def test_outside_a_traced_function_too(cpu_devices):
     deferral = Deferral(cpu_devices[:2])
     previous = zeros(2)
     for number in range(1, 4):
-        assert_equal(deferral(gradients(number, 2))[0], previous)
+        assert_equal(ByTower(deferral)(gradients(number, 2))[0], previous)
         previous = gradients(number, 2)
 
 
@@ -67,13 +68,11 @@ def test_kept_on_the_towers_devices(cpu_devices, trace):
     devices = cpu_devices[1:4]
     deferral = Deferral(devices)
     forms = [((2, 3), tf.float32), ((), tf.float32)]
-    operations = trace(lambda tensors: deferral(tensors)[0], forms, 3)
-    assert [v.device for v in deferral.variables] == [d for d in devices for _ in range(2)]
+    operations = trace(lambda tensors: ByTower(deferral)(tensors)[0], forms, 3)
+    assert [v.device for v in deferral.variables] == [*devices] * 2
     assert not any(v.trainable for v in deferral.variables)
     for kind in ("ReadVariableOp", "AssignVariableOp"):
-        assert [op.device for op in operations if op.type == kind] == [
-            d for d in devices for _ in range(2)
-        ]
+        assert [op.device for op in operations if op.type == kind] == [*devices] * 2
 
 
 def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
@@ -83,14 +82,14 @@ def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
         result = step(gradients(number, 2))
         np.testing.assert_array_equal(result, gradients(number - 1, 2)[1][0] * (number > 1))
         assert silent(gradients(number, 2)) is None
-        expected = [t for own in gradients(number, 2) for t in own]
+        expected = [t for column in zip(*gradients(number, 2), strict=True) for t in column]
         for variable, tensor in zip(deferral.variables, expected, strict=True):
             np.testing.assert_array_equal(variable, tensor)
 
 
 def test_a_read_comes_before_its_assignment(cpu_devices, trace):
     deferral = Deferral(cpu_devices[:1])
-    operations = trace(lambda tensors: deferral(tensors)[0], [((2,), tf.float32)] * 3, 1)
+    operations = trace(lambda tensors: ByTower(deferral)(tensors)[0], [((2,), tf.float32)] * 3, 1)
     reads = [op for op in operations if op.type == "ReadVariableOp"]
     writes = [op for op in operations if op.type == "AssignVariableOp"]
     assert len(reads) == len(writes) == 3
@@ -118,7 +117,11 @@ def test_two_objects_have_nothing_in_common(cpu_devices):
 def test_other_gradients_are_refused(cpu_devices):
     deferral = Deferral(cpu_devices[:1])
     deferral([[tf.ones([2])]])
-    for changed in ([[tf.ones([3])]], [[tf.ones([2], tf.float16)]], [[tf.ones([2])] * 2]):
+    for changed in (
+        [[tf.ones([3])]],
+        [[tf.ones([2], tf.float16)]],
+        [[tf.ones([2])], [tf.ones([2])]],
+    ):
         with pytest.raises(ValueError, match="other gradients than before"):
             deferral(changed)
 

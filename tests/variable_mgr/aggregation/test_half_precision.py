@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from towers import ByTower
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.aggregation.half_precision import CompactTransfer
+from cnnbench.variable_mgr.aggregation.pipeline import CompactTransfer
 
 
 @settings(max_examples=40, deadline=None)
@@ -22,7 +23,7 @@ def test_representable_values_come_back_as_float32(wire, dtypes, towers, cpu_dev
         [tf.cast(rng.integers(-128, 129, size=(3, 2)), dtype) for dtype in dtypes]
         for _ in range(towers)
     ]
-    sent, inverse = CompactTransfer(wire, cpu_devices[:towers])(tensors)
+    sent, inverse = ByTower(CompactTransfer(wire, cpu_devices[:towers]))(tensors)
     for own in sent:
         assert [t.dtype.name for t in own] == [wire] * len(dtypes)
     for before, after in zip(tensors, inverse(sent), strict=True):
@@ -33,7 +34,7 @@ def test_representable_values_come_back_as_float32(wire, dtypes, towers, cpu_dev
 
 def test_others_are_rounded_to_the_wire(cpu_devices, place):
     tensors = place([[np.array([257.0, 1 + 2**-12])]])
-    sent, inverse = CompactTransfer("bfloat16", cpu_devices[:1])(tensors)
+    sent, inverse = ByTower(CompactTransfer("bfloat16", cpu_devices[:1]))(tensors)
     np.testing.assert_array_equal(inverse(sent)[0][0], [256.0, 1.0])
 
 
@@ -41,7 +42,7 @@ def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, trace):
     devices = cpu_devices[:3]
 
     def there_and_back(tensors):
-        sent, inverse = CompactTransfer("float16", devices)(tensors)
+        sent, inverse = ByTower(CompactTransfer("float16", devices))(tensors)
         with tf.device(devices[2]):
             total = tf.add_n([own[0] for own in sent])
         return inverse([[total]] * 3)
@@ -54,7 +55,7 @@ def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, trace):
 def test_what_has_sixteen_bits_already_goes_out_as_it_is(cpu_devices, place):
     tensors = place([[np.ones(3)]])
     half = [[tf.cast(tensors[0][0], tf.float16)]]
-    sent, _ = CompactTransfer("float16", cpu_devices[:1])(half)
+    sent, _ = ByTower(CompactTransfer("float16", cpu_devices[:1]))(half)
     assert sent[0][0] is half[0][0]
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import run_through
 
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.deferral import Deferral
-from cnnbench.variable_mgr.aggregation.half_precision import CompactTransfer
-from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
-from cnnbench.variable_mgr.aggregation.repacking import Repacking
-from cnnbench.variable_mgr.aggregation.scaling import Scale
-from cnnbench.variable_mgr.aggregation.small_gradients import SmallGradients
+from cnnbench.variable_mgr.aggregation.pipeline import (
+    CompactTransfer,
+    Repacking,
+    Scale,
+    SmallGradients,
+    make_stages,
+)
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 

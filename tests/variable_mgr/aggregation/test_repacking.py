@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from towers import ByTower, run_through
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.aggregation.pipeline import run_through
-from cnnbench.variable_mgr.aggregation.repacking import Repacking
+from cnnbench.variable_mgr.aggregation.pipeline import Repacking
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
@@ -30,7 +30,7 @@ def test_the_inverse_restores_everything(shapes, dtype, packs, towers, cpu_devic
         [tf.cast(rng.integers(-99, 99, size=shape), dtype) for shape in shapes]
         for _ in range(towers)
     ]
-    sent, inverse = Repacking(packs, cpu_devices[:towers])(tensors)
+    sent, inverse = ByTower(Repacking(packs, cpu_devices[:towers]))(tensors)
     assert {len(own) for own in sent} == {packs if shapes else 0}
     for before, after in zip(tensors, inverse(sent), strict=True):
         assert [(t.shape, t.dtype) for t in before] == [(t.shape, t.dtype) for t in after]
@@ -47,14 +47,14 @@ def test_packed_sums_are_the_unpacked_ones_bit_for_bit(packs, towers, cpu_device
     tensors = place([[rng.normal(size=s).astype(np.float32) for s in shapes]] * towers)
     reducer = Reducer(single("copy"), ReduceContext(devices=devices), [devices])
     packed = run_through([Repacking(packs, devices)], tensors, reducer)
-    for own, other in zip(packed, reducer(tensors), strict=True):
+    for own, other in zip(packed, ByTower(reducer)(tensors), strict=True):
         for a, b in zip(own, other, strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def test_packs_are_equal_and_the_last_takes_the_rest(cpu_devices, place):
     tensors = place([[np.ones(1000), np.ones(37)]])
-    sent, _ = Repacking(4, cpu_devices[:1])(tensors)
+    sent, _ = ByTower(Repacking(4, cpu_devices[:1]))(tensors)
     # 1037 // 4 = 259, in whole lines of 16 floats.
     assert [t.shape[0] for t in sent[0]] == [256, 256, 256, 269]
 
@@ -62,7 +62,7 @@ def test_packs_are_equal_and_the_last_takes_the_rest(cpu_devices, place):
 def test_two_dtypes_are_refused(cpu_devices):
     tensors = [[tf.ones([2]), tf.ones([2]), tf.ones([2], tf.bfloat16)]]
     with pytest.raises(ValueError, match=r"gradient 0 is float32, gradient 2 is bfloat16"):
-        Repacking(1, cpu_devices[:1])(tensors)
+        ByTower(Repacking(1, cpu_devices[:1]))(tensors)
 
 
 @pytest.mark.parametrize("packs", [0, -1, 501])
@@ -75,7 +75,7 @@ def test_each_device_takes_apart_what_it_is_given(cpu_devices, trace):
     devices = cpu_devices[:3]
 
     def there_and_back(tensors):
-        sent, inverse = Repacking(2, devices)(tensors)
+        sent, inverse = ByTower(Repacking(2, devices))(tensors)
         # As an algorithm that hands all devices the same sums.
         return inverse([sent[0]] * 3)
 
@@ -89,7 +89,7 @@ def test_each_device_takes_apart_what_it_is_given(cpu_devices, trace):
 def test_a_pack_depends_on_its_own_tensors_only(cpu_devices):
     @tf.function(autograph=False, input_signature=[[tf.TensorSpec([64])] * 4])
     def step(tensors):
-        sent, _ = Repacking(2, cpu_devices[:1])([tensors])
+        sent, _ = ByTower(Repacking(2, cpu_devices[:1]))([tensors])
         return sent
 
     operations = step.get_concrete_function().graph.get_operations()
@@ -116,7 +116,7 @@ def test_many_tensors_cost_few_ops(packs, cpu_devices, trace):
 
 def test_packs_of_another_dtype_hold_tensors_of_all(cpu_devices):
     tensors = [[tf.ones([5]), tf.cast(tf.fill([3], 2.0), tf.bfloat16)]]
-    packed, inverse = Repacking(2, cpu_devices[:1], "bfloat16")(tensors)
+    packed, inverse = ByTower(Repacking(2, cpu_devices[:1], "bfloat16"))(tensors)
     assert [pack.dtype for pack in packed[0]] == [tf.bfloat16] * 2
     wide = [[tf.cast(pack, tf.float32) for pack in packed[0]]]
     restored = inverse(wide)[0]

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+import towers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.aggregation.sparse import reduce_sparse
+from cnnbench.variable_mgr.aggregation.aggregator import reduce_sparse
 
 ROWS, WIDTH = 5, 2
 
@@ -29,7 +30,7 @@ def slices(rows, first, dtype=tf.float32):
 def sums(grads, variables, devices, keep_sparse, scale=None):
     """What towers get for one variable, by the way of slices or of dense tensors."""
     pairs = [[(g, v)] for g, v in zip(grads, variables, strict=True)]
-    (column,) = gradients.columns(pairs, devices, keep_sparse=keep_sparse)
+    (column,) = towers.complete(pairs, devices, keep_sparse=keep_sparse)
     assert column.sparse is keep_sparse
     if keep_sparse:
         return reduce_sparse(column, devices, scale)
@@ -47,12 +48,12 @@ def sums(grads, variables, devices, keep_sparse, scale=None):
     mean=st.booleans(),
 )
 def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_devices):
-    towers = len(rows)
+    count = len(rows)
     grads = [None if r is None else slices(r, 10 * t) for t, r in enumerate(rows)]
-    scale = 1 / towers if mean else None
-    arguments = grads, variables[:towers], cpu_devices[:towers]
+    scale = 1 / count if mean else None
+    arguments = grads, variables[:count], cpu_devices[:count]
     kept = sums(*arguments, True, scale)
-    assert len(kept) == towers
+    assert len(kept) == count
     for a, b in zip(kept, sums(*arguments, False, scale), strict=True):
         assert a.shape == (ROWS, WIDTH)
         np.testing.assert_array_equal(a.numpy(), b.numpy())
@@ -68,7 +69,7 @@ def test_narrow_values_travel_narrow_and_are_added_in_float32(dtype, variables, 
             [(tf.IndexedSlices(tf.cast(v, dtype), tf.constant([1])), variable)]
             for v, variable in zip(values, variables, strict=False)
         ]
-        (column,) = gradients.columns(pairs, devices, keep_sparse=True)
+        (column,) = towers.complete(pairs, devices, keep_sparse=True)
         return reduce_sparse(column, devices, None)
 
     values = [tf.constant([[2048.0, 1.0]]), tf.constant([[1.0, 1.0]])]
@@ -86,7 +87,7 @@ def test_every_device_makes_its_own_dense_sum(variables, cpu_devices):
     @tf.function(autograph=False)
     def step():
         pairs = [[(slices([0], 0), v)] for v in variables[:3]]
-        (column,) = gradients.columns(pairs, devices, keep_sparse=True)
+        (column,) = towers.complete(pairs, devices, keep_sparse=True)
         return reduce_sparse(column, devices, 1 / 3)
 
     operations = step.get_concrete_function().graph.get_operations()
@@ -104,7 +105,7 @@ def test_gradients_of_a_gather_whose_number_of_rows_is_not_known(variables, cpu_
             with tf.device(device), tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.gather(variable, own))
             pairs.append([(tape.gradient(loss, variable), variable)])
-        (column,) = gradients.columns(pairs, devices, keep_sparse=True)
+        (column,) = towers.complete(pairs, devices, keep_sparse=True)
         assert column.sparse
         return reduce_sparse(column, devices, None)
 

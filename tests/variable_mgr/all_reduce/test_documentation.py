@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import ByTower
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
@@ -33,7 +34,7 @@ def test_the_new_file_is_all_that_it_takes(spec, make_context):
     parsed = all_reduce.parse_all_reduce_spec(spec, all_reduce.names())
     values = np.random.default_rng(0).integers(-99, 99, size=(5, 1000)).astype(np.float32)
     towers = [[tf.constant(value), tf.constant(value[:7])] for value in values]
-    sums = tf.function(Reducer(parsed, context, groups), autograph=False)(towers)
+    sums = tf.function(ByTower(Reducer(parsed, context, groups)), autograph=False)(towers)
     for large, small in sums:
         np.testing.assert_array_equal(large, values.sum(0))
         np.testing.assert_array_equal(small, values.sum(0)[:7])

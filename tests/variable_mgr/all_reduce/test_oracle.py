@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
+from towers import run_through
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
+from cnnbench.variable_mgr.aggregation.pipeline import make_stages
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from towers import ByTower
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
@@ -46,7 +47,7 @@ def towers(count: int, sizes: list[int], dtype: tf.DType = tf.float32) -> list[l
 
 
 def run(spec: str, context, tower_tensors, groups=(), **options):
-    return Reducer(parse_all_reduce_spec(spec), context, groups, **options)(tower_tensors)
+    return ByTower(Reducer(parse_all_reduce_spec(spec), context, groups, **options))(tower_tensors)
 
 
 # A limit of 1K bytes is 256 float32 or 512 float16 elements.
@@ -112,7 +113,7 @@ def test_no_tensors_are_no_sums(make_context):
 
 @pytest.mark.parametrize(("merge_scope", "scopes"), [(1, 5), (2, 3), (5, 1), (9, 1)])
 def test_so_many_tensors_share_a_name_scope(merge_scope, scopes, make_context):
-    reduce = Reducer(single("copy"), make_context(2), (), merge_scope)
+    reduce = ByTower(Reducer(single("copy"), make_context(2), (), merge_scope))
 
     @tf.function(autograph=False)
     def step(tensors):
