@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from cnnbench.errors import FlagError, UsageError
@@ -46,12 +43,3 @@ def test_a_name_is_taken_once():
 def test_variables_with_one_name_are_refused(declared):
     with pytest.raises(UsageError, match="'conv0/bias' twice"):
         create(spec("replicated"), (*declared, declared[1]))
-
-
-def test_names_come_before_tensorflow():
-    code = (
-        "import sys\n"
-        "from cnnbench.variable_mgr import VariableMgrSpec, create\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from cnnbench.errors import FlagError
@@ -101,11 +98,3 @@ def test_gpus_have_nccl():
     others = [device.replace("task:0", "task:1") for device in context.devices]
     with pytest.raises(ValueError, match=r"of one process, and these are in 2: .*task:1; use two"):
         limits.check("nccl", context.within([*context.devices, *others]))
-
-
-def test_limits_are_known_without_tensorflow():
-    code = (
-        "import sys; from cnnbench.variable_mgr.all_reduce import limits; "
-        "assert limits.LIMITS; assert 'tensorflow' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
