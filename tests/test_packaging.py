@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE_FILES = ("template.html", "style.css", "script.js")
 
 
 @pytest.fixture
@@ -149,6 +150,8 @@ def test_wheel_holds_every_source_file(wheel_names):
             assert f"{inside}/{source.relative_to(ROOT / folder)}" in wheel_names
     for suite in (ROOT / "configs").glob("*.yaml"):
         assert f"cnnbench/configs/{suite.name}" in wheel_names
+    for name in ("charts/theme.css", *(f"report/html/{n}" for n in PAGE_FILES)):
+        assert f"cnnbench/{name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
 
 

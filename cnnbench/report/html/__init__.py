@@ -9,7 +9,6 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, Template
-from markupsafe import Markup
 
 from cnnbench.charts import draw
 from cnnbench.report.document import Report
@@ -30,9 +29,9 @@ def render(report: Report) -> str:
     return _template().render(
         report=report,
         policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        svg=lambda chart: Markup(draw.svg(chart)),
+        style=style,
+        script=script,
+        svg=draw.svg,
     )
 
 
@@ -44,7 +43,7 @@ def _template() -> Template:
 
 def _finalize(value: Any) -> Any:
     """Text of records without control characters and direction marks."""
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 @functools.cache
