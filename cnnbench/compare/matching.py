@@ -99,13 +99,13 @@ def _grouped(
     for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
         if not configuration.resolved:
             if configuration.key not in joined:
-                joined[configuration.key] = _home(configuration, resolved)
+                joined[configuration.key] = home(configuration, resolved)
             configuration = joined[configuration.key]
         members.setdefault(configuration.key, (configuration, []))[1].append(record)
     return [Group(configuration, tuple(records)) for configuration, records in members.values()]
 
 
-def _home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
+def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """The only configuration that an unresolved one agrees with, else itself."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.reductions import measurements
@@ -23,6 +23,10 @@ from cnnbench.text.labels import labels_of
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
 """Facts that identify a machine. Names of hosts do not: a pool of equal machines is one machine,
 and what changes on a machine, such as a driver, is for the history to show."""
+
+
+Machine: TypeAlias = tuple[tuple[str, str], ...]
+"""Facts by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +87,10 @@ class Entry:
         """Name of the host; "" if unknown."""
         return self.facts.get("hostname", "")
 
-    @cached_property
-    def machine(self) -> Mapping[str, str]:
+    @property
+    def machine(self) -> Machine:
         """The facts that identify the machine."""
-        return {name: self.facts[name] for name in _MACHINE if name in self.facts}
+        return tuple((name, self.facts[name]) for name in _MACHINE if name in self.facts)
 
     @property
     def commit(self) -> str:

@@ -1,26 +1,29 @@
-"""Series: one configuration on one machine, in points that each stand for a commit."""
+"""Series: the points of one configuration on one machine, usually a point per commit."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 
 from cnnbench.compare.configuration import labels
+from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
-from cnnbench.history.entries import Entry
+from cnnbench.history.entries import Entry, Machine
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import counted
 from cnnbench.text.sort import natural_key
 
 POINTS = ("commit", "day", "run")
-"""What points can be made by; besides, each label and fact."""
+"""Values of --by, besides labels and facts."""
 
 _COMMIT_DIGITS = 12
 _GIT_SECONDS = 60
@@ -28,12 +31,12 @@ _GIT_SECONDS = 60
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The runs of one commit, or of whatever else points are made by.
+    """The runs of one commit, day or label.
 
     Attributes:
-      name: the commit, or the day, or the label.
+      name: the commit, day or label.
       runs: all of its runs, in order of their start.
-      values: one per process that went well and measured the metric.
+      values: one per process that succeeded and measured the metric.
     """
 
     name: str
@@ -47,18 +50,18 @@ class Point:
 
     @property
     def short(self) -> str:
-        """The name, of a commit its first digits."""
+        """The name; the first digits of a commit."""
         digits = len(self.name) == 40 and set(self.name) <= set("0123456789abcdef")
         return self.name[:_COMMIT_DIGITS] if digits else self.name
 
     @property
     def started(self) -> datetime:
-        """When its first run began, in UTC."""
+        """Start of its first run, in UTC."""
         return self.runs[0].started
 
     @property
     def failed(self) -> int:
-        """Runs that did not go well."""
+        """Number of runs that did not succeed."""
         return sum(run.status != "ok" for run in self.runs)
 
 
@@ -71,7 +74,7 @@ class Series:
       key: of the configuration.
       machine: its name.
       points: those with a value, in order.
-      empty: those of which no run went well.
+      empty: those without a successful run.
     """
 
     configuration: str
@@ -83,7 +86,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which runs to look at.
+    """Conditions on the runs.
 
     Attributes:
       model: name or pattern of the network; "" for all.
@@ -110,10 +113,10 @@ def all_series(
 
     Args:
       entries: runs and rows of all-reduces, in order of their start; those of the kinds that
-        have the metric are looked at.
-      metric: what is followed.
-      by: "commit": a point per commit, where none is known per day; "day"; "run"; or the name
-        of a label or fact.
+        have the metric are used.
+      metric: of the values.
+      by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
+        or fact.
       selection: which runs; all if None.
       order: places of commits, such as in the history of a repository; points of others, and
         all if None, are in order of their first run.
@@ -129,7 +132,7 @@ def all_series(
     name = _namer(by)
     groups: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in found:
-        place = (configurations[entry.configuration.key], machines[_machine_key(entry)])
+        place = (configurations[entry.configuration.key], machines[entry.machine])
         if _is_wanted(entry, *place, wanted):
             groups.setdefault(place, {}).setdefault(name(entry), []).append(entry)
     series = []
@@ -157,7 +160,7 @@ def _point(name: str, runs: Sequence[Entry], metric: Metric) -> Point:
 
 
 def _ordered(points: Sequence[Point], order: Mapping[str, int]) -> list[Point]:
-    """Points in the order given; those without a place stay behind their neighbour."""
+    """Points in the order given; those without a place follow the one before them."""
     placed: list[tuple[int, Point]] = []
     last = -1
     for point in points:
@@ -195,20 +198,16 @@ def _day(entry: Entry) -> str:
     return entry.started.strftime("%Y-%m-%d")
 
 
-def _resolved(entries: list[Entry]) -> list[Entry]:
-    """Runs that failed early join the only configuration that they can belong to.
-
-    As `cnnbench.compare.matching.groups` does with records.
-    """
+def _resolved(entries: Sequence[Entry]) -> list[Entry]:
+    """Runs that failed early join the only configuration that they can belong to."""
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
-    found = []
-    for entry in entries:
-        if not entry.configuration.resolved:
-            agreeing = [o for o in whole.values() if not o.differing(entry.configuration)]
-            if len(agreeing) == 1:
-                entry = replace(entry, configuration=agreeing[0])
-        found.append(entry)
-    return found
+    resolved = tuple(whole.values())
+    return [
+        entry
+        if entry.configuration.resolved
+        else replace(entry, configuration=home(entry.configuration, resolved))
+        for entry in entries
+    ]
 
 
 def _is_wanted(entry: Entry, configuration: str, machine: str, wanted: Selection) -> bool:
@@ -227,40 +226,29 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
     return fnmatchcase(text, lower) or (part and lower in text)
 
 
-def _machine_key(entry: Entry) -> str:
-    return json.dumps(sorted(entry.machine.items()))
-
-
-def _machine_names(entries: Iterable[Entry]) -> dict[str, str]:
-    """A name for each machine, numbered where the usual facts do not tell apart."""
-    machines = {_machine_key(entry): entry.machine for entry in entries}
-    names: dict[str, str] = {}
-    taken: dict[str, int] = {}
-    for key, facts in machines.items():
-        name = _machine_name(facts)
-        taken[name] = taken.get(name, 0) + 1
-        names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
+def _machine_names(entries: Iterable[Entry]) -> dict[Machine, str]:
+    """A name for each machine, numbered where the usual facts are equal."""
+    names: dict[Machine, str] = {}
+    taken: Counter[str] = Counter()
+    for machine in dict.fromkeys(entry.machine for entry in entries):
+        name = _machine_name(dict(machine))
+        taken[name] += 1
+        names[machine] = name if taken[name] == 1 else f"{name} #{taken[name]}"
     return names
 
 
 def _machine_name(facts: Mapping[str, str]) -> str:
-    gpus = facts.get("gpu_names")
-    if gpus and _names(gpus):
-        return _names(gpus)
-    name = facts.get("cpu_model", "unknown machine")
-    cpus = facts.get("usable_cpus")
-    limit = facts.get("cgroup_cpu_limit")
-    parts = [name, f"{cpus} CPUs" if cpus else "", f"limited to {limit}" if limit else ""]
-    return ", ".join(part for part in parts if part)
-
-
-def _names(text: str) -> str:
-    """The items of a JSON list, like ones counted; other text as it is."""
-    try:
-        names = json.loads(text)
-    except ValueError:
-        return text
-    return counted(names) if isinstance(names, list) else text
+    gpus = facts.get("gpu_names", "")
+    with contextlib.suppress(ValueError):
+        names = json.loads(gpus)
+        gpus = counted(names) if isinstance(names, list) else gpus
+    if gpus:
+        return gpus
+    cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
+    parts = [facts.get("cpu_model", "unknown machine")]
+    parts += [f"{cpus} CPUs"] if cpus else []
+    parts += [f"limited to {limit}"] if limit else []
+    return ", ".join(parts)
 
 
 def order_of_commits(folder: str) -> dict[str, int]:

@@ -1,10 +1,10 @@
-"""Where a series takes a step: at which point, how large, and what else changed there.
+"""The steps of a series: place, size, and what else changed there.
 
-The points' medians are cut by penalised least absolute deviations, the method by which a
+The points' medians are split by penalised least absolute deviations, the method by which a
 run's own steps are judged (`cnnbench.stats.changepoints`), with segments of at least two points.
-A point is one value however many processes it has, because runs of one session have more in
-common than runs of two. Of relative metrics the logarithms are cut, so that changes are
-shares. Levels that differ by less than the threshold are joined again, the nearest first.
+A point is one value, independent of its number of processes, because runs of one session are
+correlated. The logarithms of relative metrics are split, so that changes are shares. Levels that
+differ by less than the threshold are joined, the nearest first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cnnbench.stats.changepoints import change_points, noise
 from cnnbench.stats.descriptive import median
 
 MIN_POINTS = 2
-"""Of a level. A single outlier never makes one."""
+"""Of a level, so that a single outlier never makes one."""
 
 MIN_SERIES = 6
-"""Points of the shortest series of which anything is said: fewer do not tell its noise."""
+"""Fewer points do not suffice to estimate the noise."""
 
 _LEAST_NOISE = 0.002
 _CAUTION = 5.0
@@ -50,11 +50,10 @@ class Step:
       before, after: the levels.
       change: of the level, as a share of before, or a difference.
       worse: for the worse.
-      stands: whether the last level is still on this step's side of the level before.
-      last_good, first_bad: the points around it (for a change for the better: the last
-        without it and the first with it).
-      earliest, latest: points that the new level may begin at, in all likelihood (95 %).
-      facts: what else is known to have changed there: (name, before, after).
+      stands: whether the change persists in the last level.
+      last_good, first_bad: the points before and after it, also of a change for the better.
+      earliest, latest: the new level begins between these points with 95 % probability.
+      facts: what else changed there: (name, before, after).
     """
 
     index: int
@@ -72,13 +71,13 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """What became of a series.
+    """A series with its levels and steps.
 
     Attributes:
-      series: it.
+      series: the points.
       levels: in order; one if there is no step, none if there is no point.
       steps: between them.
-      enough: whether there are points enough to see a step at all.
+      enough: whether there are enough points to find steps.
     """
 
     series: Series
@@ -92,7 +91,7 @@ def trend(series: Series, metric: Metric, threshold: float | None = None) -> Tre
 
     Args:
       series: its points have values; relative metrics positive ones.
-      metric: what the values are.
+      metric: of the values.
       threshold: smallest change that counts; the metric's own if None.
     """
     values = [point.value for point in series.points]
@@ -137,16 +136,16 @@ def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
     count = len(scaled)
     if count < MIN_SERIES:
         return ()
-    # Few values tell little of their noise, and often too little of it.
+    # Few values give a poor estimate of the noise, often too low.
     careful = noise(scaled)[0] * (1 + _CAUTION / (count - 3))
     return change_points(scaled, max(careful, least), MIN_POINTS)
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
-    """Between which places a level begins, that of the best cut included.
+    """The interval of places at which a level begins, around the best cut.
 
-    The posterior of the place, all being alike beforehand, under Laplace noise around the
-    two medians: it goes with exp(-deviations / scale).
+    From the posterior with a uniform prior and Laplace noise around the two medians, which is
+    proportional to exp(-deviations / scale).
 
     Args:
       values: the series.
@@ -213,7 +212,7 @@ def _step(
 
 
 def changed_facts(before: Point, after: Point) -> tuple[tuple[str, str, str], ...]:
-    """Facts that the runs of two points do not share, what decides speed first."""
+    """Facts that differ between two points, those that decide speed first."""
     sides = (_facts(before), _facts(after))
     names = [
         name
