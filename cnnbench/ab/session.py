@@ -17,9 +17,9 @@ from cnnbench.ab.side_diff import differing
 from cnnbench.compare import METRICS, Comparison, Policy, Verdict, compare_records
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
-from cnnbench.processes.reporter import Reporter
 from cnnbench.records.run import RunRecord
 from cnnbench.runtime.signals import uninterrupted
+from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.

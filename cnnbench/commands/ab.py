@@ -23,7 +23,7 @@ from cnnbench.flags.declare import flag, specs_of
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
     from cnnbench.ab.side import Side
-    from cnnbench.processes.reporter import Reporter
+    from cnnbench.text.progress import Reporter
 
 HELP = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     if options.aa:
         _refuse_other_side(given, variables)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.processes.reporter import Reporter
+    from cnnbench.text.progress import Reporter
 
     reporter = Reporter(sys.stderr)
     # A job manager's SIGTERM ends it like Ctrl-C: what was measured is judged.

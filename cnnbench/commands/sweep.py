@@ -18,8 +18,8 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
-    from cnnbench.processes.reporter import Reporter
     from cnnbench.sweep.planning import Plan
+    from cnnbench.text.progress import Reporter
 
 HELP = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
@@ -74,11 +74,11 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.processes.reporter import Reporter
     from cnnbench.sweep import suites
     from cnnbench.sweep.document import load
     from cnnbench.sweep.planning import Overrides, make_plan, select
     from cnnbench.sweep.schema import check
+    from cnnbench.text.progress import Reporter
 
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"

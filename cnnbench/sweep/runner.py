@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, parse, read
-from cnnbench.processes.reporter import Durations, Reporter
 from cnnbench.sweep.batch_search import Found, largest_batch
 from cnnbench.sweep.order import Item, ordered
 from cnnbench.sweep.planning import Case, Plan
 from cnnbench.sweep.store import Run, Store
+from cnnbench.text.progress import Reporter
 
 # Flags that a trial of a batch size replaces or has no use for.
 _NOT_IN_TRIALS = (
@@ -83,6 +83,40 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
         flags = [f for f in flags if not f.startswith("--batch_size=")]
         flags.append(f"--batch_size={batch_size}")
     return (case.command, *flags)
+
+
+class Durations:
+    """Durations of past runs, to estimate the time left."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, bool], list[float]] = {}
+        self._now: list[float] = []
+
+    def add(self, key: str, search: bool, seconds: float, past: bool = False) -> None:
+        """Adds one duration.
+
+        Args:
+          key: of the case.
+          search: whether it was the search for a batch size.
+          seconds: wall time.
+          past: whether it is from an earlier sweep, maybe of other cases.
+        """
+        self._by_key.setdefault((key, search), []).append(seconds)
+        if not past:
+            self._now.append(seconds)
+
+    def left(self, waiting: Iterable[tuple[str, bool]]) -> float | None:
+        """Estimated seconds for these pairs of key and search; None if there is no estimate.
+
+        A pair without a duration of its own takes the mean of this sweep's.
+        """
+        total = 0.0
+        for key in waiting:
+            known = self._by_key.get(key) or self._now
+            if not known:
+                return None
+            total += sum(known) / len(known)
+        return total
 
 
 class Sweep:

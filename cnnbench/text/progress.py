@@ -1,6 +1,8 @@
 """Standard error: notices, warnings, and a live progress line on terminals.
 
-Standard output belongs to the lines that scripts parse, so everything else is here.
+Standard output belongs to the lines that scripts parse, so everything else is here. The live
+line is drawn by hand: a redraw by rich takes 0.5 ms or more, ten times a second in the timed
+loop, and its import 40 ms; this one takes 5 us.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from cnnbench.text.escape import one_line
+from cnnbench.text.numbers import duration
 from cnnbench.text.terminal import LineWriter, is_terminal
 
 _BAR_WIDTH = 20
@@ -19,10 +23,50 @@ _SECONDS_BETWEEN_DRAWS = 0.1
 _ERASE_LINE = "\r\x1b[K"
 
 
-class Progress:
-    """One line, rewritten in place: step, share done, images/sec, time left.
+class LiveLine:
+    """One line of a terminal, rewritten in place.
 
-    A step costs a look at the clock, and only while there is a terminal to draw on.
+    Attributes:
+      enabled: whether anything is drawn; False once the stream has failed.
+      drawn: whether the line is on the terminal.
+    """
+
+    def __init__(self, stream: TextIO, enabled: bool) -> None:
+        self._stream = stream
+        self.enabled = enabled
+        self.drawn = False
+
+    def draw(self, text: str) -> None:
+        """Replaces the line, cut to the width of the terminal."""
+        if self.enabled:
+            self._write(_ERASE_LINE + text[: self._columns() - 1])
+            self.drawn = self.enabled
+
+    def clear(self) -> None:
+        """Removes the line, so that another can be written."""
+        if self.drawn:
+            self.drawn = False
+            self._write(_ERASE_LINE)
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except (OSError, ValueError, io.UnsupportedOperation):
+            return 80
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # A closed terminal must not end a run.
+            self.enabled = False
+
+
+class Progress:
+    """Progress of a loop: step, share done, images/sec, time left.
+
+    A step costs a look at the clock, and only if there is a terminal to draw on.
     """
 
     def __init__(
@@ -38,26 +82,26 @@ class Progress:
           style: "auto" draws on terminals, "on" always, "off" never.
           clock: seconds, monotonic.
         """
-        self._stream = sys.stderr if stream is None else stream
-        self._enabled = style == "on" or (style == "auto" and is_terminal(self._stream))
+        stream = sys.stderr if stream is None else stream
+        enabled = style == "on" or (style == "auto" and is_terminal(stream))
+        self._live = LiveLine(stream, enabled)
         self._clock = clock
         self._label = ""
         self._total = 0
         self._images_per_step: int | None = None
         self._first: tuple[int, float] | None = None
         self._next_draw = 0.0
-        self._drawn = False
 
     @classmethod
     def silent(cls) -> Progress:
-        """Progress that nobody sees."""
+        """Progress that is never drawn."""
         return cls(io.StringIO(), "off")
 
     def start(self, label: str, total: int, images_per_step: int | None = None) -> None:
         """Begins a phase.
 
         Args:
-          label: what runs.
+          label: name of the phase.
           total: steps of the phase.
           images_per_step: global batch; without it no rate is shown.
         """
@@ -67,8 +111,8 @@ class Progress:
         self._next_draw = 0.0
 
     def update(self, done: int) -> None:
-        """Says that this many steps of the phase are done; redraws ten times a second."""
-        if not self._enabled:
+        """Takes the number of steps done; redraws at most ten times a second."""
+        if not self._live.enabled:
             return
         now = self._clock()
         if self._first is None:
@@ -77,48 +121,27 @@ class Progress:
         if now < self._next_draw:
             return
         self._next_draw = now + _SECONDS_BETWEEN_DRAWS
-        text = self._line(done, now)[: self._columns() - 1]
-        self._write(_ERASE_LINE + text)
-        self._drawn = True
+        self._live.draw(self._line(done, now, *self._first))
 
     def clear(self) -> None:
-        """Takes the line off the terminal, so that another can be written."""
-        if self._drawn:
-            self._write(_ERASE_LINE)
-            self._drawn = False
+        """Removes the line from the terminal; the next update draws it again."""
+        if self._live.drawn:
+            self._live.clear()
             self._next_draw = 0.0
 
-    def finish(self) -> None:
-        """Ends the phase; nothing of it stays on the terminal."""
-        self.clear()
+    finish = clear
 
-    def _line(self, done: int, now: float) -> str:
+    def _line(self, done: int, now: float, first_done: int, first_time: float) -> str:
         share = min(done / self._total, 1.0) if self._total else 1.0
         filled = int(share * _BAR_WIDTH)
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
         parts = [f"{self._label} {done}/{self._total} [{bar}] {share:4.0%}"]
-        assert self._first is not None
-        first_done, first_time = self._first
         if done > first_done and now > first_time:
             steps_per_sec = (done - first_done) / (now - first_time)
             if self._images_per_step is not None:
                 parts.append(f"{steps_per_sec * self._images_per_step:.1f} images/sec")
             parts.append(f"ETA {_clock_face((self._total - done) / steps_per_sec)}")
         return "  ".join(parts)
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        except (OSError, ValueError, io.UnsupportedOperation):
-            return 80
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            # A progress line must never end a run, least of all a terminal that is gone.
-            self._enabled = self._drawn = False
 
 
 class Messages:
@@ -136,23 +159,59 @@ class Messages:
 
     @classmethod
     def silent(cls) -> Messages:
-        """Messages that nobody sees."""
+        """Messages that are dropped."""
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
-        """Something worth knowing."""
-        self._writer.lines([f"cnnbench: {_one_line(text)}"])
+        """Information."""
+        self._writer.lines([f"cnnbench: {one_line(text)}"])
 
     def warning(self, text: str) -> None:
-        """Something that may spoil the figures."""
-        self._writer.lines([f"cnnbench: warning: {_one_line(text)}"])
+        """A condition that may distort the results."""
+        self._writer.lines([f"cnnbench: warning: {one_line(text)}"])
+
+
+class Reporter:
+    """Progress of child processes: a line per process, on terminals also the running one.
+
+    Labels and results may hold text of any origin; it is escaped.
+
+    Args:
+      stream: standard error if None.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        stream = sys.stderr if stream is None else stream
+        self._live = LiveLine(stream, is_terminal(stream))
+        self._writer = LineWriter(stream, self._live.clear)
+
+    def line(self, text: str) -> None:
+        """A notice."""
+        self._writer.lines([one_line(f"cnnbench: {text}")])
+
+    def started(self, index: int, total: int, label: str) -> None:
+        """Shows a process as running; arguments as of `ended`."""
+        self._live.draw(one_line(f"[{index}/{total}] {label} ..."))
+
+    def ended(
+        self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
+    ) -> None:
+        """Writes the line of a process that has ended.
+
+        Args:
+          index: counted from 1.
+          total: number of processes.
+          label: name of the process.
+          result: its main result, or its error.
+          seconds: it took.
+          left: seconds that the others will take, 0 after the last, None if unknown.
+        """
+        eta = f" ETA {duration(left)}" if left else ""
+        text = f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}"
+        self._writer.lines([one_line(text)])
 
 
 def _clock_face(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -14,8 +14,8 @@ from cnnbench.ab.sequential import looks
 from cnnbench.ab.session import Experiment, Session
 from cnnbench.compare import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.processes.reporter import Reporter
 from cnnbench.records.run import RunRecord
+from cnnbench.text.progress import Reporter
 
 PATIENCE = 30.0
 

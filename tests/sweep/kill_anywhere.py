@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from cnnbench.compare import load_records
-from cnnbench.processes.reporter import Reporter
 from cnnbench.sweep import document, planning, schema
 from cnnbench.sweep.runner import Sweep
 from cnnbench.sweep.store import Store
+from cnnbench.text.progress import Reporter
 
 FACTS = {"hostname": "here"}
 WATCHED = tuple(os.sep + part for part in (f"sweep{os.sep}", f"child{os.sep}", "files.py"))

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.compare import load_records
-from cnnbench.processes.reporter import Reporter
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
-from cnnbench.sweep.runner import Sweep
+from cnnbench.sweep.runner import Durations, Sweep
 from cnnbench.sweep.store import Store
 from cnnbench.sweep.summary import exit_code, summarise
+from cnnbench.text.progress import Reporter
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -341,3 +341,24 @@ def test_program_is_this_cnnbench(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", [str(script), "sweep"])
     assert runner.program()[1:] == (str(script),)
     assert os.path.samefile(runner.program()[0], runner.sys.executable)
+
+
+def test_time_left_is_of_what_was_measured():
+    durations = Durations()
+    assert durations.left([("a", False)]) is None
+    assert durations.left([]) == 0
+    durations.add("a", False, 10)
+    durations.add("a", False, 20)
+    assert durations.left([("a", False), ("a", False)]) == 30
+    # What is not known yet takes as long as the others did.
+    assert durations.left([("a", False), ("b", False)]) == 30
+    durations.add("b", False, 1)
+    assert durations.left([("b", False)]) == 1
+    assert durations.left([("b", True)]) == pytest.approx(31 / 3)
+
+
+def test_runs_of_other_sweeps_tell_nothing_about_unknown_ones():
+    durations = Durations()
+    durations.add("old", False, 1000, past=True)
+    assert durations.left([("new", False)]) is None
+    assert durations.left([("old", False)]) == 1000
