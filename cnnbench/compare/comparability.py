@@ -17,6 +17,7 @@ from cnnbench.metrics.comparable_facts import (
     fact,
 )
 from cnnbench.metrics.measurement import Measurement, Reduction, environment_facts, fact_text
+from cnnbench.metrics.registry import Metric
 from cnnbench.records.run import RunRecord
 
 
@@ -48,6 +49,11 @@ class Group:
 
     configuration: Configuration
     records: tuple[Measurement, ...]
+
+    def values(self, metric: Metric) -> tuple[float, ...]:
+        """One value per run, of those that measured the metric."""
+        found = map(metric.value, self.records)
+        return tuple(value for value in found if value is not None)
 
     def facts(self) -> dict[str, frozenset[str]]:
         """The values of every fact over the runs; one that a run lacks is added by name."""
@@ -94,7 +100,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
         if one is not None:
             found.append(one)
     given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
-    # What somebody asked for before what followed from it.
+    # Flags that were given before those that follow from them.
     return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
 
 

@@ -209,20 +209,14 @@ def _draft(
         return _settled(*measured, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     cases, partial = [], []
     for metric in metrics:
-        values = (_values(base, metric), _values(new, metric))
-        lacking = _lacking(values, (base, new), metric)
-        if not any(values):
-            continue
+        before, after = base.values(metric), new.values(metric)
+        lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:
             noise = spreads[metric.name]
-            cases.append(
-                Case(base=values[0], new=values[1], metric=metric, paired=paired, noise=noise)
-            )
-        else:
+            cases.append(Case(base=before, new=after, metric=metric, paired=paired, noise=noise))
+        elif before or after:
             judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
-            partial.append(
-                Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
-            )
+            partial.append(Result(metric=metric, base=before, new=after, judgement=judgement))
     return _Draft(
         base=base,
         new=new,
@@ -233,41 +227,34 @@ def _draft(
     )
 
 
-def _values(group: Group | None, metric: Metric) -> tuple[float, ...]:
-    """One value per run, of those that measured the metric."""
-    found = (metric.value(record) for record in (() if group is None else group.records))
-    return tuple(value for value in found if value is not None)
-
-
-def _lacking(
-    values: Sequence[Sequence[float]], sides: Sequence[Group], metric: Metric
-) -> str | None:
-    """Which side has runs that did not measure the metric, or None."""
-    for name, found, group in zip(("BASE", "NEW"), values, sides, strict=True):
-        missing = len(group.records) - len(found)
-        if missing:
-            runs = count(len(group.records), "run", "runs")
-            return f"{missing} of {runs} in {name} did not measure {metric.name}"
-    return None
+def _lacking(side: str, group: Group, metric: Metric) -> str | None:
+    """Which complete runs of a side did not measure a metric, or None."""
+    runs = count(len(group.records), "run", "runs")
+    complete = (record for record in group.records if record.status == "ok")
+    missing = sum(metric.value(record) is None for record in complete)
+    return f"{missing} of {runs} in {side} did not measure {metric.name}" if missing else None
 
 
 def _outcome(
-    base: Group,
-    new: Group,
-    unlike: Sequence[Difference],
-    metric: Metric,
+    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
 ) -> tuple[Verdict, str] | None:
-    """The verdict that needs no statistics, with its reason; None where there is a question."""
+    """The verdict that needs no statistics, with its reason; None if there is none.
+
+    Args:
+      base, new: runs of a configuration.
+      unlike: facts that differ.
+      metric: that the comparison is about.
+    """
     sides = (("BASE", base), ("NEW", new))
     for side, group in sides:
-        reason = _failure(side, group, metric)
+        reason = _failure(side, group) or _lacking(side, group, metric)
         if reason is not None:
             return Verdict.FAILED, reason
     blocking = [one for one in unlike if one.blocks]
     if blocking:
-        told = "; ".join(map(str, blocking[:_FACTS_NAMED]))
+        named = "; ".join(map(str, blocking[:_FACTS_NAMED]))
         more = len(blocking) - _FACTS_NAMED
-        return Verdict.NOT_COMPARABLE, f"{told}; and {more} more" if more > 0 else told
+        return Verdict.NOT_COMPARABLE, f"{named}; and {more} more" if more > 0 else named
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
         if stopped:
@@ -280,18 +267,14 @@ def _outcome(
     return None
 
 
-def _failure(side: str, group: Group, metric: Metric) -> str | None:
-    """Why a side has failed, or None."""
+def _failure(side: str, group: Group) -> str | None:
+    """The first error of a side, or None."""
+    errors = [record.error for record in group.records if record.error is not None]
+    if not errors:
+        return None
     runs = count(len(group.records), "run", "runs")
-    failed = [record for record in group.records if record.error is not None]
-    if failed:
-        error = failed[0].error
-        assert error is not None
-        first = " ".join(error.message.split())[:200]
-        return f"{len(failed)} of {runs} in {side} failed: {error.type}: {first}"
-    complete = [record for record in group.records if record.status == "ok"]
-    lacking = sum(metric.value(record) is None for record in complete)
-    return f"{lacking} of {runs} in {side} did not measure {metric.name}" if lacking else None
+    message = " ".join(errors[0].message.split())[:200]
+    return f"{len(errors)} of {runs} in {side} failed: {errors[0].type}: {message}"
 
 
 def _settled(
@@ -302,7 +285,7 @@ def _settled(
     reason: str,
     unlike: tuple[Difference, ...] = (),
 ) -> _Draft:
-    values = [_values(group, metric) for group in (base, new)]
+    values = [() if group is None else group.values(metric) for group in (base, new)]
     medians = [median(side) if side else None for side in values]
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]

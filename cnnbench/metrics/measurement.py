@@ -26,7 +26,7 @@ CONTEXT = (PEER, COPY)
 """Kinds that show what else changed (the machine, TensorFlow); they decide no exit code."""
 
 _COMMIT = 12
-"""Digits of a commit that tell it from all others and still fit into a line."""
+"""Digits of a commit: unique, and short enough for a line."""
 
 
 class Measurement(Protocol):
