@@ -1,6 +1,6 @@
 """What would spoil the results of a run, and what to do about it.
 
-Checks before the first step and after the timed loop look at a `Situation` and yield
+Checks before the first step and after the timed loop take a `Situation` and yield
 conditions. A new check is a function here, its id in `CONDITIONS` and a row in
 docs/conditions.md. The limits are where the effect on a step becomes larger than the few
 per cent that a comparison of runs can detect.
@@ -21,7 +21,7 @@ from cnnbench.machine.sampling import Interval
 CONDITIONS: dict[str, str] = {
     "load": "other processes use the CPUs",
     "steal": "the hypervisor gives CPU time to other machines",
-    "threads": "more threads are asked for than there are CPUs to run them",
+    "threads": "more threads are requested than there are CPUs",
     "quota": "a control group allows less CPU time than the threads can use",
     "governor": "the clock frequency is held down, or differs from CPU to CPU",
     "thermal": "the processor slows down because of heat",
@@ -97,7 +97,7 @@ class RunFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What the checks look at.
+    """The input of the checks.
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
@@ -128,7 +128,7 @@ _STEAL_SHARE = 0.02
 """Of the CPU time wanted: what the hypervisor may keep."""
 
 _LOAD_PER_CPU = 0.5
-"""Load average per CPU, where CPU time cannot be told apart."""
+"""Load average per CPU, where CPU time is unknown."""
 
 _SCARCE_MEMORY = 0.05
 """Of the memory: less than that is short."""
@@ -348,7 +348,7 @@ def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
     words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
     if then.flags.on_gpu and words:
         yield Condition(
-            "gpu_processes", f"during the run there came {'; '.join(words)}", _MEASURE_AGAIN
+            "gpu_processes", f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN
         )
 
 

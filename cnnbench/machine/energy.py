@@ -163,7 +163,7 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
     """The GPUs of a run, while the block lasts; empty where pynvml or the counters are missing.
 
     Args:
-      host: where to look.
+      host: where to read.
       gpu_indices, num_gpus: flags of the run.
     """
     with nvml(host) as module:

@@ -245,7 +245,7 @@ class GpuView:
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Numbers of the GPUs on which nobody else computes."""
+        """Numbers of the GPUs without other processes."""
         return tuple(state.index for state in self.states if not state.others)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
@@ -277,5 +277,5 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
 
 
 def process_names(processes: Mapping[int, str]) -> str:
-    """Processes in words: "4242 (python), 4711 (Xorg)"."""
+    """A list of processes such as "4242 (python), 4711 (Xorg)"."""
     return ", ".join(f"{pid} ({name})" for pid, name in sorted(processes.items()))

@@ -181,7 +181,7 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
     def is_new(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # Its other contents were not asked for.
+            # Its other contents were not requested.
             skipped.append(Skipped(path, "a link to a folder around it", defect=False))
             return False
         is_first = real not in seen

@@ -143,7 +143,7 @@ def configure(settings: Settings) -> Devices:
       The devices the towers run on.
 
     Raises:
-      FlagError: more devices asked for than there are, or TensorFlow was already
+      FlagError: there are fewer devices than requested, or TensorFlow was already
         initialised in this process with fewer logical devices than needed.
     """
     import tensorflow as tf
@@ -158,7 +158,7 @@ def configure(settings: Settings) -> Devices:
     if kind == "gpu":
         chosen = _gpu_order(settings, len(gpus))
         # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
-        # are numbered anew, in the order of the machine.
+        # are renumbered, in the order of the machine.
         visible = sorted(chosen)
         order = tuple(visible.index(i) for i in chosen)
         _use_gpus(tf, settings, [gpus[i] for i in visible])
@@ -176,46 +176,40 @@ def configure(settings: Settings) -> Devices:
     )
 
 
-def data_format(asked: str, kind: str) -> Literal["NHWC", "NCHW"]:
+def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
 
     Args:
-      asked: "NHWC", "NCHW" or "auto".
+      layout: --data_format: "NHWC", "NCHW" or "auto".
       kind: "cpu" or "gpu".
 
     Raises:
       FlagError: NCHW where --device=auto has found no GPU.
     """
-    if kind == "cpu" and asked == "NCHW":
+    if kind == "cpu" and layout == "NCHW":
         raise FlagError(
             "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
         )
-    if asked == "auto":
+    if layout == "auto":
         return "NCHW" if kind == "gpu" else "NHWC"
-    return "NCHW" if asked == "NCHW" else "NHWC"
+    return "NCHW" if layout == "NCHW" else "NHWC"
 
 
 def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
-    if settings.device == "gpu" and visible_gpus < settings.num_gpus:
-        raise FlagError(
-            "num_gpus",
-            settings.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s); with --device=cpu it would run on "
-            "that many logical CPU devices",
-        )
-    if settings.device != "auto":
-        return settings.device, ()
-    if visible_gpus == 0:
+    """The kind of device of a run, and notices about it."""
+    if settings.device == "cpu":
+        return "cpu", ()
+    if settings.device == "auto" and visible_gpus == 0:
         return "cpu", (
             f"no GPU visible to TensorFlow: running on {settings.num_gpus} logical CPU device(s); "
-            "--device=cpu says so without this notice, --device=gpu makes it an error",
+            "--device=cpu avoids this notice, --device=gpu makes it an error",
         )
     if visible_gpus < settings.num_gpus:
         raise FlagError(
             "num_gpus",
             settings.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s); ask for at most that many, or pass "
-            "--device=cpu for logical CPU devices",
+            f"TensorFlow sees {visible_gpus} GPU(s); use at most that many, or --device=cpu for "
+            "logical CPU devices",
         )
     return "gpu", ()
 
@@ -241,7 +235,7 @@ def _set_threads(tf: Any, settings: Settings, intra: int, inter: int) -> None:
         try:
             getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
         except RuntimeError:
-            # Already initialised: fine unless another size was asked for.
+            # Already initialised: an error only if another size was requested.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if given not in (None, have):
                 raise FlagError(
@@ -283,7 +277,7 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
 def input_threads(settings: Settings, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
-    Its own, unless told otherwise: with an inter-op pool of one thread the pipeline
+    A pool of its own by default: with an inter-op pool of one thread the pipeline
     would wait for the step it is to feed. On a GPU host, the cores that kernel launches
     leave over.
     """

@@ -181,26 +181,26 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
     """Distribution of the sum of ``size`` of these ranks, every choice alike."""
     top = sum(sorted(ranks)[len(ranks) - size :])
-    ways = np.zeros((size + 1, top + 1))
-    ways[0, 0] = 1.0
+    counts = np.zeros((size + 1, top + 1))
+    counts[0, 0] = 1.0
     for rank in ranks:
-        ways[1:, rank:] += ways[:-1, : top + 1 - rank].copy()
-    return _tails(ways[size])
+        counts[1:, rank:] += counts[:-1, : top + 1 - rank].copy()
+    return _tails(counts[size])
 
 
 @lru_cache(maxsize=256)
 def _signed_sums(ranks: tuple[int, ...]) -> _Tails:
-    """Distribution of the sum of the ranks that got a plus, every choice of signs alike."""
+    """Distribution of the sum of the ranks that got a plus, all choices of signs equally likely."""
     top = sum(ranks)
-    ways = np.zeros(top + 1)
-    ways[0] = 1.0
+    counts = np.zeros(top + 1)
+    counts[0] = 1.0
     for rank in ranks:
-        ways[rank:] += ways[: top + 1 - rank].copy()
-    return _tails(ways)
+        counts[rank:] += counts[: top + 1 - rank].copy()
+    return _tails(counts)
 
 
-def _tails(ways: _Floats) -> _Tails:
-    chances = ways / ways.sum()
+def _tails(counts: _Floats) -> _Tails:
+    chances = counts / counts.sum()
     return _Tails(lower=np.cumsum(chances), upper=np.cumsum(chances[::-1])[::-1])
 
 

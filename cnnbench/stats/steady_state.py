@@ -2,8 +2,8 @@
 
 The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine
 Warmup Blows Hot and Cold" (OOPSLA 2017): cut the series where its level changes, call the
-levels at its end that are alike the steady state, and say that there is none when these
-are too small a part of the series. As in Traini, Cortellessa, Di Pompeo and Tucci,
+levels at its end that are alike the steady state, unless these are too small a part of the
+series. As in Traini, Cortellessa, Di Pompeo and Tucci,
 "Towards effective assessment of steady state performance in Java software: are we there
 yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels are
 medians, and the cuts are made by `cnnbench.stats.changepoints`, which takes outliers and

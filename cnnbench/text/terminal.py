@@ -55,7 +55,7 @@ def print_result(text: str) -> None:
 
     Raises:
       BenchmarkError: standard output cannot be written.
-      BrokenPipeError: nobody reads it any more.
+      BrokenPipeError: its reader has closed the pipe.
     """
     stream = sys.stdout
     if stream is None:

@@ -222,7 +222,7 @@ def test_gpu_throttle_is_heat_or_power_supply_and_not_a_power_cap():
 )
 def test_processes_that_started_during_the_run(before, after, text):
     gpus, earlier = [gpu(processes=after)], [gpu(processes=before)]
-    expected = [] if text is None else [f"during the run there came {text}"]
+    expected = [] if text is None else [f"processes started during the run: {text}"]
     assert texts(checks.gpu_processes_in_loop, gpus, before=earlier) == expected
 
 

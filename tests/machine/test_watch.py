@@ -98,7 +98,7 @@ def test_gpus_are_asked_before_and_after(machine, monkeypatch):
     with watch:
         pass
     (condition,) = watch.during()
-    assert condition.text == "during the run there came 50 (me), 51 (you) on GPU 1"
+    assert condition.text == "processes started during the run: 50 (me), 51 (you) on GPU 1"
     record = watch.record()
     assert record is not None
     assert record.before["gpu_clocks_mhz"] == [1500]
