@@ -1,4 +1,4 @@
-"""What is measured: tensors by the grammar of --sizes, and the ways to reduce them.
+"""The cases that are measured: tensors of --sizes, and algorithms with their packing.
 
     sizes = item ("," item)*
     item  = (size | range) ["*" count]
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One way to reduce.
+    """An algorithm with packing, or a peer.
 
     Attributes:
       spec: the parsed spec; None for a peer.

@@ -1,8 +1,8 @@
-"""What is reduced, and which results are right.
+"""The data that is reduced, and the check of the sums.
 
 The values of a device repeat with a period that is a prime, so that a few hundred
 kilobytes describe tensors of any size, and no part of a tensor that an algorithm might
-put in a wrong place (they are cut at multiples of powers of two) looks like another.
+put in a wrong place (they are cut at multiples of powers of two) equals another.
 
 There are two sets. Integers that are added without rounding, in whatever order, must come
 out exactly; a device that was left out or counted twice shows there. Numbers of mixed

@@ -71,7 +71,7 @@ _UNUSED: tuple[Unused[AllReducePlan], ...] = (
     Unused(
         ("all_reduce_group_size",),
         lambda plan: _are_one_group(plan, max(plan.counts)),
-        "with so few devices: they are one group anyhow",
+        "with so few devices: they are one group",
     ),
     Unused(
         ("all_reduce_spec",),

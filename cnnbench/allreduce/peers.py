@@ -43,7 +43,7 @@ class Peer:
       devices: full device strings of one process, all different.
 
     Raises:
-      ValueError: no such name, or it cannot work with these devices; says why.
+      ValueError: no such name, or it cannot work with these devices.
     """
 
     def __init__(self, name: str, devices: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ def check(name: str, devices: Sequence[str]) -> None:
       devices: full device strings.
 
     Raises:
-      ValueError: says why.
+      ValueError: gives the reason.
     """
     if name not in _CLASSES:
         raise ValueError(f"there is no peer {name!r}; must be one of {', '.join(NAMES)}")

@@ -5,8 +5,7 @@ all its tensors in one operation and takes all sums in one, by reference. Readin
 assigning a variable per tensor would cost as much as reducing small tensors does (a
 thousand tensors of 4 KiB on four devices: 21 ms against 1.2 ms, and minutes to build), and
 so hide what is to be measured. Both operations have side effects, so that TensorFlow's
-graph optimiser can neither drop a sum that nobody reads nor merge two reductions of the
-same tensors.
+graph optimiser can neither drop an unread sum nor merge two reductions of the same tensors.
 """
 
 from __future__ import annotations

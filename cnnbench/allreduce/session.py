@@ -80,7 +80,7 @@ class AllReduceBench:
 
         Raises:
           UsageError: found only now, such as too few GPUs; no file is written.
-          BenchmarkError: sums were wrong or a reduction failed; the files say which.
+          BenchmarkError: sums were wrong or a reduction failed; the files name them.
           KeyboardInterrupt: the files hold what was measured.
         """
         for notice in unused_notices(self.plan, self._explicit):
@@ -220,15 +220,14 @@ class AllReduceBench:
 
     def _finish(self) -> AllReduceRecord:
         """Prints the footer and completes the files."""
-        failed = [p for p in (*self._points, *self._peers) if p.failed]
-        message = _verdict(failed)
-        error = None if message is None else ErrorInfo(type="BenchmarkError", message=message)
-        record = self.record("ok" if error is None else "failed", error)
+        failed = [point for point in (*self._points, *self._peers) if point.failed]
+        error = BenchmarkError(_failure(failed)) if failed else None
+        record = self.record("ok") if error is None else self.record("failed", _info(error))
         with uninterrupted():
             self._results.write(record, list)
         self._lines(table.footer(record))
-        if message is not None:
-            raise BenchmarkError(message)
+        if error is not None:
+            raise error
         return record
 
     def _head(self) -> list[str]:
@@ -251,10 +250,8 @@ class AllReduceBench:
         self._writer.lines(list(lines))
 
 
-def _verdict(failed: Sequence[Point]) -> str | None:
-    """One line about everything that failed; None if nothing did."""
-    if not failed:
-        return None
+def _failure(failed: Sequence[Point]) -> str:
+    """One line about everything that failed."""
     first = failed[0]
     where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
     what = first.error or f"{first.wrong} of {first.checked} elements are wrong"

@@ -23,9 +23,9 @@ _COPIED = "float32"
 
 @dataclass
 class _Trial:
-    """One case and its results so far; the memory copy has no case."""
+    """One case, or the memory copy, and its results so far."""
 
-    case: Case | None
+    case: Case = field(default_factory=Case)
     program: Program | None = None
     seconds: list[float] = field(default_factory=list)
     wrong: int = 0
@@ -68,7 +68,7 @@ class SizeBench:
         self._bytes = workload.elements * DTYPE_BYTES[dtype]
         self._length = length
         self._trials = [_Trial(case) for case in cases]
-        self._copy = _Trial(None)
+        self._copy = _Trial()
 
     def run(self, progress: Progress) -> None:
         """Measures; results remain available after an interruption."""
@@ -87,23 +87,19 @@ class SizeBench:
     @property
     def points(self) -> list[Point]:
         """A row for every case that was timed, or built, or failed."""
-        finished = (
-            trial
+        return [
+            self._point(trial)
             for trial in self._trials
             if trial.seconds or trial.error or (self._length.build_only and trial.build_seconds)
-        )
-        return [self._point(trial) for trial in finished]
+        ]
 
     @property
     def copying(self) -> Copying | None:
         """The memory copy; None before it was timed."""
         if not self._copy.seconds:
             return None
-        return Copying(
-            bytes=self._bytes,
-            devices=len(self._place.devices),
-            seconds=tuple(self._copy.seconds),
-        )
+        devices, seconds = len(self._place.devices), tuple(self._copy.seconds)
+        return Copying(bytes=self._bytes, devices=devices, seconds=seconds)
 
     @property
     def copy_error(self) -> str | None:
@@ -131,7 +127,6 @@ class SizeBench:
         self._time(progress)
 
     def _build(self, trial: _Trial, buffers: Buffers) -> None:
-        assert trial.case is not None
         with trial.attempt():
             program = Program(buffers, factory(trial.case, self._place), self._length.chain)
             trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
@@ -143,11 +138,10 @@ class SizeBench:
         for trial in self._trials:
             if trial.program is None:
                 continue
-            assert trial.case is not None
             packing = trial.case.packing
             with trial.attempt():
                 # The first call reduces the tensors that were loaded before.
-                for _ in range(2 if packing.variable_consistency == "relaxed" else 1):
+                for _ in range(2 if packing.relaxed else 1):
                     buffers.clear_sums()
                     trial.program.run()
                 wire = packing.compact_dtype
@@ -176,17 +170,12 @@ class SizeBench:
         return Buffers(self._place.devices, [(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
-        wires = [t.case.packing.compact_dtype for t in self._trials if t.case is not None]
-        return make_data(
-            name,
-            len(self._place.devices),
-            dtype or self._dtype,
-            [wire for wire in wires if wire is not None],
-            self._length.seed,
-        )
+        wires = (trial.case.packing.compact_dtype for trial in self._trials)
+        added_in = [wire for wire in wires if wire is not None]
+        devices = len(self._place.devices)
+        return make_data(name, devices, dtype or self._dtype, added_in, self._length.seed)
 
     def _point(self, trial: _Trial) -> Point:
-        assert trial.case is not None
         return Point(
             spec=str(trial.case),
             packing=trial.case.packing,

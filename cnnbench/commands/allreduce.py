@@ -49,7 +49,7 @@ row fails.
 
 
 def __getattr__(name: str) -> str:
-    """HELP, put together only when somebody asks."""
+    """HELP, composed on demand."""
     if name != "HELP":
         raise AttributeError(name)
     from cnnbench.flags.help import flags_help

@@ -251,7 +251,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     Unused(
         ("all_reduce_group_size",),
         lambda p: _groups(p) == 1,
-        "with so few devices: they are one group anyhow",
+        "with so few devices: they are one group",
     ),
     Unused(
         ("compact_gradient_transfer",),

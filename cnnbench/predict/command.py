@@ -42,7 +42,7 @@ def main(given: Mapping[str, Any]) -> int:
 
     Args:
       given: values of the flags that were given, by name: of `PREDICT_FLAGS`, and those of
-        ``cnnbench allreduce`` that say what is sent and how, with one packing at most.
+        ``cnnbench allreduce`` for what is sent and how, with one packing at most.
 
     Returns:
       The exit code.

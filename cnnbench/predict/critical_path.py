@@ -50,7 +50,7 @@ class Phase(Additive):
       near_bytes, far_bytes: bytes in a row, in one direction.
       added: bytes added on the busiest device.
       copied: bytes copied within the memory of the busiest device.
-      fixed: seconds besides.
+      fixed: further seconds.
     """
 
     near_messages: float = 0.0

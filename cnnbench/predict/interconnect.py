@@ -27,7 +27,7 @@ class Interconnect(ReductionModel):
       link: between the devices of a node, or between all devices.
       far_link: between nodes; None where every device has its own link to all others.
       per_node: devices per node, with `far_link`.
-      launch: seconds per reduction besides.
+      launch: further seconds per reduction.
     """
 
     link: Link

@@ -117,7 +117,7 @@ def parse_link(flag: str, text: str) -> Link:
       The link; without gamma, adding costs nothing.
 
     Raises:
-      FlagError: neither; says what would be valid.
+      FlagError: neither of these.
     """
     first, *rest = [part.strip() for part in text.split(",")]
     link = None if "=" in first else _find(flag, text, first)

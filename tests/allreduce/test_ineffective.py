@@ -84,7 +84,7 @@ def test_notice_where_only_a_part_has_an_effect(flags, notice):
 
 def test_a_group_as_large_as_the_devices_is_none():
     found = notices("--all_reduce_spec=copy/xring", "--all_reduce_group_size=2")
-    wanted = "--all_reduce_group_size has no effect with so few devices: they are one group anyhow"
+    wanted = "--all_reduce_group_size has no effect with so few devices: they are one group"
     assert wanted in found
     assert len(found) == 2
 

@@ -53,7 +53,7 @@ class TensorParams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WayParams:
+class AlgorithmParams:
     """How to reduce: every spec with every packing."""
 
     all_reduce_spec: str | None = flag(
@@ -64,7 +64,7 @@ class WayParams:
     )
     peers: str = flag(
         "",
-        "Other people's reductions to measure beside them, comma-separated: "
+        "Reductions of other projects to measure beside them, comma-separated: "
         "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
         "tf.distribute. TensorFlow's own ring is the spec collective.",
     )
@@ -86,7 +86,7 @@ class WayParams:
     )
     compact_gradient_transfer: bool = flag(
         False,
-        "Old way to say --wire_dtype=float16.",
+        "Old name of --wire_dtype=float16.",
     )
     allreduce_merge_scope: int = _as_in(VariableUpdateParams, "allreduce_merge_scope")
     variable_consistency: str = flag(
@@ -159,7 +159,7 @@ class ReportParams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceParams(TensorParams, WayParams, PlaceParams, LengthParams, ReportParams):
+class AllReduceParams(TensorParams, AlgorithmParams, PlaceParams, LengthParams, ReportParams):
     """Every flag of ``cnnbench allreduce``, as given; a field is a flag of the same name."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class AllReduceParams(TensorParams, WayParams, PlaceParams, LengthParams, Report
 
 ALLREDUCE_GROUPS: tuple[tuple[str, type], ...] = (
     ("What to reduce", TensorParams),
-    ("How", WayParams),
+    ("How", AlgorithmParams),
     ("Where", PlaceParams),
     ("How long", LengthParams),
     ("Output", ReportParams),
@@ -211,7 +211,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 
 
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
-    """Every combination of the packings asked for, none twice.
+    """Every combination of the packings in the flags, none twice.
 
     Raises:
       FlagError: names flag and value.

@@ -37,7 +37,7 @@ class PredictParams:
     points: str | None = flag(
         None,
         "Files that --result_json has written, comma-separated: fit the model to them instead "
-        "of taking --link, and say how well it predicts points that were held out.",
+        "of taking --link, and print the errors of points that were held out.",
     )
     step_seconds: float | None = flag(
         None, "Time of a training step on one device, without any reduction.", above=0
