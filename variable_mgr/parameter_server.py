@@ -9,9 +9,14 @@ import tensorflow as tf
 
 from cnnbench.runtime.devices import GreedyByBytes
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike, VariableMgr
+from cnnbench.variable_mgr.base import (
+    GradientPairs,
+    LossScaleLike,
+    OptimizerLike,
+    VariableMgr,
+    initial_value,
+)
 from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.initial_values import initial_value
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable

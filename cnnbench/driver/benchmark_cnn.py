@@ -1,7 +1,7 @@
 """The driver: from parameters to a run record.
 
 `BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, has its
-TensorFlow parts put together (assembly.py), runs the scenario the parameters ask for
+TensorFlow parts built (build.py), runs the scenario the parameters ask for
 (training.py or evaluation.py), and returns the record of what was measured.
 """
 
@@ -20,8 +20,7 @@ from cnnbench.driver.notices import (
     summary_lines,
     warm_up_warning,
 )
-from cnnbench.driver.plan import Plan, make_plan
-from cnnbench.driver.precision import COMPUTE_DTYPES
+from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, make_plan
 from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import running_all_reduce

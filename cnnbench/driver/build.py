@@ -8,13 +8,12 @@ from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
-from cnnbench.driver.plan import Plan
-from cnnbench.driver.precision import COMPUTE_DTYPES, initial_loss_scale
+from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.flags import Params
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.step.config import StepConfig
 from cnnbench.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
 from cnnbench.step.optimizers import Optimizer, make_optimizer
+from cnnbench.step.tower import StepConfig
 from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr

@@ -23,7 +23,7 @@ _SHOWS_ALL_REDUCE = ("replicated", "distributed_all_reduce", "collective_all_red
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderInfo:
-    """What the header says about a run.
+    """What the header prints of a run.
 
     Attributes:
       tensorflow_version: full version; major and minor are printed.
@@ -37,13 +37,7 @@ class HeaderInfo:
       devices: one per tower.
       data_format: "NHWC" or "NCHW".
       optimizer, variable_update: names.
-      single_session: whether one process drives all workers' devices.
-      batch_group_size: batches per preprocessing group; 1 is not printed.
-      numa_bind: whether threads are bound to NUMA nodes.
-      rewriter_config: graph rewriter settings; None or empty is not printed.
       all_reduce_spec: printed in the modes that reduce between towers.
-      sync: whether workers wait for each other; None outside of clusters.
-      staged_vars: whether variables are staged; printed if so.
     """
 
     tensorflow_version: str
@@ -59,13 +53,7 @@ class HeaderInfo:
     data_format: str
     optimizer: str
     variable_update: str
-    single_session: bool = False
-    batch_group_size: int = 1
-    numa_bind: bool = False
-    rewriter_config: str | None = None
     all_reduce_spec: str | None = None
-    sync: bool | None = None
-    staged_vars: bool = False
 
 
 class Phase(enum.Enum):
@@ -76,7 +64,6 @@ class Phase(enum.Enum):
     INITIALIZING = "Initializing graph"
     WARM_UP = "Running warm up"
     WARM_UP_DONE = "Done warm up"
-    WAITING = "Waiting for other replicas to finish warm up"
     RESUMING = "Resuming training"
     DONE = "Done with training"
 
@@ -90,29 +77,19 @@ def header_lines(info: HeaderInfo) -> list[str]:
         f"Model:       {info.model}",
         f"Dataset:     {dataset}",
         f"Mode:        {info.mode}",
-        f"SingleSess:  {info.single_session}",
+        "SingleSess:  False",
         f"Batch size:  {info.global_batch} global",
         f"             {info.per_device_batch} per device",
-    ]
-    if info.batch_group_size > 1:
-        # The misspelling is part of the format.
-        lines.append(f"             {info.batch_group_size} batches per prepocessing group")
-    lines += [
         f"Num batches: {info.num_batches}",
         f"Num epochs:  {info.num_epochs:.2f}",
         f"Devices:     {list(info.devices)}",
-        f"NUMA bind:   {info.numa_bind}",
+        "NUMA bind:   False",
         f"Data format: {info.data_format}",
+        f"Optimizer:   {info.optimizer}",
+        f"Variables:   {info.variable_update}",
     ]
-    if info.rewriter_config:
-        lines.append(f"RewriterConfig: {info.rewriter_config}")
-    lines += [f"Optimizer:   {info.optimizer}", f"Variables:   {info.variable_update}"]
     if info.variable_update in _SHOWS_ALL_REDUCE:
         lines.append(f"AllReduce:   {info.all_reduce_spec}")
-    if info.sync is not None:
-        lines.append(f"Sync:        {info.sync}")
-    if info.staged_vars:
-        lines.append(f"Staged vars: {info.staged_vars}")
     return [*lines, "=========="]
 
 
@@ -230,15 +207,3 @@ class Console:
     def checkpoint_not_found(self, directory: str) -> None:
         """There is nothing to evaluate."""
         self._writer.lines([f"Checkpoint not found in {directory}"])
-
-    def warm_up_rounded(self, steps: int) -> None:
-        """Warm-up was lengthened to a whole number of batch groups."""
-        self._writer.lines([f"Round up warm up steps to {steps} to match batch_group_size"])
-
-    def running_parameter_server(self, task_index: int) -> None:
-        """This process only serves variables."""
-        self._writer.lines([f"Running parameter server {task_index}"])
-
-    def starting_worker(self, task_index: int) -> None:
-        """This process only offers its devices to a controller."""
-        self._writer.lines([f"Starting worker {task_index}"])

@@ -12,8 +12,8 @@ from cnnbench.models.graph import DataFormat, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.run import Evaluation
-from cnnbench.step.accuracy import top_hits
 from cnnbench.step.batch_norm_stats import share_moving_averages
+from cnnbench.step.tower import top_hits
 from cnnbench.variable_mgr.base import VariableMgr
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.data.dataset import Dataset, find_dataset
-from cnnbench.driver.precision import COMPUTE_DTYPES, initial_loss_scale
 from cnnbench.driver.warm_up import WarmUp
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
@@ -25,6 +24,10 @@ from cnnbench.variable_mgr.all_reduce import single
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
+DEFAULT_FP16_LOSS_SCALE = 128.0
+
+COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""By --precision."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,13 @@ def _declare(model: Model, num_classes: int) -> ModelSpec:
         raise FlagError(
             "model", model.name, f"its build() raises {type(error).__name__}: {error}"
         ) from error
+
+
+def initial_loss_scale(params: Params) -> float:
+    """Factor on the loss in the first step: 1 but for fp16, whose range is small."""
+    if params.precision != "fp16":
+        return 1.0
+    return params.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE
 
 
 def batches_and_epochs(

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.models.graph import Forward, Moments, Reader, forward
+from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
-from cnnbench.step.accuracy import top_hits
-from cnnbench.step.config import StepConfig
 from cnnbench.step.loss_scale import Factor, scaled
 from cnnbench.variable_mgr.gradients import Gradient
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """The numbers and policies of a step.
+
+    Attributes:
+      data_format: "NHWC" or "NCHW".
+      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
+        and weight decay are float32 whatever it is.
+      weight_decay: factor of the L2 loss, 0 for none.
+      gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
+      gradient_reduction: "mean" or "sum" over towers.
+      bn_stats: "first" or "mean".
+      report_total_loss: whether the reported loss includes the L2 loss.
+      accuracy: whether top-1 and top-5 accuracies are computed too.
+      forward_only: only logits are computed; in place of the loss stands their mean.
+      xla_compile: compile each tower's forward and backward pass with XLA.
+      seed: of dropout.
+    """
+
+    data_format: DataFormat = "NHWC"
+    compute_dtype: str = "float32"
+    weight_decay: float = 0.0
+    gradient_clip: float | None = None
+    gradient_reduction: str = "mean"
+    bn_stats: str = "first"
+    report_total_loss: bool = True
+    accuracy: bool = False
+    forward_only: bool = False
+    xla_compile: bool = False
+    seed: int = 0
 
 
 class TowerResult(NamedTuple):
@@ -180,3 +211,21 @@ class Tower:
             return None, None
         top_1, top_5 = top_hits(logits, labels)
         return tf.reduce_mean(top_1), tf.reduce_mean(top_5)
+
+
+def top_hits(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Whether the label is the largest logit, and whether it is among the largest five.
+
+    Args:
+      logits: float32 [n, classes].
+      labels: integers [n].
+
+    Returns:
+      Two float32 tensors [n] of zeros and ones. With fewer than five classes, the second
+      is all ones but for logits that are not finite.
+    """
+    among = min(5, int(logits.shape[1]))
+    return (
+        tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32),
+        tf.cast(tf.math.in_top_k(labels, logits, among), tf.float32),
+    )

@@ -22,10 +22,9 @@ from cnnbench.models.graph import Moments
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import update_moving_averages
-from cnnbench.step.config import StepConfig
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
-from cnnbench.step.tower import Tower, TowerResult
+from cnnbench.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr

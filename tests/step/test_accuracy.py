@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.step.accuracy import top_hits
+from cnnbench.step.tower import top_hits
 
 
 def test_hits_by_hand() -> None:

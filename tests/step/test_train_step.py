@@ -16,7 +16,7 @@ from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
 from cnnbench.flags import Params
 from cnnbench.step.train_step import TrainStep
-from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
+from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
 
 def build(**flags: object) -> BuiltRun:

@@ -19,7 +19,7 @@ from cnnbench.step.weight_decay import WeightDecay
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
+from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

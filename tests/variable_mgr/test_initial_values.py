@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr.initial_values import initial_value
+from cnnbench.variable_mgr.base import initial_value
 
 MODES = ("parameter_server", "replicated", "independent")
 

@@ -4,9 +4,8 @@ import pytest
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import VariableMgrSpec, create, names, register
-from cnnbench.variable_mgr.independent import IndependentVariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.replicated import ReplicatedVariableMgr
+from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
 
 
 def spec(mode, **fields):

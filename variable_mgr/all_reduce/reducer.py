@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce import limits, registry
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.groups import check_partition, speakers_of, turns_of
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
-from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
 
 
 class Reducer:
@@ -95,3 +95,103 @@ def _create(
 def _bytes(tensor: tf.Tensor) -> int:
     elements: int = tensor.shape.num_elements()
     return elements * int(tensor.dtype.size)
+
+
+class TwoLevel:
+    """Sums within each group, then one value per group, then hands the sum back.
+
+    The device that speaks for its group changes with the index of the tensor. `within`
+    makes the sum of the group for all of its devices, as every algorithm does; what it
+    would do only for those that do not speak is not run, because nothing uses it and
+    TensorFlow prunes it. Algorithms whose devices wait for each other are kept whole
+    (`registry.runs_together`).
+
+    Args:
+      within: algorithm inside a group.
+      between: algorithm between the groups; gets the shards.
+      context: all devices, the parameters of both algorithms.
+      groups: the devices of `context` in groups, usually one per process. Their sizes
+        may differ. A single group leaves nothing to do for `between`.
+      shards: for `between`.
+
+    Raises:
+      ValueError: an algorithm cannot work with its devices, the groups are no groups of
+        the devices, or there are more shards than groups.
+    """
+
+    def __init__(
+        self,
+        within: str,
+        between: str,
+        context: ReduceContext,
+        groups: Sequence[Sequence[str]],
+        shards: int,
+    ) -> None:
+        check_partition(groups, context.devices)
+        limits.check_two_levels(between, len(groups), shards)
+        self._devices = context.devices
+        self._groups = [tuple(group) for group in groups]
+        self._within = [
+            registry.create(within, context.part(group)) if len(group) > 1 else None
+            for group in self._groups
+        ]
+        self._turns = turns_of(groups)
+        self._between = self._algorithms_between(between, context, shards)
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`; the devices of a group share the sum."""
+        of_device = dict(zip(self._devices, tensors, strict=True))
+        sums: list[list[tf.Tensor]] = []
+        for group, algorithm in zip(self._groups, self._within, strict=True):
+            values = [of_device[device] for device in group]
+            sums.append(values if algorithm is None else algorithm(values, index))
+        if len(self._groups) == 1:
+            return self._in_order(sums)
+        turn = index % self._turns
+        spoken = [
+            _spoken(group, values, turn % len(group), algorithm)
+            for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
+        ]
+        # All speakers have had their turn before `between` rotates, so that in time every
+        # device comes to do everything.
+        totals = self._between[turn](spoken, index // self._turns)
+        return self._in_order(
+            [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
+        )
+
+    def _algorithms_between(
+        self, name: str, context: ReduceContext, shards: int
+    ) -> list[Algorithm]:
+        """One for each set of speakers, which is one for each turn."""
+        if len(self._groups) == 1:
+            return []
+        made: dict[tuple[str, ...], Algorithm] = {}
+        result = []
+        for turn in range(self._turns):
+            speakers = speakers_of(self._groups, turn)
+            if speakers not in made:
+                made[speakers] = registry.create(name, context.part(speakers, shards))
+            result.append(made[speakers])
+        return result
+
+    def _in_order(self, by_group: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        of_device = {
+            device: value
+            for group, values in zip(self._groups, by_group, strict=True)
+            for device, value in zip(group, values, strict=True)
+        }
+        return [of_device[device] for device in self._devices]
+
+
+def _spoken(
+    group: Sequence[str],
+    values: Sequence[tf.Tensor],
+    speaker: int,
+    algorithm: Algorithm | None,
+) -> tf.Tensor:
+    """The value of the speaker; not before the others have theirs, if they run together."""
+    if algorithm is None or not registry.runs_together(algorithm):
+        return values[speaker]
+    others = [*values[:speaker], *values[speaker + 1 :]]
+    with tf.device(group[speaker]), tf.control_dependencies(others):
+        return tf.identity(values[speaker])

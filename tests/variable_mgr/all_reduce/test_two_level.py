@@ -12,8 +12,7 @@ from cnnbench.errors import FlagError
 from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, names, parse_all_reduce_spec, registry
 from cnnbench.variable_mgr.all_reduce.groups import groups_of
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer, TwoLevel
 
 # What needs no GPU. Those that other tests register are none of this file's business.
 WITHIN = tuple(name for name in names() if name != "nccl" and not name.startswith("test_"))
@@ -210,7 +209,7 @@ import os
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import tensorflow as tf
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.two_level import TwoLevel
+from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
@@ -309,6 +308,6 @@ def test_shards_go_to_the_level_between(cpu_devices, run):
     devices = cpu_devices[:6]
     groups = groups_by(devices, (2, 2, 2))
     reducer = Reducer(parse_all_reduce_spec("pscpu/psgpu#3"), context_of(devices), groups)
-    run(lambda values, index: [s for [s] in reducer([[v] for v in values])], devices, [0], 100_003)
+    run(lambda values, index: reducer([values])[0], devices, [0], 100_003)
     with pytest.raises(FlagError, match="4 shards between 3 group"):
         Reducer(parse_all_reduce_spec("pscpu/psgpu#4"), context_of(devices), groups)
