@@ -125,6 +125,7 @@ def number(
     value: float | None,
     text: str | Callable[[float], str] = numbers.number,
     *,
+    scale: float = 1,
     tone: str = "",
     hint: str = "",
 ) -> Cell:
@@ -133,11 +134,13 @@ def number(
     Args:
       value: None for none.
       text: of the value, or the function that formats it.
+      scale: factor of the value.
       tone, hint: see `Cell`.
     """
     if value is None:
         return Cell(numbers.NONE)
-    return Cell(text if isinstance(text, str) else text(value), value, tone, hint)
+    scaled = value * scale
+    return Cell(text if isinstance(text, str) else text(scaled), scaled, tone, hint)
 
 
 def interval(

@@ -77,16 +77,6 @@ def test_markdown_of_the_page_is_golden(trends):
     golden("page.md", markdown.replace(__version__, "VERSION"))
 
 
-def test_document_has_what_the_steps_say(trends):
-    found = json.loads(json_text(trends, SPEED))
-    series = found["series"][0]
-    (step,) = series["steps"]
-    assert (step["last_good"], step["first_bad"]) == ("c007", "c008")
-    assert series["points"][0]["commit"] == "c000"
-    assert len(series["points"][0]["values"]) == 3
-    assert [point["name"] for point in series["without_value"]] == ["c099"]
-
-
 def test_table_of_rows(trends):
     rows = list(csv.DictReader(io.StringIO(csv_text(trends, SPEED))))
     assert len(rows) == 20

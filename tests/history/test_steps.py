@@ -82,27 +82,27 @@ def test_changes_below_the_threshold_are_none_whatever_their_number():
     assert levels[0].value / levels[-1].value > 1.05
 
 
-def test_differences_are_judged_as_differences():
-    accuracies = [0.75] * 6 + [0.74] * 6
-    assert len(find_levels(accuracies, False, 0.005)) == 2
-    assert len(find_levels(accuracies, False, 0.02)) == 1
-    assert len(find_levels([0.0] * 6 + [-1.0] * 6, False, 0.5)) == 2
+NOISY = [100.0, 101.0, 99.0] * 8
 
 
-def test_few_points_and_constant_ones():
-    assert find_levels([], True, 0.03) == []
-    assert len(find_levels([1.0], True, 0.03)) == 1
-    assert len(find_levels([1.0, 2.0, 2.0, 2.0, 2.0], True, 0.03)) == 1
-    assert len(find_levels([1.0] * 50, True, 0.0)) == 1
-
-
-def test_an_outlier_is_no_level_and_two_in_a_row_are_one_that_was_undone():
-    values = [100.0, 101.0, 99.0] * 8
-    values[10] = 50.0
-    assert len(find_levels(values, True, 0.03)) == 1
-    assert len(find_levels([*values[:20], 60.0], True, 0.03)) == 1
-    values[11] = 51.0
-    assert [level.start for level in find_levels(values, True, 0.03)] == [0, 10, 12]
+@pytest.mark.parametrize(
+    ("values", "relative", "threshold", "starts"),
+    [
+        ([0.75] * 6 + [0.74] * 6, False, 0.005, [0, 6]),
+        ([0.75] * 6 + [0.74] * 6, False, 0.02, [0]),
+        ([0.0] * 6 + [-1.0] * 6, False, 0.5, [0, 6]),
+        ([], True, 0.03, []),
+        ([1.0], True, 0.03, [0]),
+        ([1.0, 2.0, 2.0, 2.0, 2.0], True, 0.03, [0]),
+        ([1.0] * 50, True, 0.0, [0]),
+        # An outlier is no level; two in a row are one, undone afterwards.
+        ([*NOISY[:10], 50.0, *NOISY[11:]], True, 0.03, [0]),
+        ([*NOISY[:20], 60.0], True, 0.03, [0]),
+        ([*NOISY[:10], 50.0, 51.0, *NOISY[12:]], True, 0.03, [0, 10, 12]),
+    ],
+)
+def test_levels(values, relative, threshold, starts):
+    assert [level.start for level in find_levels(values, relative, threshold)] == starts
 
 
 @pytest.mark.parametrize(

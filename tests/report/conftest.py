@@ -1,10 +1,10 @@
-"""What reports are made of: records of runs that never ran, in files and in memory."""
+"""Records of runs that never ran."""
 
 from __future__ import annotations
 
 import pytest
 
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
+from cnnbench.records.allreduce import Copying
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import (
     ConditionNote,
@@ -15,7 +15,6 @@ from cnnbench.records.run import (
     StartupSeconds,
 )
 from cnnbench.report import gather
-from cnnbench.variable_mgr.aggregation.spec import Packing
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 
@@ -62,43 +61,23 @@ class Runs:
         return [self(speed, **parts) for speed in speeds]
 
 
-def reductions(speed=2e9, **parts):
+@pytest.fixture
+def measured(reductions):
     """A measurement of two algorithms on two sizes, one of which sums wrongly once."""
-
-    def point(spec, size, factor=1.0, **more):
-        values = {
-            "spec": spec,
-            "packing": Packing(),
-            "workload": f"{size}",
-            "dtype": "float32",
-            "bytes": size,
-            "tensors": 1,
-            "elements": size // 4,
-            "devices": 2,
-            "seconds": (size / speed / factor,) * 3,
-            "checked": size // 2,
-        }
-        return Point(**{**values, **more})
-
-    values = {
-        "run_id": "reduce0",
-        "started_at": "2026-11-20T12:00:00+00:00",
-        "status": "ok",
-        "command": ("cnnbench", "allreduce", "--num_gpus=2"),
-        "config": {},
-        "placement": Devices(device="cpu", devices=("a", "b")),
-        "copies": tuple(
-            Copying(bytes=size, devices=2, seconds=(size / 4e9,)) for size in (4096, 65536)
-        ),
-        "points": (
-            point("xring", 4096),
-            point("xring", 65536),
-            point("pscpu", 4096, 0.5),
-            point("pscpu", 65536, 0.5, wrong=3),
-        ),
-        "environment": ENVIRONMENT,
-    }
-    return AllReduceRecord(**{**values, **parts})
+    rows = (("xring", 4096, {}), ("xring", 65536, {}), ("pscpu", 4096, {}))
+    points = [
+        reductions.point(2.0 if spec == "xring" else 1.0, spec=spec, bytes=size, devices=2, **more)
+        for spec, size, more in (*rows, ("pscpu", 65536, {"wrong": 3}))
+    ]
+    copies = [Copying(bytes=size, devices=2, seconds=(size / 4e9,)) for size in (4096, 65536)]
+    return reductions(
+        *points,
+        run_id="reduce0",
+        started_at="2026-11-20T12:00:00+00:00",
+        command=("cnnbench", "allreduce", "--num_gpus=2"),
+        copies=tuple(copies),
+        environment=ENVIRONMENT,
+    )
 
 
 @pytest.fixture
@@ -107,8 +86,8 @@ def runs(lenet_runs):
 
 
 @pytest.fixture
-def everything(runs):
-    """Material with something for every section of a report."""
+def everything(runs, measured):
+    """Results with something for every section of a report."""
     noisy = Conditions(
         before={"other_cpus": 0.5},
         during={"other_cpus": 1.5, "steal_fraction": 0.25, "load_average": 3.0},
@@ -138,5 +117,5 @@ def everything(runs):
         runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
     ]
     base = runs.of(110, 111, 109, 110.5, 109.5, 112)
-    loaded = Loaded((*good, *bad), (), (reductions(),))
+    loaded = Loaded((*good, *bad), (), (measured,))
     return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))

@@ -66,7 +66,7 @@ def test_runs_that_went_wrong_enter_no_figure(runs):
     assert len(one.records) == 3
 
 
-def test_a_sample_of_nothing_and_of_one():
+def test_samples_of_few_values():
     assert Sample(()).median is Sample(()).range is Sample(()).interval is Sample(()).spread is None
     assert Sample((2.0,)).spread is None
     assert Sample((90.0, 110.0)).spread == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""Reductions by themselves: bandwidth over size, and whether the sums were right."""
+"""All-reduce measurements: bandwidth over size, and wrong sums."""
 
 from __future__ import annotations
 
@@ -93,18 +93,17 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
 
 
 def _curves(points: Sequence[Point], name: str) -> list[Series]:
-    specs: dict[str, dict[int, Point]] = {}
+    specs: dict[str, dict[int, float]] = {}
     for point in points:
         # Of a size with several numbers of tensors, the fastest.
         best = specs.setdefault(point.spec, {})
-        if point.bytes not in best or _speed(point, name) > _speed(best[point.bytes], name):
-            best[point.bytes] = point
+        best[point.bytes] = max(_speed(point, name), best.get(point.bytes, 0.0))
     return [
         Series(
             name=spec,
-            points=tuple((float(size), _speed(best[size], name) / _GIGA) for size in sorted(best)),
+            points=tuple((float(size), best[size]) for size in sorted(best)),
             hints=tuple(
-                f"{spec}, {binary(size)}: {numbers.number(_speed(best[size], name) / _GIGA)} GB/s"
+                f"{spec}, {binary(size)}: {numbers.number(best[size])} GB/s"
                 for size in sorted(best)
             ),
         )
@@ -117,7 +116,7 @@ def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[
     for point in points:
         share = record.share_of_bound(point)
         if share:
-            bounds[point.bytes] = _speed(point, name) / share / _GIGA
+            bounds[point.bytes] = _speed(point, name) / share
     if len(bounds) < 2:
         return []
     line = tuple((float(size), bounds[size]) for size in sorted(bounds))
@@ -125,13 +124,12 @@ def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[
 
 
 def _speed(point: Point, name: str) -> float:
-    return (point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth) or 0.0
+    """In GB/s."""
+    speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
+    return (speed or 0.0) / _GIGA
 
 
 def _row(record: AllReduceRecord, point: Point, several: bool) -> tuple[Cell, ...]:
-    def scaled(value: float | None, factor: float) -> Cell:
-        return number(None if value is None else value * factor)
-
     share = record.share_of_bound(point)
     wrong = f"{point.wrong:,}" if point.checked else "not checked"
     peer = " (peer)" if point in record.peers else ""
@@ -144,10 +142,10 @@ def _row(record: AllReduceRecord, point: Point, several: bool) -> tuple[Cell, ..
         number(point.tensors, f"{point.tensors:,}"),
         text_cell(point.dtype),
         number(point.devices, str(point.devices)),
-        scaled(point.median, 1e6),
-        scaled(point.p99, 1e6),
-        scaled(point.algorithm_bandwidth, 1 / _GIGA),
-        scaled(point.bus_bandwidth, 1 / _GIGA),
+        number(point.median, scale=1e6),
+        number(point.p99, scale=1e6),
+        number(point.algorithm_bandwidth, scale=1 / _GIGA),
+        number(point.bus_bandwidth, scale=1 / _GIGA),
         number(share, lambda value: numbers.percent(value, 0)),
         number(point.wrong, wrong, tone="bad" if point.wrong else ""),
         text_cell(point.error or "", tone="bad" if point.error else ""),

@@ -46,11 +46,7 @@ def _mebibytes(size: float) -> str:
 def _median(value: Callable[[RunRecord], float | None], scale: float = 1.0) -> _CellOf:
     """A cell with the median over processes of a value of a record."""
 
-    def cell(one: Configured) -> Cell:
-        middle = one.sample(value).median
-        return number(None if middle is None else middle * scale)
-
-    return cell
+    return lambda one: number(one.sample(value).median, scale=scale)
 
 
 def _columns(*given: tuple[str, _CellOf]) -> list[tuple[Column, _CellOf]]:
@@ -127,7 +123,7 @@ def throughput(results: Results) -> Section | None:
         (f"{100 * CONFIDENCE:.0f} % interval", lambda one: interval(one.throughput.interval)),
         ("range", lambda one: interval(one.throughput.range)),
         ("spread", lambda one: number(one.throughput.spread, percent)),
-        ("median step, ms", _median_step),
+        ("median step, ms", lambda one: number(one.step_seconds.median, scale=1000)),
         ("waits for input", _input_wait),
         ("processes", lambda one: number(len(one.good), str(len(one.good)))),
     )
@@ -158,11 +154,6 @@ def _devices(one: Configured) -> Cell:
 def _batch(one: Configured) -> Cell:
     batch = next((record.batch for record in one.good if record.batch is not None), None)
     return number(None if batch is None else batch.global_, lambda images: f"{images:.0f}")
-
-
-def _median_step(one: Configured) -> Cell:
-    seconds = one.step_seconds.median
-    return number(None if seconds is None else 1000 * seconds)
 
 
 def _input_wait(one: Configured) -> Cell:
@@ -254,14 +245,17 @@ def memory(results: Results) -> Section | None:
         ("range, MiB", lambda one: interval(one.memory.range, _mebibytes)),
         ("processes", lambda one: number(len(one.memory.values), str(len(one.memory.values)))),
     )
-    scope = lambda one: text_cell("one device" if one.device == "gpu" else "the process")  # noqa: E731
-    columns.insert(3, (Column("of"), scope))
+    columns.insert(3, (Column("of"), _memory_scope))
     text = (
         "Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
         "whole process on a CPU. Medians over processes."
     )
     charts = family_charts("peak memory", axis, known, lambda one: one.memory)
     return section("memory", "Memory", Text(text=text), charts, _table(columns, known))
+
+
+def _memory_scope(one: Configured) -> Cell:
+    return text_cell("one device" if one.device == "gpu" else "the process")
 
 
 # Accuracy and losses

@@ -23,22 +23,15 @@ from cnnbench.report.document import (
     text_cell,
 )
 from cnnbench.report.results import Results
-from cnnbench.text import numbers
+from cnnbench.text.numbers import percent
 
 _FOLLOWING = frozenset(
     (
-        "num_gpus",
-        "gpu_indices",
-        "num_epochs",
-        "num_intra_threads",
-        "num_inter_threads",
-        "datasets_num_private_threads",
-        "per_gpu_thread_count",
-        "worker_hosts",
-        "ps_hosts",
+        *("num_gpus", "gpu_indices", "num_epochs", "num_intra_threads", "num_inter_threads"),
+        *("datasets_num_private_threads", "per_gpu_thread_count", "worker_hosts", "ps_hosts"),
     )
 )
-"""Flags that go with the number of devices."""
+"""Flags that follow from the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
 """Flags of the aggregation; a single device aggregates nothing."""
@@ -51,7 +44,7 @@ class Curve:
     Attributes:
       name: of the configuration without its devices.
       members: by number of devices, ascending.
-      base: what efficiency is against: on one device if there is such a run.
+      base: the reference of the efficiency: on one device if there is such a run.
     """
 
     name: str
@@ -78,7 +71,7 @@ def curves(configured: Sequence[Configured]) -> list[Curve]:
         members.sort(key=lambda one: one.devices or 0)
         base = members[0]
         if base.devices != 1:
-            # Modes are alike on one device, so that any mode's run will do.
+            # All modes are equal on one device.
             base = singles.get(_key(base, _AGGREGATION), base)
         if len({one.devices for one in (base, *members)}) > 1:
             drawn.append(Curve(_name(members), tuple(members), base))
@@ -112,13 +105,9 @@ def scaling(results: Results) -> Section | None:
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
+    ignored = _FOLLOWING | without
     flags = one.configuration.flags
-    kept = [
-        (name, flags[name])
-        for name in sorted(flags)
-        if name not in _FOLLOWING and name not in without
-    ]
-    return json.dumps(kept)
+    return json.dumps([(name, flags[name]) for name in sorted(flags) if name not in ignored])
 
 
 def _name(members: Sequence[Configured]) -> str:
@@ -130,26 +119,22 @@ def _name(members: Sequence[Configured]) -> str:
 
 
 def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
-    most = max(one.devices or 1 for curve in drawn for one in curve.members)
-    series = []
-    for curve in drawn:
-        points = _points(curve)
-        series.append(
-            Series(
-                name=curve.name.removeprefix(f"{family}, "),
-                points=tuple((devices, speed) for devices, speed, _ in points),
-                hints=tuple(
-                    f"{one.name}: {numbers.number(speed)} images/sec" for _, speed, one in points
-                ),
-                spans=tuple(one.throughput.interval for _, _, one in points),
-            )
+    series = [
+        Series(
+            name=curve.name.removeprefix(f"{family}, "),
+            points=tuple((devices, speed) for devices, speed, _ in _points(curve)),
+            hints=tuple(f"{one.name}: {number(v).text} images/sec" for _, v, one in _points(curve)),
+            spans=tuple(one.throughput.interval for _, _, one in _points(curve)),
         )
+        for curve in drawn
+    ]
+    most = max(one.devices or 1 for curve in drawn for one in curve.members)
     bases = {curve.base.configuration.key: curve.base for curve in drawn}
-    for base in bases.values():
-        speed, devices = base.throughput.median or 0.0, base.devices or 1
-        if len(bases) == 1 and devices < most:
-            ideal = ((float(devices), speed), (float(most), speed * most / devices))
-            series.append(Series(name="linear scaling", points=ideal, reference=True))
+    base = drawn[0].base
+    speed, devices = base.throughput.median or 0.0, base.devices or 1
+    if len(bases) == 1 and devices < most:
+        ideal = ((float(devices), speed), (float(most), speed * most / devices))
+        series.append(Series(name="linear scaling", points=ideal, reference=True))
     return Lines(
         title=f"{family}: images/sec over devices",
         x=_devices_axis(drawn),
@@ -161,13 +146,16 @@ def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
 def _efficiencies(family: str, drawn: Sequence[Curve]) -> Lines:
     series = []
     for curve in drawn:
-        points = [(d, curve.efficiency(one), one) for d, _, one in _points(curve)]
-        known = [(d, value, one) for d, value, one in points if value is not None]
+        points = [
+            (devices, value, f"{one.name}: {percent(value)}")
+            for devices, _, one in _points(curve)
+            if (value := curve.efficiency(one)) is not None
+        ]
         series.append(
             Series(
                 name=curve.name.removeprefix(f"{family}, "),
-                points=tuple((d, value) for d, value, _ in known),
-                hints=tuple(f"{one.name}: {numbers.percent(value)}" for _, value, one in known),
+                points=tuple((devices, value) for devices, value, _ in points),
+                hints=tuple(hint for _, _, hint in points),
             )
         )
     return Lines(
@@ -206,7 +194,7 @@ def _table(drawn: Sequence[Curve]) -> Table:
                     number(devices, f"{devices:g}"),
                     number(speed),
                     number(speed / devices),
-                    number(efficiency, numbers.percent),
+                    number(efficiency, percent),
                     text_cell(curve.base.name),
                 )
             )

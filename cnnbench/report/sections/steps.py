@@ -175,7 +175,7 @@ def _table(timed: Sequence[Configured]) -> Table:
             (
                 text_cell(one.name),
                 number(len(everything), str(len(everything))),
-                *(number(1000 * percentile(everything, share)) for share in (0.5, 0.9, 0.99, 1.0)),
+                *(number(percentile(everything, p), scale=1000) for p in (0.5, 0.9, 0.99, 1.0)),
                 number(within, percent, hint="interquartile range over median"),
                 number(between, percent, hint=slowest),
             )
