@@ -13,6 +13,7 @@ from cnnbench.records.allreduce import (
     nearest_rank,
 )
 from cnnbench.records.run import ErrorInfo
+from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
@@ -182,3 +183,28 @@ def test_a_failure_has_a_reason():
         record(error=ErrorInfo(type="E", message="m"))
     with pytest.raises(ValueError, match="status: 'done'"):
         dataclasses.replace(record(), status="done")
+
+
+def test_a_row_of_the_table():
+    before = record(placement=None)
+    row = REDUCTIONS.cells(allreduce_row(before, before.points[0]))
+    assert tuple(row) == REDUCTIONS.columns
+    expected = {
+        "run_id": "r1",
+        "device": "",
+        "devices": "4",
+        "peer": "false",
+        "agg_small_grads_max_group": "10",
+        "compact_dtype": "",
+        "calls": "3",
+        "iters_per_step": "5",
+        "median_seconds": "0.002",
+        "share_of_copy_bound": "1.5",
+        "hostname": "h",
+        "error": "",
+        "command": "cnnbench allreduce",
+        "schema": "1",
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert allreduce_row(record(), record().peers[0])["peer"] is True
+    assert allreduce_row(record(), record().points[0])["device"] == "cpu"
