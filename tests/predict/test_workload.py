@@ -18,10 +18,10 @@ def travelling(sizes, **options):
     """Elements and item sizes of what the real stages send."""
     stages = make_stages(AggregationSpec(**options), DEVICES, None)
     with tf.Graph().as_default():
-        tensors = [[tf.zeros([size]) for size in sizes] for _ in DEVICES]
+        columns = [[tf.zeros([size]) for _ in DEVICES] for size in sizes]
         for stage in stages:
-            tensors, _ = stage(tensors)
-        return [Tensor(t.shape.num_elements(), t.dtype.size) for t in tensors[0]]
+            columns, _ = stage(columns)
+        return [Tensor(t.shape.num_elements(), t.dtype.size) for t, *_ in columns]
 
 
 @pytest.mark.parametrize(
