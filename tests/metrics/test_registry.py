@@ -1,7 +1,18 @@
 import pytest
 
+from cnnbench.metrics.measurement import KINDS
 from cnnbench.metrics.policy import Policy, Verdict
-from cnnbench.metrics.registry import METRICS, accuracy, memory, startup, throughput
+from cnnbench.metrics.registry import (
+    ALL,
+    BOUNDS,
+    HISTORY,
+    METRICS,
+    accuracy,
+    judged,
+    memory,
+    startup,
+    throughput,
+)
 from cnnbench.records.run import Batch, Evaluation, Measured, StartupSeconds
 
 
@@ -66,3 +77,42 @@ def test_thresholds():
     # 16 MiB are 10 % of 160 MiB, and less than 5 % of anything above 320 MiB.
     assert METRICS["memory"].smallest_change(policy, 160 * 2**20) == pytest.approx(0.1)
     assert METRICS["memory"].smallest_change(policy, 1000 * 2**20) == 0.05
+
+
+def test_commands_offer_views_of_one_table():
+    assert list(METRICS) == ["throughput", "memory", "startup", "accuracy"]
+    assert len({metric.name for metric in ALL}) == len(ALL)
+    assert all(metric.followed or metric.judged for metric in ALL)
+    assert {kind: list(judged(kind)) for kind in KINDS if kind != "run"} == {
+        "allreduce": ["throughput", "startup"],
+        "build": ["startup"],
+        "peer": ["throughput"],
+        "copy": ["throughput"],
+    }
+    # What bounds of sweeps can be about history follows too.
+    assert set(BOUNDS) < set(HISTORY)
+    assert {kind for metric in BOUNDS.values() for kind in metric.kinds} == {"run"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "change", "change_text"),
+    [
+        ("throughput", 521.93, "521.9 images/sec", -0.1, "-10.0 %"),
+        ("bus_bandwidth", 0.0066, "0.006600 GB/s", 0.0312, "+3.1 %"),
+        ("peak_memory_bytes", 1500 * 2**20, "1,500 MiB", -0.0001, "+0.0 %"),
+        ("top_1", 0.7512, "75.12 %", -0.005, "-0.50 points"),
+        ("final_loss", 2.5, "2.500 loss", 0.25, "+0.2500 loss"),
+        ("throughput", None, "-", 1.0, "+100.0 %"),
+    ],
+)
+def test_values_and_changes_as_text(name, value, text, change, change_text):
+    metric = HISTORY[name]
+    assert metric.value_text(value) == text
+    assert metric.value_text(value, unit=False) == text.split()[0]
+    assert metric.change_text(change) == change_text
+    assert metric.change_text(abs(change), signed=False)[0] not in "+-"
+
+
+def test_ranges_of_changes():
+    assert METRICS["throughput"].range_text(-0.01, 0.02) == "-1.0 to +2.0 %"
+    assert METRICS["accuracy"].range_text(-0.01, 0.02) == "-1.00 to +2.00 points"
