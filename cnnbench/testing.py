@@ -17,9 +17,8 @@ from typing import Literal
 
 import pytest
 
-from cnnbench.ab.child import run_once
 from cnnbench.ab.flags import check, names, refuse
-from cnnbench.ab.side import Side
+from cnnbench.ab.side import Side, SideFlags, run_once
 from cnnbench.commands.judging import Judging
 from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_records
 from cnnbench.errors import ExitCode, UsageError
@@ -128,7 +127,7 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = Side(flags=flags, python=python, variables=dict(env or {}))
-        _check(side, processes)
+        resolved = _check(side, processes)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
@@ -136,7 +135,7 @@ class Bench:
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
-            sample = run_once(side, path, log, limit)
+            sample = run_once(side, path, log, limit, like=resolved)
             if sample.status != "ok":
                 command = " ".join(("cnnbench", "run", *flags))
                 pytest.fail(f"{command}: {sample.problem}\n{_tail(log)}")
@@ -207,8 +206,8 @@ def folder_name(nodeid: str) -> str:
     return re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-120:]
 
 
-def _check(side: Side, processes: int) -> None:
-    """Refuses flags before anything is started.
+def _check(side: Side, processes: int) -> SideFlags:
+    """Refuses flags before anything is started; returns what they resolve to.
 
     Raises:
       UsageError: says which.
@@ -218,7 +217,7 @@ def _check(side: Side, processes: int) -> None:
         refuse(side, ("result_csv",), "each process would replace what the one before has written")
         if not names(side) & {"eval", "forward_only"}:
             refuse(side, ("train_dir",), "each process would resume what the one before has left")
-    check(side)
+    return check(side)
 
 
 def _baseline(

@@ -1,7 +1,7 @@
-"""What the flags of a side come to, found out before its first process is started.
+"""Flags of sides: checked and resolved before the first process, and compared.
 
-A process of its own finds it out, where those of the side will work and with their variables:
-relative paths and what a plug-in imports are theirs, and no plug-in gets into this process.
+They are resolved in a child process with the working directory and variables of the side, so
+that relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
 """
 
 from __future__ import annotations
@@ -11,17 +11,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from absl import flags as absl_flags
 
-from cnnbench.ab.side import Side, launcher, own_checkout
+from cnnbench.ab.side import Side, SideFlags, launcher, own_checkout
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import FLAGS
+from cnnbench.processes.commands import resolve_run
 
-_ASK = "from cnnbench.ab.flags import answer; answer(sys.argv[2:])"
-# For a plug-in that never returns from being imported; the run will tell then.
-_PATIENCE = 120.0
+_ASK = "from cnnbench.ab.flags import print_answer; print_answer(sys.argv[2:])"
+# For a plug-in whose import never returns.
+_SECONDS = 120.0
+_TUPLES = ("explicit_flags", "notices")
+
+_SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
+
+# Another interpreter has other packages.
+_OF_PYTHON = ("tensorflow",)
 
 
 def words(side: Side) -> list[str]:
@@ -33,7 +42,7 @@ def words(side: Side) -> list[str]:
                 absl_flags.FlagValues().read_flags_from_files(list(side.flags), force_gnu=True)
             )
         except (absl_flags.Error, OSError, ValueError):
-            return list(side.flags)  # the parser will tell
+            return list(side.flags)  # the parser will report it
 
 
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
@@ -52,17 +61,16 @@ def names(side: Side) -> frozenset[str]:
     return frozenset(name for name, _ in _named(side))
 
 
-def check(side: Side) -> tuple[str, ...]:
-    """What the run would say about its flags.
+def check(side: Side) -> SideFlags:
+    """Resolves and checks the flags of a side.
 
     Returns:
-      Notices; none for the flags of another cnnbench, which only that knows.
+      What they resolve to, as far as this cnnbench knows them if the side has another one.
 
     Raises:
-      UsageError: what cannot be run, models, plug-ins and data that are not there included.
+      UsageError: they cannot be run: wrong flags, unknown models, plug-ins or data; not for
+        another cnnbench, which may know more.
     """
-    if not side.is_this_cnnbench:
-        return ()
     try:
         done = subprocess.run(
             [sys.executable, "-c", launcher(_ASK), own_checkout(), "flags", *side.flags],
@@ -71,34 +79,65 @@ def check(side: Side) -> tuple[str, ...]:
             stderr=subprocess.DEVNULL,
             env={**os.environ, **side.variables},
             cwd=side.checkout,
-            timeout=_PATIENCE,
+            timeout=_SECONDS,
             check=False,
         )
-        said = json.loads(done.stdout.splitlines()[-1])
-        error, notices = said["error"], tuple(map(str, said["notices"]))
+        answer = json.loads(done.stdout.splitlines()[-1])
+        error = answer["error"]
+        found = SideFlags(dict(answer["config"]), *(tuple(map(str, answer[k])) for k in _TUPLES))
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # A plug-in that ends its process, or talks over its end; the run will tell.
-        return ()
+        # A plug-in that ends its process, or prints after the answer; the run will report it.
+        return SideFlags()
+    if not side.is_this_cnnbench:
+        return replace(found, notices=())
     if error is not None:
         raise UsageError(str(error))
-    return notices
+    return found
 
 
-def answer(flags: Sequence[str]) -> None:
-    """Prints what the flags of a run come to: the other end of `check`."""
-    from cnnbench.processes.commands import resolve_run
-
-    notices: tuple[str, ...] = ()
-    error = None
+def print_answer(flags: Sequence[str]) -> None:
+    """Prints the resolved flags of a run: the child process of `check`."""
+    answer: dict[str, object] = {"error": None, "config": {}, "explicit_flags": (), "notices": ()}
     try:
-        notices = resolve_run(flags).notices
-    except (UsageError, DataError) as wrong:
-        error = str(wrong)
-    print("\n" + json.dumps({"error": error, "notices": notices}))
+        resolved = resolve_run(flags)
+        answer["config"] = resolved.config
+        answer.update({name: getattr(resolved, name) for name in _TUPLES})
+    except (UsageError, DataError) as error:
+        answer["error"] = str(error)
+    print("\n" + json.dumps(answer))
+
+
+def differing(a: Side, b: Side) -> tuple[str, ...]:
+    """Names and groups of facts, as --allow_different takes them, in which the sides differ."""
+    flags = [dict(_values(words(side))) for side in (a, b)]
+    names = dict.fromkeys(name for side in flags for name in side)
+    found = [name for name in names if flags[0].get(name) != flags[1].get(name)]
+    variables = {*a.variables.items()} ^ {*b.variables.items()}
+    found += [f"env_{name}" for name in sorted({name for name, _ in variables})]
+    if a.python != b.python:
+        found += _OF_PYTHON
+    return tuple(found)
+
+
+def _values(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Flags by name, whatever version of cnnbench they are of; a later one counts."""
+    waiting = ""
+    for word in (*flags, "-"):
+        if not word.startswith("-"):
+            yield waiting, word
+            waiting = ""
+            continue
+        if waiting:
+            off = waiting in _SWITCHES
+            yield _SWITCHES.get(waiting, waiting), "false" if off else "true"
+        name, equals, value = word.lstrip("-").partition("=")
+        waiting = "" if equals else name
+        if equals:
+            yield name, value
 
 
 def _named(side: Side) -> Iterator[tuple[str, str]]:
-    """Names of flags, and what stands behind an equals sign."""
+    """Names of flags, and the text after an equals sign."""
     for word in words(side):
         if word.startswith("-"):
             name, _, value = word.lstrip("-").partition("=")

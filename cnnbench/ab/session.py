@@ -9,16 +9,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cnnbench.ab.child import Sample, run_once
+from cnnbench.ab.flags import differing
 from cnnbench.ab.results import SIDES, Results
 from cnnbench.ab.sequential import Look
-from cnnbench.ab.side import Side
-from cnnbench.ab.side_diff import differing
-from cnnbench.compare import METRICS, Comparison, Policy, Verdict, compare_records
+from cnnbench.ab.side import Sample, Side, SideFlags, run_once
+from cnnbench.compare import (
+    METRICS,
+    Comparison,
+    Metric,
+    Policy,
+    Verdict,
+    aa_spread,
+    compare_records,
+)
+from cnnbench.compare.estimate import usable
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.run import RunRecord
 from cnnbench.runtime.signals import uninterrupted
+from cnnbench.text.numbers import count
 from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -42,6 +51,7 @@ class Experiment:
       metrics: what is judged; the first decides.
       allow_different: facts that may differ besides those that the sides are about.
       aa: A/A runs, to take the spread from.
+      resolved: flags of the sides by name, for records of processes that leave none.
     """
 
     a: Side
@@ -56,6 +66,7 @@ class Experiment:
     metrics: tuple[str, ...] = tuple(METRICS)
     allow_different: tuple[str, ...] = ()
     aa: tuple[RunRecord, ...] | None = None
+    resolved: Mapping[str, SideFlags] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -243,13 +254,14 @@ class Session:
         if index > 1 and self._experiment.cool_down:
             time.sleep(self._experiment.cool_down)
         self._reporter.started(index, self._total, label)
+        resolved = self._experiment.resolved.get(side)
         sample = run_once(
             self._experiment.sides()[side],
             self._results.pending(name),
             self._results.log(name),
             self._experiment.timeout,
             facts=self._facts,
-            like=self._records[side][-1] if self._records[side] else None,
+            like=self._records[side][-1] if self._records[side] else resolved,
             grace=self._grace,
         )
         more = {"side": side, "seed": self._experiment.seed, **(place or {})}
@@ -298,3 +310,35 @@ class Session:
             timeout=experiment.timeout,
             allowed=experiment.allowed,
         )
+
+
+def spreads(comparison: Comparison, policy: Policy) -> dict[str, tuple[int, float]]:
+    """The number of processes and the A/A noise by metric, over both sides together.
+
+    Metrics that fewer than `Policy.min_processes` measured are left out.
+    """
+    found = {}
+    for metric in comparison.metrics:
+        values = _ok_values(comparison, metric)
+        if len(values) >= policy.min_processes:
+            found[metric.name] = (len(values), aa_spread(values, policy, metric))
+    return found
+
+
+def aa_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """The A/A noise of every metric, one line each."""
+    found = spreads(comparison, policy)
+    lines = [
+        f"A/A spread of {metric.name}: {metric.change_text(found[metric.name][1], signed=False)} "
+        f"({policy.noise_factor:g} standard deviations of "
+        f"{count(found[metric.name][0], 'process', 'processes')})"
+        for metric in comparison.metrics
+        if metric.name in found
+    ]
+    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
+
+
+def _ok_values(comparison: Comparison, metric: Metric) -> Sequence[float]:
+    records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
+    values = [metric.value(run) for run in records if run.status == "ok"]
+    return [value for value in values if value is not None and usable(value, metric)]

@@ -22,7 +22,7 @@ from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
-    from cnnbench.ab.side import Side
+    from cnnbench.ab.side import Side, SideFlags
     from cnnbench.text.progress import Reporter
 
 HELP = """\
@@ -122,9 +122,10 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
-        for notice in _notices(*((a,) if a == b else (a, b))):
+        resolved = _resolved(a, b)
+        for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
             reporter.line(notice)
-        experiment = _experiment(options, judging, a, b)
+        experiment = _experiment(options, judging, a, b, resolved)
         if not options.aa:
             _refuse_equal_sides(a, b)
         return _run(experiment, options, judging, reporter)
@@ -180,8 +181,7 @@ def _side(
     name: str, options: AbFlags, variables: dict[str, str], common: Sequence[str]
 ) -> Iterator[Side]:
     """A side, with the checkout it needs."""
-    from cnnbench.ab.checkout import checked_out
-    from cnnbench.ab.side import Side
+    from cnnbench.ab.side import Side, checked_out
 
     try:
         own = tuple(shlex.split(getattr(options, name)))
@@ -213,16 +213,19 @@ def _interpreter(flag: str, text: str) -> str:
     return os.path.abspath(found)
 
 
-def _notices(*sides: Side) -> tuple[str, ...]:
-    """What is to be said about flags; refuses wrong ones as far as this cnnbench knows them."""
+def _resolved(a: Side, b: Side) -> dict[str, SideFlags]:
+    """The resolved flags by side; refuses wrong ones as far as this cnnbench knows them."""
     from cnnbench.ab.flags import check, refuse
 
-    for side in sides:
+    for side in (a, b):
         refuse(side, _RESERVED, "cannot go with ab; it keeps a record of each process")
-    return tuple(dict.fromkeys(notice for side in sides for notice in check(side)))
+    first = check(a)
+    return {"a": first, "b": first if a == b else check(b)}
 
 
-def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experiment:
+def _experiment(
+    options: AbFlags, judging: Judging, a: Side, b: Side, resolved: dict[str, SideFlags]
+) -> Experiment:
     from cnnbench.ab.sequential import looks
     from cnnbench.ab.session import Experiment
 
@@ -241,6 +244,7 @@ def _experiment(options: AbFlags, judging: Judging, a: Side, b: Side) -> Experim
         metrics=judging.metrics,
         allow_different=judging.allow_different,
         aa=None if loaded is None else loaded.records,
+        resolved=resolved,
     )
 
 
@@ -275,9 +279,9 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
 
 def _tell_spread(experiment: Experiment, finding: Finding, folder: str, reporter: Reporter) -> None:
     """What an A/A measurement is made for, by metric."""
-    from cnnbench.ab.aa_noise import lines
+    from cnnbench.ab.session import aa_lines
 
-    for line in lines(finding.comparison, experiment.policy):
+    for line in aa_lines(finding.comparison, experiment.policy):
         reporter.line(line)
     reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={folder}")
 

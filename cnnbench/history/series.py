@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from cnnbench.compare.configuration import labels
 from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry, Machine
+from cnnbench.machine.git import GitError, git
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import counted
@@ -26,7 +25,6 @@ POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""
 
 _COMMIT_DIGITS = 12
-_GIT_SECONDS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,18 +261,10 @@ def order_of_commits(folder: str) -> dict[str, int]:
     Raises:
       FlagError: git finds no repository there, or there is no git.
     """
-    command = ["git", "-C", folder, "rev-list", "--all", "--topo-order", "--reverse"]
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True, env=environ
-        )
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines()
-        raise FlagError("git", folder, said[-1] if said else "git cannot read it") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FlagError("git", folder, f"git cannot be run: {error}") from None
-    commits = done.stdout.split()
+        commits = git("rev-list", "--all", "--topo-order", "--reverse", folder=folder).split()
+    except GitError as error:
+        raise FlagError("git", folder, str(error)) from None
     places = {commit: place for place, commit in enumerate(commits)}
     for digits in range(7, 13):
         short: dict[str, list[int]] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cnnbench import version as own
+from cnnbench.machine.git import git
 from cnnbench.machine.host import FactGroup, Facts, Host
 
 _TENSORFLOW_PACKAGES = (
@@ -73,14 +72,17 @@ def tensorflow_threads(host: Host) -> Facts:
     }
 
 
+_STATUS = ("status", "--porcelain", "--untracked-files=no")
+
+
 def commit(host: Host) -> Facts:
     """Commit of the checkout that cnnbench runs from, and whether files differ from it."""
     checkout = Path(own.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return {}
     return {
-        "git_commit": _git(checkout, "rev-parse", "HEAD"),
-        "git_dirty": _git(checkout, "status", "--porcelain", "--untracked-files=no") != "",
+        "git_commit": git("rev-parse", "HEAD", folder=checkout, timeout=2),
+        "git_dirty": git(*_STATUS, folder=checkout, timeout=2) != "",
     }
 
 
@@ -92,17 +94,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _git(checkout: Path, *arguments: str) -> str:
-    # Without the optional locks a benchmark never gets in the way of a commit.
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    done = subprocess.run(
-        ["git", "-C", str(checkout), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=2,
-        check=True,
-        env=environ,
-    )
-    return done.stdout.strip()

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cnnbench.ab.child import run_once
-from cnnbench.ab.side import Side
+from cnnbench.ab.side import Side, run_once
 from cnnbench.compare import METRICS
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import Interval, take

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cnnbench.ab.flags import check, names, refuse
-from cnnbench.ab.side import Side
+from cnnbench.ab.side import Side, SideFlags
 from cnnbench.errors import FlagError, UsageError
 
 PLUGIN = """
@@ -62,11 +62,13 @@ def test_what_cannot_be_run_is_refused(flag, message):
 
 
 def test_of_another_cnnbench_nothing_is_known():
-    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == ()
+    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == SideFlags()
+    known = check(Side(flags=("--model=lenet",), python="/opt/python"))
+    assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
 
 def test_notices_are_those_of_a_run_that_keeps_a_record():
-    (notice,) = check(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1")))
+    (notice,) = check(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1"))).notices
     assert notice.startswith("--single_l2_loss_op")
 
 
@@ -78,7 +80,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
         flags = ("--model_plugin=net.py", "--model=ours")
         side = Side(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
-        assert check(side) == ()
+        assert check(side).notices == ()
         with pytest.raises(UsageError, match="helper_of_ours"):
             check(Side(flags=flags, checkout=tmp_path / name))
     assert "helper_of_ours" not in sys.modules
@@ -86,7 +88,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == ()
+    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == SideFlags()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--model_plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.ab.flags import differing
 from cnnbench.ab.side import Side, own_checkout
-from cnnbench.ab.side_diff import differing
 
 ROOT = Path(__file__).resolve().parents[2]
 
