@@ -8,8 +8,6 @@ import pytest
 
 from cnnbench.allreduce.data import PERIOD, SETS, make_data, numpy_dtype
 
-DTYPES = ("float32", "float16", "bfloat16")
-
 
 def sums(data, dtype, order):
     """One period of the sum in a format, device after device."""
@@ -19,26 +17,23 @@ def sums(data, dtype, order):
     return total
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("devices", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("dtype", "devices"), [("float32", 2), ("float16", 3), ("bfloat16", 8), ("float32", 8)]
+)
 def test_right_sums_in_any_order_are_right(dtype, devices):
     for name in SETS:
         data = make_data(name, devices, dtype, [], 1)
         for order in itertools.islice(itertools.permutations(range(devices)), 0, 24, 5):
-            assert data.count_wrong(sums(data, dtype, order), 0, dtype, cast=False) == 0
+            total = sums(data, dtype, order)
+            assert data.count_wrong(total, 0, dtype, cast=False) == 0
+            if name == "integers":
+                np.testing.assert_array_equal(total.astype(np.float64), data.total)
 
 
 def test_the_order_of_summation_matters():
     data = make_data("floats", 4, "float32", [], 1)
     one, other = (sums(data, "float32", order) for order in ((0, 1, 2, 3), (3, 2, 1, 0)))
     assert np.mean(one != other) > 0.2
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_integers_are_exact_whatever_the_order(dtype):
-    data = make_data("integers", 7, dtype, [], 1)
-    for order in ((0, 1, 2, 3, 4, 5, 6), (6, 2, 4, 0, 1, 3, 5)):
-        np.testing.assert_array_equal(sums(data, dtype, order).astype(np.float64), data.total)
 
 
 def test_integers_fit_the_narrowest_format_they_are_added_in():
@@ -54,7 +49,6 @@ def test_more_devices_than_a_format_counts():
     assert all(np.any(value != 0) for value in data.values)
 
 
-@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -69,11 +63,12 @@ def test_more_devices_than_a_format_counts():
     ],
     ids=["one left out", "one twice", "mean", "nan", "inf", "shifted", "chunks swapped", "zero"],
 )
-def test_wrong_sums_are_wrong(name, spoil):
-    data = make_data(name, 3, "float32", [], 1)
-    total = sums(data, "float32", (0, 1, 2))
-    wrong = data.count_wrong(spoil(data, total), 0, "float32", cast=False)
-    assert wrong > 0.9 * PERIOD
+def test_wrong_sums_are_wrong(spoil):
+    for name in SETS:
+        data = make_data(name, 3, "float32", [], 1)
+        total = sums(data, "float32", (0, 1, 2))
+        wrong = data.count_wrong(spoil(data, total), 0, "float32", cast=False)
+        assert wrong > 0.9 * PERIOD
 
 
 def test_every_wrong_element_counts_once():

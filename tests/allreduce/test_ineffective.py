@@ -19,13 +19,11 @@ def notices(*flags):
         ("--iterations=3", ["--build_only"], []),
         ("--verbose", ["--build_only"], []),
         ("--agg_small_grads_max_group=3", [], ["--agg_small_grads_max_bytes=0,4K"]),
-        ("--network_topology=dgx1", ["--all_reduce_spec=copy"], []),
         (
             "--network_topology=dgx1",
             ["--all_reduce_spec=xring"],
             ["--all_reduce_spec=copy,copy:4K:hierarchical_copy"],
         ),
-        ("--local_parameter_device=cpu", ["--all_reduce_spec=xring"], []),
         ("--local_parameter_device=cpu", ["--all_reduce_spec=xring"], ["--all_reduce_spec=copy"]),
         (
             "--all_reduce_group_size=2",
@@ -48,7 +46,6 @@ def notices(*flags):
             ["--agg_small_grads_max_group=1"],
             ["--agg_small_grads_max_group=2"],
         ),
-        ("--gpu_indices=0,1", ["--device=cpu"], []),
         ("--noallow_growth", ["--device=cpu"], ["--device=gpu"]),
     ],
 )
