@@ -9,52 +9,19 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.groups.optimizer import PiecewiseSchedule
+from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.models.spec import LearningRateSpec
 
 # Rate of a step, counted from 0.
 Schedule: TypeAlias = Callable[[int], float]
 
 
-class LearningRateFlags(Protocol):
-    """The flags that make a schedule; `cnnbench.flags.OptimizerParams` satisfies it."""
-
-    @property
-    def init_learning_rate(self) -> float | None: ...  # noqa: D102
-    @property
-    def piecewise_learning_rate_schedule(self) -> PiecewiseSchedule | None: ...  # noqa: D102
-    @property
-    def num_epochs_per_decay(self) -> float: ...  # noqa: D102
-    @property
-    def learning_rate_decay_factor(self) -> float: ...  # noqa: D102
-    @property
-    def minimum_learning_rate(self) -> float: ...  # noqa: D102
-    @property
-    def num_learning_rate_warmup_epochs(self) -> float: ...  # noqa: D102
-    @property
-    def resnet_base_lr(self) -> float | None: ...  # noqa: D102
-
-
-class ModelDefaults(Protocol):
-    """A model's own schedule; `cnnbench.models.spec.LearningRateSpec` satisfies it."""
-
-    @property
-    def base(self) -> float: ...  # noqa: D102
-    @property
-    def base_batch(self) -> int | None: ...  # noqa: D102
-    @property
-    def boundaries_epochs(self) -> tuple[float, ...]: ...  # noqa: D102
-    @property
-    def factors(self) -> tuple[float, ...]: ...  # noqa: D102
-    @property
-    def warmup_epochs(self) -> float: ...  # noqa: D102
-
-
 def make_schedule(
-    flags: LearningRateFlags,
-    defaults: ModelDefaults,
+    flags: OptimizerParams,
+    defaults: LearningRateSpec,
     global_batch: int,
     examples_per_epoch: int,
 ) -> Schedule:
@@ -99,7 +66,7 @@ def make_schedule(
 
 
 def _of_model(
-    defaults: ModelDefaults,
+    defaults: LearningRateSpec,
     resnet_base_lr: float | None,
     global_batch: int,
     steps_per_epoch: float,
@@ -113,7 +80,7 @@ def _of_model(
     return _with_warmup(schedule, rate, int(steps_per_epoch * defaults.warmup_epochs))
 
 
-def _decaying(rate: float, flags: LearningRateFlags, steps_per_epoch: float) -> Schedule:
+def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float) -> Schedule:
     """Staircase: a constant factor after every whole number of decay periods."""
     factor = flags.learning_rate_decay_factor
     if not (flags.num_epochs_per_decay > 0 and factor > 0):

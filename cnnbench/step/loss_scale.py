@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import LossScaleLike
+from cnnbench.variable_mgr.gradients import Gradient
 
 FLOOR = 1.0
 """Below 1 the factor would push gradients out of fp16's range instead of into it."""
@@ -31,8 +32,6 @@ factor to infinity, from where halving does not lead back."""
 
 # A float32 scalar on the current device, a constant, or None for 1.
 Factor: TypeAlias = Any
-# A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
-Gradient: TypeAlias = Any
 
 
 class Verdict(NamedTuple):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
+from cnnbench.flags.groups.optimizer import OptimizerParams
 
 
 class SlotSpec(NamedTuple):
@@ -20,27 +21,6 @@ class SlotSpec(NamedTuple):
 
     name: str
     initial: float
-
-
-class OptimizerFlags(Protocol):
-    """The flags that choose an optimizer; `cnnbench.flags.OptimizerParams` satisfies it."""
-
-    @property
-    def optimizer(self) -> str: ...  # noqa: D102
-    @property
-    def momentum(self) -> float: ...  # noqa: D102
-    @property
-    def rmsprop_decay(self) -> float: ...  # noqa: D102
-    @property
-    def rmsprop_momentum(self) -> float: ...  # noqa: D102
-    @property
-    def rmsprop_epsilon(self) -> float: ...  # noqa: D102
-    @property
-    def adam_beta1(self) -> float: ...  # noqa: D102
-    @property
-    def adam_beta2(self) -> float: ...  # noqa: D102
-    @property
-    def adam_epsilon(self) -> float: ...  # noqa: D102
 
 
 class Optimizer(abc.ABC):
@@ -264,7 +244,7 @@ class Adam(Optimizer):
         )
 
 
-def make_optimizer(flags: OptimizerFlags) -> Optimizer:
+def make_optimizer(flags: OptimizerParams) -> Optimizer:
     """The optimizer that --optimizer names, with its constants from the other flags.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from towers import run_through
+from towers import ByTower, run_through
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
@@ -127,7 +127,7 @@ def reduce_all(call_whole) -> Callable[..., list[list[tf.Tensor]]]:
     def call(
         spec: str, count: int, values: list[list[np.ndarray]], share_memory: bool
     ) -> list[list[tf.Tensor]]:
-        step = tf.function(reducer(spec, count, share_memory), autograph=False)
+        step = tf.function(ByTower(reducer(spec, count, share_memory)), autograph=False)
         return call_whole(step, [[tf.constant(value) for value in tower] for tower in values])
 
     return call
