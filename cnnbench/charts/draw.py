@@ -392,8 +392,10 @@ def _draw_boxes(sheet: _Sheet, chart: Boxes) -> None:
         _draw_box(sheet, axes, box, y)
         beyond = sum(value > axes.get_xlim()[1] for value in box.outermost)
         if beyond:
-            note = {"size": _TICK_SIZE, "colour": "soft", "align": "right"}
-            sheet.text(_WIDTH - 2, _TOP + y - 6, f"{beyond} ▸", **note)  # type: ignore[arg-type]
+            x = _WIDTH - 2
+            sheet.text(
+                x, _TOP + y - 6, f"{beyond} ▸", size=_TICK_SIZE, colour="soft", align="right"
+            )
 
 
 def _draw_box(sheet: _Sheet, axes: Any, box: Box, y: float) -> None:
@@ -508,7 +510,7 @@ def _markup(sheet: _Sheet, style: str = "", **attributes: str) -> str:
     _add_hints(root, sheet.hints)
     for one in root.iter():
         one.tag = one.tag.removeprefix(_SVG)
-        one.text = one.tail = None if one.tag not in ("text", "title") else one.text
+        one.text = one.text if one.tag in ("text", "title") else None
         one.tail = None
         _attributes(one, variables)
     shape = root.attrib["viewBox"]

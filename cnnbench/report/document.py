@@ -46,9 +46,9 @@ class Column:
     steady: bool = False
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The kinds that are set, by name."""
-        return tuple(n for n in ("number", "code", "prose", "steady") if getattr(self, n))
+    def classes(self) -> str:
+        """Names of the kinds that are set."""
+        return " ".join(n for n in ("number", "code", "prose", "steady") if getattr(self, n))
 
 
 @dataclass(frozen=True, kw_only=True)

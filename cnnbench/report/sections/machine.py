@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cnnbench.machine.checks import CONDITIONS
@@ -98,15 +99,15 @@ def _remark(notes: list[ConditionNote], checked: int) -> tuple[Cell, ...]:
 
 
 def _disturbances(one: Configured) -> list[Cell]:
-    others = one.sample(lambda run: _disturbance(run, "other_cpus")).median
+    others = one.sample(partial(_disturbance, "other_cpus")).median
     cells = [text_cell(one.name), number(others, lambda value: f"{value:.2f}")]
     for _, name, text in _DISTURBANCES:
-        values = one.sample(lambda run, name=name: _disturbance(run, name)).values  # type: ignore[misc]
+        values = one.sample(partial(_disturbance, name)).values
         cells.append(number(max(values, default=None), text))
     return cells
 
 
-def _disturbance(run: RunRecord, name: str) -> float | None:
+def _disturbance(name: str, run: RunRecord) -> float | None:
     value = None if run.conditions is None else run.conditions.during.get(name)
     return float(value) if isinstance(value, (int, float)) else None
 

@@ -84,8 +84,16 @@ def family_charts(
         note = "A dot is a process, the stroke their median"
         banded = any(row.low is not None for row in rows)
         note += f", the band its {100 * CONFIDENCE:.0f} % interval." if banded else "."
-        marked = {"limit": limit, "limit_label": limit_label, "note": note}
-        drawn.append(Dots(title=f"{family}: {title}", x=axis, rows=rows, **marked))  # type: ignore[arg-type]
+        drawn.append(
+            Dots(
+                title=f"{family}: {title}",
+                x=axis,
+                rows=rows,
+                limit=limit,
+                limit_label=limit_label,
+                note=note,
+            )
+        )
     return Charts(charts=tuple(drawn))
 
 
