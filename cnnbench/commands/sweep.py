@@ -118,7 +118,7 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
 
 
 def _show(plan: Plan, options: SweepFlags) -> int:
-    from cnnbench.sweep.order import ordered
+    from cnnbench.sweep.planning import ordered
     from cnnbench.sweep.runner import arguments, program
 
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed

@@ -24,10 +24,10 @@ class Configuration:
 
     Attributes:
       entry: it comes from.
-      name: of the entry, then what tells it from the entry's others, as in
+      name: of the entry, then the flags that vary, as in
         "resnet50 num_gpus=2 precision=bf16".
       flags: texts by flag name; a list flag's with commas.
-      nodes: where each of them is written.
+      nodes: their places in the file.
       varied: names of those that the matrix or an inclusion sets.
     """
 
@@ -123,7 +123,7 @@ def _exclude(
             name: [_value(entry, name, item, environ) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
-        # Null is for "not given", but not of a flag that is nowhere: that is a typing error.
+        # Null means "not given", but a flag that no configuration has is a typing error.
         rest = [c for c in kept if not (values.keys() <= named and _matches(values, c))]
         if len(rest) == len(kept):
             raise rule.error("excludes nothing: no configuration has these flags together")

@@ -1,7 +1,8 @@
-"""From a suite to the cases to run: every flag checked before the first process starts."""
+"""From a suite to the cases to run and their order; all flags are checked beforehand."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,12 @@ from cnnbench.sweep.schema import Bound, Search, Suite, unknown_key
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line changes in every entry.
+    """Settings of the command line that replace those of every entry.
 
     Attributes:
-      flags: texts by name, in place of those of every configuration whose command knows
-        the flag.
+      flags: texts by name, for every configuration whose command knows the flag.
       repeats, timeout: replace the entries' own unless None.
-      search: looks for the largest batch in every configuration.
+      search: search for the largest batch size in every configuration.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Case:
       name: for people; unique in the suite.
       command: sub-command of cnnbench.
       flags: its arguments.
-      resolved: what they come to.
+      resolved: the resolved flags.
       key: equal for equal configurations in equal environments.
       repeats: processes.
       timeout: seconds per process.
@@ -59,13 +59,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep is to do.
+    """The cases of a sweep.
 
     Attributes:
       suite: name.
       cases: in the order of the file.
-      notices: lines worth showing before the first run.
-      environment: what of machine and software is part of the cases' keys.
+      notices: lines to print before the first run.
+      environment: facts about machine and software that are part of the cases' keys.
     """
 
     suite: str
@@ -98,7 +98,7 @@ def make_plan(suite: Suite, facts: Mapping[str, Any], overrides: Overrides | Non
             if case.key in cases:
                 raise entry.node.error(
                     f'"{case.name}" runs the same as "{cases[case.key].name}"; '
-                    "records of the two could not be told apart"
+                    "their records could not be distinguished"
                 )
             cases[case.key] = case
     if not cases:
@@ -125,6 +125,49 @@ def select(plan: Plan, pattern: str) -> Plan:
         more = f" and {len(plan.cases) - 5} more" if len(plan.cases) > 5 else ""
         raise FlagError("filter", pattern, f"matches none of {names}{more}")
     return replace(plan, cases=cases)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One process, or the search for the batch size of a case.
+
+    Attributes:
+      case: of the plan.
+      repeat: counted from 1; 0 for the search for its batch size.
+    """
+
+    case: Case
+    repeat: int
+
+    @property
+    def label(self) -> str:
+        """Shown in progress lines."""
+        if self.repeat == 0:
+            return f"{self.case.name}: largest batch"
+        if self.case.repeats == 1:
+            return self.case.name
+        return f"{self.case.name} #{self.repeat}"
+
+
+def ordered(cases: Sequence[Case], seed: int) -> tuple[Item, ...]:
+    """Searches first, then round r of all cases before round r + 1, each shuffled.
+
+    Args:
+      cases: to run.
+      seed: the same seed gives the same order of the same cases.
+    """
+    generator = random.Random(seed)
+    rounds = max((case.repeats for case in cases), default=0)
+    items = []
+    for repeat in range(rounds + 1):
+        due = [
+            Item(case, repeat)
+            for case in cases
+            if (repeat and repeat <= case.repeats) or (not repeat and case.search is not None)
+        ]
+        generator.shuffle(due)
+        items += due
+    return tuple(items)
 
 
 def _case(
@@ -183,7 +226,7 @@ def _check_names(configuration: Configuration) -> None:
 
 
 def _resolve(configuration: Configuration, flags: Sequence[str]) -> Resolved:
-    """What the flags come to; an error points at the line of the flag it names."""
+    """The resolved flags; an error names the line of the flag it is about."""
     entry = configuration.entry
     try:
         return resolve(entry.command, flags)

@@ -1,9 +1,9 @@
-"""Runs the items of a sweep one after the other and makes every result durable at once."""
+"""Runs the items of a sweep one after the other; every result is written durably at once."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,13 +11,12 @@ from typing import Any
 
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, parse, read
-from cnnbench.sweep.batch_search import Found, largest_batch
-from cnnbench.sweep.order import Item, ordered
-from cnnbench.sweep.planning import Case, Plan
+from cnnbench.sweep.planning import Case, Item, Plan, ordered
+from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
 from cnnbench.text.progress import Reporter
 
-# Flags that a trial of a batch size replaces or has no use for.
+# Flags that a trial of a batch size replaces or does not need.
 _NOT_IN_TRIALS = (
     "num_batches",
     "num_epochs",
@@ -34,7 +33,7 @@ _NOT_IN_TRIALS = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one run, now or in the sweep that is resumed.
+    """The result of one run, of this sweep or of the one that is resumed.
 
     Attributes:
       status: see `Outcome`.
@@ -212,7 +211,7 @@ class Sweep:
             self._continue(last)
 
     def _continue(self, last: Mapping[str, Any]) -> None:
-        """Goes on as the sweep before; says why what that has done may not count."""
+        """Continues the previous sweep; warns if its results may not count."""
         if isinstance(last.get("stamp"), str):
             self._store.stamp = last["stamp"]
         then, now = last.get("environment"), self._plan.environment
@@ -220,11 +219,11 @@ class Sweep:
             names = sorted(n for n in {*then, *now} if then.get(n) != now.get(n))
             self._reporter.line(
                 f"warning: {', '.join(names)} changed since the last sweep; "
-                "what was run before is run again"
+                "earlier results do not count"
             )
 
     def _is_done(self, item: Item) -> bool:
-        """Whether an earlier sweep has done it; notes the result then."""
+        """Whether an earlier sweep has done it; its result is taken over."""
         if not self._resume:
             return False
         case = item.case
@@ -378,3 +377,51 @@ class Sweep:
 
 def _problem(outcome: Outcome) -> str:
     return f"{outcome.status.replace('_', ' ')}: {outcome.message}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search for a batch size.
+
+    Attributes:
+      batch_size: the largest that fits; 0 if none does.
+      limited: whether the limit of the search was reached, so that more might fit.
+    """
+
+    batch_size: int
+    limited: bool
+
+
+def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> Found:
+    """The largest batch size that fits: doubles, then bisects.
+
+    A batch is assumed to fit if a larger one does.
+
+    Args:
+      start: batch size per device to try first, brought to a multiple.
+      search: limit and multiple.
+      fits: tries a batch size in a process of its own; an exception ends the search.
+    """
+    unit = search.multiple_of
+    most = search.limit // unit
+    good, bad = 0, most + 1
+    for count in _doubling(max(1, min(start // unit, most)), most):
+        if fits(count * unit):
+            good = count
+        else:
+            bad = count
+            break
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle * unit):
+            good = middle
+        else:
+            bad = middle
+    return Found(good * unit, limited=good == most)
+
+
+def _doubling(count: int, most: int) -> Iterator[int]:
+    while count < most:
+        yield count
+        count *= 2
+    yield most

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnnbench.sweep.batch_search import Found, largest_batch
+from cnnbench.sweep.runner import Found, largest_batch
 from cnnbench.sweep.schema import Search
 
 

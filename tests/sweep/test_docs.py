@@ -11,8 +11,7 @@ from cnnbench.errors import UsageError
 from cnnbench.metrics.registry import BOUNDS
 from cnnbench.sweep import schema, suites
 from cnnbench.sweep.document import load
-from cnnbench.sweep.order import ordered
-from cnnbench.sweep.planning import make_plan
+from cnnbench.sweep.planning import make_plan, ordered
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.sweep.order import ordered
-from cnnbench.sweep.planning import Overrides
+from cnnbench.sweep.planning import Overrides, ordered
 
 MANY = """
 entries:

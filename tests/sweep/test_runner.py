@@ -201,7 +201,7 @@ def test_resume_tells_what_changed(sweep, monkeypatch):
     sweep(entry("a", FAKE.OK))
     monkeypatch.setattr("cnnbench.sweep.identity.source_digest", lambda: "another")
     sweep(entry("a", FAKE.OK), resume=True)
-    assert "warning: sources changed since the last sweep; what was run" in sweep.said()
+    assert "warning: sources changed since the last sweep; earlier results" in sweep.said()
     assert len(journal(sweep, "end")) == 2
 
 
