@@ -75,7 +75,6 @@ setup(
         "pandas>=2.1,<4",
         "psutil>=5.9,<8",
         "pyyaml>=6.0,<7",
-        "rich>=13,<16",
         "scipy>=1.11,<2",
     ],
     extras_require={
