@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
       The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
-      error nobody foresaw brings its traceback along.
+      unexpected one also prints its traceback.
     """
     status = _outcome(argv)
     try:
@@ -77,8 +77,8 @@ def _dispatch(argv: Sequence[str]) -> int:
         print_result(_help())
         return ExitCode.OK
     module = import_module(f"cnnbench.commands.{command}")
-    if hasattr(module, "HELP") and asks_for_help:
-        print_result(module.HELP)
+    if asks_for_help:
+        print_result(module.help_text())
         return ExitCode.OK
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
@@ -89,7 +89,7 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
         return DEFAULT_COMMAND, argv
     command, arguments = argv[0], argv[1:]
     if command == "help":
-        return DEFAULT_COMMAND, ("--help",)
+        return _split(arguments[:1])[0], ("--help",)
     if command in NOT_YET:
         raise UsageError(f"cnnbench {command}: not available yet; there are {', '.join(COMMANDS)}")
     if command not in COMMANDS:
@@ -104,14 +104,14 @@ def _is_help(argument: str) -> bool:
 
 
 def _help() -> str:
-    from cnnbench.flags.help import flags_help
+    from cnnbench.flags.help import run_help
 
     width = max(map(len, COMMANDS))
     lines = [
         "cnnbench: how fast convolutional networks train on TensorFlow",
         "",
         "Usage: cnnbench [run] [FLAGS]",
-        "       cnnbench COMMAND [--help]",
+        "       cnnbench COMMAND ... (cnnbench help COMMAND explains it)",
         "       cnnbench --version",
         "",
         "Commands:",
@@ -121,7 +121,7 @@ def _help() -> str:
         "Flags of run (--flag=value or --flag value, one dash or two; --flag and --noflag for",
         "booleans; --flagfile=FILE reads flags from a file):",
         "",
-        flags_help(),
+        run_help(),
     ]
     return "\n".join(lines)
 

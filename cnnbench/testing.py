@@ -19,9 +19,10 @@ import pytest
 
 from cnnbench.ab.flags import check, names, refuse
 from cnnbench.ab.side import Side, SideFlags, run_once
-from cnnbench.commands.judging import Judging
 from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_records
+from cnnbench.compare.comparability import check_facts
 from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags.declare import words
 from cnnbench.records.files import write_whole
 from cnnbench.records.run import RunRecord
 from cnnbench.report.renderers import render
@@ -179,13 +180,13 @@ class Bench:
             assert not isinstance(baseline, Result)
             result.save(baseline)
         base, label = _baseline(baseline)
-        judging = Judging.of({"allow_different": ",".join(allow_different)})
-        judging.check_facts((*base, *result.records))
+        allowed = words(",".join(allow_different))
+        check_facts(allowed, (*base, *result.records))
         comparison = compare_records(
             base,
             result.records,
             policy,
-            allow_different=judging.allow_different,
+            allow_different=allowed,
             base_label=label,
             new_label="this test",
         )

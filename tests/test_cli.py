@@ -104,7 +104,8 @@ def test_unknown_command(command, hint, capsys):
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["-help"], ["-h"], ["--helpfull"], ["run", "--help"], ["help"]]
+    "argv",
+    [["--help"], ["-help"], ["-h"], ["--helpfull"], ["run", "--help"], ["help"], ["help", "run"]],
 )
 def test_help(argv, capsys):
     assert cli.main(argv) == 0
@@ -114,9 +115,18 @@ def test_help(argv, capsys):
     assert all(f"\n  {command}" in out for command in COMMANDS)
 
 
-def test_help_of_a_command(capsys):
-    assert cli.main(["models", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: cnnbench models ")
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_help_of_a_command(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: cnnbench {command} ")
+    assert cli.main(["help", command]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_help_of_no_command(capsys):
+    assert cli.main(["help", "modles"]) == 2
+    assert "did you mean models?" in capsys.readouterr().err
 
 
 def test_version(capsys):

@@ -11,14 +11,13 @@ from cnnbench.allreduce.cases import Case, Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_labels, check_on_local_devices
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import specs_of, words
 from cnnbench.flags.gradients import model_gradients
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
     PlaceParams,
     parse_packings,
     parse_specs,
-    words,
 )
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.text.terminal import print_message
@@ -22,7 +22,8 @@ COMMANDS: dict[str, str] = {
     "history": "follow a metric over commits and find where it took a step",
     "env": "show the machine and software a record would name",
 }
-"""Name and one line of help; the module is cnnbench.commands.<name>, with main(argv) -> int."""
+"""Name and one line of help. The module is cnnbench.commands.<name>; it has main(argv) -> int
+and, but for run, help_text() -> str."""
 
 NOT_YET: tuple[str, ...] = ("launch",)
 """Commands that are planned and answer "not available yet"."""
@@ -37,3 +38,11 @@ def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
     for one in skipped:
         print_message(f"warning: skipped {one}")
+
+
+def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments before ``--`` and those after it."""
+    if "--" not in argv:
+        return argv, ()
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]

@@ -15,72 +15,98 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands.judging import Judging, JudgingFlags, unknown_facts
+from cnnbench.commands import split_at_dashes
+from cnnbench.commands.judging import JUDGING, Judging
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import command_help
 
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
     from cnnbench.ab.side import Side, SideFlags
     from cnnbench.text.progress import Reporter
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
 
-Measures two sides in turn, each sample in a fresh process, the order within every pair by
-chance, and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon
-as a look is clear: after 8 pairs, 12, and so on up to --pairs.
+Measures two sides in turn, each sample in a fresh process, in random order within every pair,
+and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an
+interim analysis is clear: after 8 pairs, 12, and so on up to --pairs.
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
   cnnbench ab --a_checkout=main --b_checkout=. -- --model=lenet
+"""
 
-What a side is; --b_... likewise:
-  --a=FLAGS              flags of its own, in one word
-  --a_python=PATH        an interpreter that has cnnbench installed
-  --a_checkout=DIR|REV   work in this folder, or in a temporary worktree of this git revision;
-                         if it is a checkout of cnnbench, its code runs
-  --a_env=NAME=VALUE     an environment variable; may be repeated
-
-How it is measured:
-  --pairs=N              pairs at most; at least 6 for a verdict [16]
-  --[no]sequential       stop at a look that is clear; --nosequential always runs all pairs [true]
-  --burn_in=N            processes of each side before the first pair that do not count [1]
-  --cool_down=SECONDS    between processes, a day at most [0]
-  --timeout=SECONDS      for each process [1800]
-  --seed=N               of the order within pairs [random]
-  --results=DIR          where records go: DIR/a and DIR/b [ab-DATE-TIME]
-  --aa                   side A twice: how far do runs of the same thing lie apart? All pairs are
-                         run; cnnbench compare and ab take the answer as --baseline_aa=DIR
-
-How it is judged and printed, as by cnnbench compare: --threshold, --alpha, --metrics,
---allow_different (what the sides differ in is allowed by itself), --baseline_aa, --format,
---output.
+_EXIT_CODES = """\
+What the sides differ in is allowed by itself.
 
 Exit codes: 0 no regression; 1 B is a regression; 3 inconclusive or not comparable; 4 a process
 failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed.
 """
 
+_CHECKOUT = (
+    "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
+    "cnnbench, its code runs."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags:
-    """Flags of the command, those of the verdict apart."""
+class SideFlags:
+    """What a side is."""
 
-    a: str = flag("", "Flags of side A.")
-    b: str = flag("", "Flags of side B.")
-    a_python: str | None = flag(None, "Interpreter of side A.")
-    b_python: str | None = flag(None, "Interpreter of side B.")
-    a_checkout: str | None = flag(None, "Folder or git revision of side A.")
-    b_checkout: str | None = flag(None, "Folder or git revision of side B.")
-    pairs: int = flag(16, "Pairs at most.", minimum=1, maximum=1000)
-    sequential: bool = flag(True, "Stop at a look that is clear.")
-    burn_in: int = flag(1, "Processes of each side that do not count.", minimum=0, maximum=100)
+    a: str = flag("", "Flags of side A alone, in one word.")
+    b: str = flag("", "Flags of side B alone.")
+    a_python: str | None = flag(None, "Interpreter of side A that has cnnbench installed.")
+    b_python: str | None = flag(None, "That of side B.")
+    a_checkout: str | None = flag(None, _CHECKOUT)
+    b_checkout: str | None = flag(None, "The same for side B.")
+    a_env: str | None = flag(None, "Environment variable of side A, NAME=VALUE; may be repeated.")
+    b_env: str | None = flag(None, "Environment variable of side B.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringFlags:
+    """How it is measured."""
+
+    pairs: int = flag(16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=1000)
+    sequential: bool = flag(True, "Stop at an interim analysis that is clear; off, run all pairs.")
+    burn_in: int = flag(
+        1,
+        "Processes of each side before the first pair that do not count.",
+        minimum=0,
+        maximum=100,
+    )
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
-    seed: int | None = flag(None, "Of the order within pairs.", minimum=0)
-    results: str | None = flag(None, "Where records go.")
-    aa: bool = flag(False, "Side A twice.")
+    seed: int | None = flag(None, "Of the order within pairs; random if not given.", minimum=0)
+    results: str | None = flag(
+        None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given."
+    )
+    aa: bool = flag(
+        False,
+        "Measure side A twice, to see how far runs of the same thing lie apart. All pairs are "
+        "run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbFlags(SideFlags, MeasuringFlags):
+    """Flags of the command, those of the verdict apart."""
+
+
+_OWN = (*specs_of(SideFlags), *specs_of(MeasuringFlags))
+
+
+def help_text() -> str:
+    """What --help prints."""
+    flags = (
+        ("What a side is", specs_of(SideFlags)),
+        ("How it is measured", specs_of(MeasuringFlags)),
+        ("How it is judged and printed", JUDGING),
+    )
+    return command_help(_ABOUT, flags, _EXIT_CODES)
 
 
 _VARIABLES = ("a_env", "b_env")
@@ -93,23 +119,21 @@ def main(argv: Sequence[str]) -> int:
     """Runs an experiment.
 
     Returns:
-      The exit code that HELP explains.
+      The exit code that the help explains.
 
     Raises:
       UsageError: wrong flags; nothing has been run.
       BenchmarkError: results can no longer be written.
     """
     rest, variables = _take_variables(argv)
-    words, common = _divide(rest)
-    specs = (*specs_of(AbFlags), *specs_of(JudgingFlags))
-    given, stray = parse_command(words, specs)
+    words, common = split_at_dashes(rest)
+    given, stray = parse_command(words, (*_OWN, *JUDGING))
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
             "side into --a or --b"
         )
-    own = {spec.name for spec in specs_of(AbFlags)}
-    options = AbFlags(**{name: value for name, value in given.items() if name in own})
+    options = AbFlags(**{spec.name: given[spec.name] for spec in _OWN if spec.name in given})
     judging = Judging.of(given)
     if options.aa:
         _refuse_other_side(given, variables)
@@ -150,14 +174,6 @@ def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str,
             raise FlagError(name, text, "must be NAME=VALUE")
         found[name[0]][variable] = value
     return rest, found
-
-
-def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What stands before -- and what behind it."""
-    if "--" not in argv:
-        return argv, ()
-    at = list(argv).index("--")
-    return argv[:at], argv[at + 1 :]
 
 
 def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str]]) -> None:
@@ -228,9 +244,10 @@ def _experiment(
 ) -> Experiment:
     from cnnbench.ab.sequential import looks
     from cnnbench.ab.session import Experiment
+    from cnnbench.compare.comparability import check_facts
 
     loaded = judging.load_aa(reductions=False)
-    judging.check_facts(() if loaded is None else loaded.records)
+    check_facts(judging.allowed, () if loaded is None else loaded.records)
     seed = options.seed
     return Experiment(
         a=a,
@@ -241,8 +258,8 @@ def _experiment(
         cool_down=options.cool_down,
         timeout=options.timeout,
         policy=judging.policy,
-        metrics=judging.metrics,
-        allow_different=judging.allow_different,
+        metrics=judging.metric_names,
+        allow_different=judging.allowed,
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
     )
@@ -291,6 +308,7 @@ def _tell_again(
 ) -> None:
     """The command that comes to the same verdict from the files."""
     from cnnbench.compare import METRICS, Policy
+    from cnnbench.compare.comparability import unknown_facts
 
     usual, policy = Policy(), experiment.policy
     flags = ["--paired"]
@@ -302,7 +320,7 @@ def _tell_again(
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
     flags += [f"--allow_different={','.join(names)}"] if names else []
     flags += [f"--baseline_aa={judging.baseline_aa}"] if judging.baseline_aa else []
-    if judging.metrics != tuple(METRICS):
-        flags.append(f"--metrics={','.join(judging.metrics)}")
+    if judging.metric_names != tuple(METRICS):
+        flags.append(f"--metrics={','.join(judging.metric_names)}")
     command = shlex.join(["cnnbench", "compare", f"{folder}/a", f"{folder}/b", *flags])
     reporter.line(f"the same from the files: {command}")

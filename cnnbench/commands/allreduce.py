@@ -12,6 +12,7 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.flags.help import command_help
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
 
@@ -44,19 +45,13 @@ row fails.
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
       --gradient_repacking=0,8 --result_json=allreduce.json
   cnnbench allreduce --predict --model=resnet50 --link=roce100 --devices=8..1024
-
 """
 
 
-def __getattr__(name: str) -> str:
-    """HELP, composed on demand."""
-    if name != "HELP":
-        raise AttributeError(name)
-    from cnnbench.flags.help import flags_help
-
+def help_text() -> str:
+    """What --help prints."""
     titled = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
-    titled.append(("Instead of measuring", PREDICT_FLAGS))
-    return _ABOUT + flags_help(titled=titled)
+    return command_help(_ABOUT, [*titled, ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def _predict(given: Mapping[str, Any]) -> int:

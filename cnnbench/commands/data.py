@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from cnnbench.data.dataset import find_dataset
 from cnnbench.data.image_folder import scan
 from cnnbench.data.open import detect, find_subsets
-from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
+from cnnbench.errors import BenchmarkError, DataError, ExitCode, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import command_help
 from cnnbench.runtime.native_log import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
-_CHECKED = ("imagenet", "cifar10")
+_ABOUT = """\
+Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
+       cnnbench data check DIR [FLAGS]
+
+make-imagenet turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/validation/CLASS/*,
+into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Classes are numbered
+from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
+RGB JPEGs of quality 100.
+
+check reads every record of an ImageNet or CIFAR-10 directory: checksums, keys, labels, images. It
+prints statistics, and a line per defect that names file and record.
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 done; 4 an image that cannot be read, or defects; 2 wrong use.
+"""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong arguments are a UsageError, one line, instead of usage text and an exit."""
+@dataclass(frozen=True, kw_only=True)
+class MakeImagenetFlags:
+    """Flags of make-imagenet."""
 
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+    train_shards: int = flag(8, "Training files.", minimum=1)
+    validation_shards: int = flag(2, "Validation files.", minimum=1)
+    validation_fraction: float = flag(
+        0.1,
+        "Share of every class set aside for validation, unless DIR/validation exists.",
+        minimum=0,
+        below=1,
+    )
+    seed: int = flag(1234, "Seed of the split and the order.")
+    labels: str | None = flag(
+        None,
+        "File with the class folders in order of their labels, one per line, each optionally "
+        "followed by the class in words.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Flags of check."""
+
+    data_name: str | None = flag(
+        None, "Data set; found out from the files if not given.", choices=("imagenet", "cifar10")
+    )
+    num_classes: int | None = flag(
+        None, "Labels must be below; 1001 or 11 if not given.", minimum=1
+    )
+
+
+def help_text() -> str:
+    """What --help prints."""
+    flags = (
+        ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
+        ("Flags of check", specs_of(CheckFlags)),
+    )
+    return command_help(_ABOUT, flags, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,106 +85,49 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments.
       DataError: an image that cannot be read, or defects in a checked data set.
     """
-    try:
-        options = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse ends the program after printing help
-        return int(stop.code or 0)
-    return int(options.action(options))
+    action, rest = (argv[0], argv[1:]) if argv else ("", ())
+    if action == "make-imagenet":
+        given, arguments = parse_command(rest, specs_of(MakeImagenetFlags))
+        folder, out = _places(action, arguments, "DIR", "OUT")
+        return _make_imagenet(Path(folder), Path(out), MakeImagenetFlags(**given))
+    if action == "check":
+        given, arguments = parse_command(rest, specs_of(CheckFlags))
+        (folder,) = _places(action, arguments, "DIR")
+        return _check(folder, CheckFlags(**given))
+    raise UsageError(f"cnnbench data takes make-imagenet or check, not {action!r}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="cnnbench data",
-        description="Makes and checks data sets.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    _add_make_imagenet(actions)
-    _add_check(actions)
-    return parser
-
-
-def _add_make_imagenet(actions: argparse._SubParsersAction[_Parser]) -> None:
-    make = actions.add_parser(
-        "make-imagenet",
-        help="turn a folder of images into TFRecord files",
-        description="Turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/validation/"
-        "CLASS/*, into TFRecord files with the keys of ImageNet, and writes labels.txt. "
-        "Classes are numbered from 1 in order of their folders' names; 0 is the background. "
-        "PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.",
-        allow_abbrev=False,
-    )
-    make.add_argument("dir", metavar="DIR", type=Path, help="folder of class folders")
-    make.add_argument("out", metavar="OUT", type=Path, help="where the files go")
-    make.add_argument("--train_shards", type=int, default=8, help="training files [8]")
-    make.add_argument("--validation_shards", type=int, default=2, help="validation files [2]")
-    make.add_argument(
-        "--validation_fraction",
-        type=float,
-        default=0.1,
-        help="share of every class set aside for validation, unless DIR has it apart [0.1]",
-    )
-    make.add_argument("--seed", type=int, default=1234, help="decides split and order [1234]")
-    make.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help="class folders in order of their labels, one per line, each with the class in "
-        "words behind it if you like",
-    )
-    make.set_defaults(action=_make_imagenet)
-
-
-def _add_check(actions: argparse._SubParsersAction[_Parser]) -> None:
-    check = actions.add_parser(
-        "check",
-        help="read every record of a data set and print statistics",
-        description="Reads every record of an ImageNet or CIFAR-10 directory: checksums, keys, "
-        "labels, images. Prints statistics, and a line per defect that names file and record. "
-        "Exit code 4 if there are defects.",
-        allow_abbrev=False,
-    )
-    check.add_argument("dir", metavar="DIR", help="directory of the data set")
-    check.add_argument(
-        "--data_name", help=f"{' or '.join(_CHECKED)}; told from the files if absent"
-    )
-    check.add_argument("--num_classes", type=int, help="labels must be below; 1001 or 11 if absent")
-    check.set_defaults(action=_check)
-
-
-def _make_imagenet(options: argparse.Namespace) -> int:
-    for name in ("train_shards", "validation_shards"):
-        if getattr(options, name) < 1:
-            raise FlagError(name, getattr(options, name), "must be at least 1")
-    if not 0 <= options.validation_fraction < 1:
-        raise FlagError(
-            "validation_fraction", options.validation_fraction, "must be at least 0 and below 1"
+def _places(action: str, arguments: Sequence[str], *names: str) -> Sequence[str]:
+    if len(arguments) != len(names):
+        raise UsageError(
+            f"cnnbench data {action} takes {' and '.join(names)}, not {len(arguments)} arguments"
         )
-    found = scan(options.dir, options.labels, options.validation_fraction, options.seed)
+    return arguments
+
+
+def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
+    labels = None if options.labels is None else Path(options.labels)
+    found = scan(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.make_imagenet import make_imagenet
 
-        made = make_imagenet(found, options.out, shards)
-    line = f"{options.out}: {made.images['train']} training and {made.images['validation']} "
+        made = make_imagenet(found, out, shards)
+    line = f"{out}: {made.images['train']} training and {made.images['validation']} "
     line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
     LineWriter(sys.stdout).lines([line])
     return ExitCode.OK
 
 
-def _check(options: argparse.Namespace) -> int:
-    if options.data_name is not None and options.data_name not in _CHECKED:
-        raise FlagError("data_name", options.data_name, f"must be one of {', '.join(_CHECKED)}")
-    if options.num_classes is not None and options.num_classes < 1:
-        raise FlagError("num_classes", options.num_classes, "must be at least 1")
-    dataset = find_dataset(options.data_name, None) if options.data_name else detect(options.dir)
-    find_subsets(options.dir, dataset)
+def _check(folder: str, options: CheckFlags) -> int:
+    dataset = find_dataset(options.data_name, None) if options.data_name else detect(folder)
+    find_subsets(folder, dataset)
     with _tensorflow():
         from cnnbench.data.check import check
 
-        reports = check(options.dir, dataset, options.num_classes or dataset.num_classes)
+        reports = check(folder, dataset, options.num_classes or dataset.num_classes)
     defects = [defect for report in reports for defect in report.defects]
-    lines = [f"{options.dir}: {dataset.name}"]
+    lines = [f"{folder}: {dataset.name}"]
     lines += [line for report in reports for line in report.lines()]
     lines += [f"defect: {defect}" for defect in defects]
     LineWriter(sys.stdout).lines(lines)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import command_help
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.text.terminal import LineWriter, print_result
 
@@ -22,40 +23,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Flags:
-    json: bool = flag(False, "Print one JSON document.")
-    check: bool = flag(False, "Look whether something would spoil figures measured now.")
+    json: bool = flag(
+        False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'
+    )
+    tensorflow: bool = flag(
+        False, "Load TensorFlow too, which takes seconds, for the facts about its build."
+    )
+    check: bool = flag(
+        False,
+        "Watch the machine and print what would distort a measurement now, for a run with the "
+        "flags after --, and what to do about it; docs/conditions.md explains what is checked.",
+    )
     seconds: float = flag(1.0, "With --check: how long to watch.", minimum=0.2, maximum=600)
-    tensorflow: bool = flag(False, "Load TensorFlow too, for the facts about its build.")
-    quiet_conditions: str = flag("", "With --check: conditions to leave out.")
+    quiet_conditions: str = flag(
+        "", "With --check: conditions to leave out, such as load,steal, or all."
+    )
 
 
 _SPECS = specs_of(_Flags)
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
        cnnbench env --check [--seconds=X] [--quiet_conditions=NAME,...] [-- FLAGS OF A RUN]
 
 Prints the facts about machine and software that go into a run record, by their names there.
-A fact that cannot be found out is left out.
+Unknown facts are left out.
+"""
 
-  --json                   one JSON document: {"facts": {...}}, with --check also "conditions"
-  --tensorflow             load TensorFlow too (seconds), for the facts about its build
-  --check                  watch the machine and say what would spoil figures measured now,
-                           for a run with the flags after --, and what to do about it;
-                           docs/conditions.md explains what is checked
-  --seconds=X              how long to watch [1]
-  --quiet_conditions=...   conditions to leave out, such as load,steal, or all
-
-Exit codes: 0 nothing found; 3 with --check, figures measured now would prove nothing;
+_EXIT_CODES = """\
+Exit codes: 0 nothing found; 3 with --check, conditions that would distort a measurement now;
 2 wrong use.
 """
+
+
+def help_text() -> str:
+    """What --help prints."""
+    return command_help(_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints the facts of this machine, or checks its conditions.
 
     Returns:
-      The exit code that HELP explains.
+      The exit code that the help explains.
 
     Raises:
       UsageError: wrong arguments.

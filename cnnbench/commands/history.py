@@ -14,40 +14,22 @@ from cnnbench.commands import warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import command_help
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
 
 Follows a metric over the records in DIR and all below it: a series per configuration and
 machine, a point per commit, the median of its processes. Finds the steps between levels and
 names the last commit before and the first after each. docs/history.md explains how.
+"""
 
-  --metric=NAME          throughput, images_per_sec, total_images_per_sec, step_seconds, mfu,
-                         achieved_flops_per_sec, peak_memory_bytes, startup_seconds,
-                         joules_per_image, images_per_sec_jitter, input_wait_fraction, top_1,
-                         top_5 or final_loss [throughput]; of all-reduces bus_bandwidth,
-                         reduction_seconds, build_seconds or copy_bandwidth
-  --by=NAME              what a point is: commit (--result_label=commit=..., else cnnbench's own
-                         commit, else the day), day, run, or a label or fact of the records
-                         [commit]
-  --model=NAME           only this network, or all-reduces of its gradients, or a pattern such
-                         as resnet*
-  --configuration=TEXT   only configurations with this in their names, or a pattern
-  --machine=TEXT         only machines with this in their own or their host's name, or a pattern
-  --since=DATE           only runs from this day or time on, UTC
-  --git=DIR              order commits as the repository there does, not by time
-  --threshold=X          smallest step that counts, in per cent (points, for accuracies)
-                         [3; 5 for memory, 20 for start-up, 0.5 for accuracies]
-  --last=N               points listed per series, 0 for all [20]
-  --format=NAME          table, csv or json [table]
-  --output=FILE          write that to this file
-  --plot=FILE            draw the series: .html, a page in itself, .svg, .png or .pdf
-
+_EXIT_CODES = """\
 Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
 skipped; 2 wrong use; 4 a file or standard output could not be written.
 """
@@ -64,20 +46,43 @@ _METRICS = (
 class HistoryFlags:
     """Flags of the command."""
 
-    metric: str = flag("throughput", "What to follow.", choices=_METRICS)
-    by: str = flag("commit", "What a point is: commit, day, run, a label or a fact.")
-    model: str = flag("", "Only this network.")
-    configuration: str = flag("", "Only configurations with this in their names.")
-    machine: str = flag("", "Only machines with this in their names.")
+    metric: str = flag(
+        "throughput", "What to follow; the last four are of all-reduces.", choices=_METRICS
+    )
+    by: str = flag(
+        "commit",
+        "What a point is: commit (--result_label=commit=..., else cnnbench's own commit, else the "
+        "day), day, run, or a label or fact of the records.",
+    )
+    model: str = flag(
+        "", "Only this network, or all-reduces of its gradients, or a pattern such as resnet*."
+    )
+    configuration: str = flag("", "Only configurations with this in their names, or a pattern.")
+    machine: str = flag(
+        "", "Only machines with this in their own or their host's name, or a pattern."
+    )
     since: str | None = flag(None, "Only runs from this day or time on, UTC.")
-    git: str | None = flag(None, "Order commits as the repository there does.")
+    git: str | None = flag(
+        None, "Order commits as the repository in this folder does, not by time."
+    )
     threshold: float | None = flag(
-        None, "Smallest step that counts, in per cent.", minimum=0.0, below=1000.0
+        None,
+        "Smallest step that counts, in per cent (points, for accuracies); if not given 3, for "
+        "memory 5, for start-up 20, for accuracies 0.5.",
+        minimum=0.0,
+        below=1000.0,
     )
     last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write to this file.")
-    plot: str | None = flag(None, "Draw the series.")
+    output: str | None = flag(None, "Write that to this file.")
+    plot: str | None = flag(
+        None, "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf."
+    )
+
+
+def help_text() -> str:
+    """What --help prints."""
+    return command_help(_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,10 +92,7 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments, or nothing to follow.
       BenchmarkError: a file cannot be written.
     """
-    specs = {spec.name: spec for spec in specs_of(HistoryFlags)}
-    given, arguments = parse_command(argv, specs.values())
-    for name, value in given.items():
-        specs[name].check(value)
+    given, arguments = parse_command(argv, specs_of(HistoryFlags))
     options = HistoryFlags(**given)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")

@@ -2,100 +2,86 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, specs_of, words
 from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison, Loaded, Policy
-    from cnnbench.metrics.measurement import Measurement
 
 _FORMATS = ("table", "markdown", "json", "junit", "github")
 _METRICS = ("throughput", "memory", "startup", "accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingFlags:
-    """How verdicts are formed and where they go."""
+class Judging:
+    """How verdicts are formed and where they go, by flag."""
 
     threshold: float | None = flag(
-        None, "Smallest change of throughput that counts, in per cent.", minimum=0.0, below=100.0
+        None,
+        "Smallest change of throughput that counts, in per cent; 3 if not given.",
+        minimum=0.0,
+        below=100.0,
     )
     alpha: float | None = flag(
         None,
-        "Two-sided level of the tests of throughput, all configurations together.",
+        "Two-sided level of the tests of throughput, all configurations together, of runs and of "
+        "all-reduces; 0.04 if not given.",
         above=0.0,
         below=1.0,
     )
     metrics: str = flag(
-        ",".join(_METRICS), "What to judge; the first is what the comparison is about."
+        ",".join(_METRICS),
+        "What to judge, comma-separated; the first is what the comparison is about. Of "
+        "all-reduces throughput is the bus bandwidth, startup the time to build.",
     )
     allow_different: str = flag(
-        "", "Facts, groups of facts or patterns that may differ, comma-separated."
+        "",
+        "Facts that may differ, comma-separated: a flag, a fact of the environment, a pattern "
+        "such as env_TF_*, or a group: tensorflow, machine, gpu, model, environment_variables.",
     )
-    baseline_aa: str | None = flag(None, "Runs of an A/A measurement, to take the spread from.")
+    baseline_aa: str | None = flag(
+        None, "Runs of an A/A measurement; their spread raises the threshold."
+    )
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = flag(None, "Write to this file, and the table to stdout.")
-
-
-_SPECS = {spec.name: spec for spec in specs_of(JudgingFlags)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What `JudgingFlags` come to.
-
-    Attributes:
-      threshold: in per cent, None for the policy's own.
-      alpha: level, None for the policy's own.
-      metrics: names; the first is what it is about.
-      allow_different: facts, groups and patterns.
-      baseline_aa: path of A/A runs, or None.
-      format: of what is printed.
-      output: file that takes the format in place of stdout, or None.
-    """
-
-    threshold: float | None
-    alpha: float | None
-    metrics: tuple[str, ...]
-    allow_different: tuple[str, ...]
-    baseline_aa: str | None
-    format: str
-    output: str | None
+    output: str | None = flag(None, "Write that to this file; the table goes to stdout.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Judging:
-        """Checks the flags that were given, the output file's place included.
+        """From the flags that were given, which may hold others too.
 
         Raises:
-          FlagError: a value that cannot be used.
+          FlagError: an unknown metric, or a file that cannot be written.
         """
-        values = {name: given.get(name, spec.default) for name, spec in _SPECS.items()}
-        _SPECS["format"].check(values["format"])
-        metrics = _metrics(values["metrics"])
-        if values["output"] is not None:
+        judging = cls(**{spec.name: given[spec.name] for spec in JUDGING if spec.name in given})
+        offered = f"some of {', '.join(_METRICS)}"
+        for name in judging.metric_names or ("",):
+            if name not in _METRICS:
+                raise FlagError("metrics", name, f"must be {offered}")
+        if judging.output is not None:
             from cnnbench.records.files import resolve_output
 
-            resolve_output("output", values["output"])
-        return cls(
-            threshold=values["threshold"],
-            alpha=values["alpha"],
-            metrics=metrics,
-            allow_different=split_names(values["allow_different"]),
-            baseline_aa=values["baseline_aa"],
-            format=values["format"],
-            output=values["output"],
-        )
+            resolve_output("output", judging.output)
+        return judging
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics; the first is what the comparison is about."""
+        return words(self.metrics)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Facts, groups and patterns that may differ."""
+        return words(self.allow_different)
 
     @property
     def policy(self) -> Policy:
-        """The constants; imported late, so that wrong flags are refused at once."""
+        """The constants of the tests."""
         from cnnbench.compare import Policy
 
         policy = Policy()
@@ -106,10 +92,10 @@ class Judging:
         return policy
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
-        """The A/A runs; None if there are none to take.
+        """The A/A runs; None without --baseline_aa.
 
         Args:
-          reductions: all-reduces alone will do.
+          reductions: whether all-reduces alone are enough.
 
         Raises:
           FlagError: no such files.
@@ -122,14 +108,6 @@ class Judging:
             return load(self.baseline_aa, reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
-
-    def check_facts(self, measured: Iterable[Measurement]) -> None:
-        """Refuses names of facts that nobody knows; see the function.
-
-        Raises:
-          FlagError: names one.
-        """
-        check_facts(self.allow_different, measured)
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table.
@@ -153,12 +131,15 @@ class Judging:
         LineWriter(sys.stdout).lines([text.removesuffix("\n")])
 
 
+JUDGING = specs_of(Judging)
+
+
 def load(path: str, reductions: bool = True) -> Loaded:
     """The records of one side.
 
     Args:
       path: file, folder or pattern.
-      reductions: all-reduces alone will do.
+      reductions: whether all-reduces alone are enough.
 
     Raises:
       PathError: no such path, or nothing in it that was meant to be a record.
@@ -171,45 +152,3 @@ def load(path: str, reductions: bool = True) -> Loaded:
     if not wanted and not loaded.defects:
         raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded
-
-
-def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Refuses names of facts that nobody knows: a typing error would allow nothing.
-
-    Args:
-      names: of --allow_different.
-      measured: what may know facts that are in no table.
-
-    Raises:
-      FlagError: names one.
-    """
-    for name, close in unknown_facts(names, measured).items():
-        hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
-        raise FlagError("allow_different", name, f"no such fact; {hint}")
-
-
-def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """Names that stand for no fact of these, no flag and no group, with the nearest one."""
-    from cnnbench.compare.comparability import known_facts
-    from cnnbench.flags import FLAGS
-    from cnnbench.metrics.comparable_facts import FACTS, GROUPS, allowed
-
-    flags = (spec.name for spec in FLAGS)
-    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
-    unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
-    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
-
-
-def _metrics(text: str) -> tuple[str, ...]:
-    names = split_names(text)
-    for name in names:
-        if name not in _METRICS:
-            raise FlagError("metrics", name, f"must be of {', '.join(_METRICS)}")
-    if not names:
-        raise FlagError("metrics", "", f"must name some of {', '.join(_METRICS)}")
-    return tuple(dict.fromkeys(names))
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """The names of a list with commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())

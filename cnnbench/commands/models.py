@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags.help import command_help
 from cnnbench.text.sort import natural_key
 from cnnbench.text.terminal import print_result
 
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 _FLAGS = tuple(spec for spec in FLAGS if spec.name in ("data_name", "model_plugin"))
 _HEADS = ("model", "image", "batch/device", "parameters", "GFLOPs forward", "GFLOPs training")
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench models [--data_name=NAME] [--model_plugin=FILE]
 
 Lists the models by data set: image size in pixels, default batch size per device, trainable
 parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step.
 """
+
+
+def help_text() -> str:
+    """What --help prints."""
+    return command_help(_ABOUT, [("Flags", _FLAGS)])
 
 
 @dataclass(frozen=True)

@@ -10,32 +10,26 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped
-from cnnbench.commands.judging import check_facts, split_names
+from cnnbench.commands.judging import Judging
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, flag_of, specs_of, words
+from cnnbench.flags.help import command_help
 from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
     from cnnbench.records.load import Loaded
     from cnnbench.report import Results
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
 
 Writes a report on run records (--result_json) and all-reduce measurements: one HTML file that
 needs nothing else, Markdown, or a CSV table. RECORDS are files, folders with all *.json below
-them, or quoted patterns. docs/report.md explains the figures.
+them, or quoted patterns. docs/report.md explains the values.
+"""
 
-  --output=FILE          where it goes [report.html; other formats go to stdout]
-  --format=NAME          html, markdown or csv [html]
-  --table=NAME           of the CSV: configurations, runs, allreduce or comparison
-                         [configurations]
-  --title=TEXT           of the page [the models]
-  --baseline=PATH        compare with these records, as cnnbench compare does
-  --threshold=X          smallest change of throughput that counts, in per cent [3]
-  --allow_different=X,.. facts in which the baseline may differ, as for cnnbench compare
-
+_EXIT_CODES = """\
 Exit codes: 0 the report is written, whatever it says (cnnbench compare is the gate); 3 it is,
 but a faulty file was skipped; 2 wrong use; 4 it could not be written.
 """
@@ -48,15 +42,20 @@ _TABLES = ("configurations", "runs", "allreduce", "comparison")
 class ReportFlags:
     """Flags of the command."""
 
-    output: str | None = flag(None, "Where the report goes.")
+    output: str | None = flag(
+        None, "Where the report goes; if not given report.html, or stdout for other formats."
+    )
     format: str = flag("html", "What to write.", choices=_FORMATS)
     table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
-    title: str = flag("", "Title of the page.")
-    baseline: str | None = flag(None, "Records to compare with.")
-    threshold: float | None = flag(
-        None, "Smallest change of throughput that counts, in per cent.", minimum=0.0, below=100.0
-    )
-    allow_different: str = flag("", "Facts in which the baseline may differ.")
+    title: str = flag("", "Title of the page; the models if empty.")
+    baseline: str | None = flag(None, "Records to compare with, as cnnbench compare does.")
+    threshold: float | None = flag_of(Judging, "threshold")
+    allow_different: str = flag_of(Judging, "allow_different")
+
+
+def help_text() -> str:
+    """What --help prints."""
+    return command_help(_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,10 +65,7 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments, or no records.
       BenchmarkError: the file cannot be written.
     """
-    specs = {spec.name: spec for spec in specs_of(ReportFlags)}
-    given, arguments = parse_command(argv, specs.values())
-    for name, value in given.items():
-        specs[name].check(value)
+    given, arguments = parse_command(argv, specs_of(ReportFlags))
     options = ReportFlags(**given)
     _check(options, given)
     if not arguments:
@@ -119,6 +115,7 @@ def _load(paths: Sequence[str]) -> Loaded:
 
 def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Results:
     from cnnbench.compare import Policy
+    from cnnbench.compare.comparability import check_facts
     from cnnbench.compare.reductions import measurements
     from cnnbench.records.load import PathError
     from cnnbench.report import gather
@@ -132,7 +129,7 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Resul
     policy = Policy()
     if options.threshold is not None:
         policy = policy.replace(threshold=options.threshold / 100)
-    allowed = split_names(options.allow_different)
+    allowed = words(options.allow_different)
     if allowed:
         check_facts(allowed, chain(*measurements(baseline.everything, loaded.everything)))
     return gather(

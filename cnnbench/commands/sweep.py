@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.commands import split_at_dashes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.help import command_help
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.text.terminal import LineWriter, print_result
 
@@ -21,26 +23,17 @@ if TYPE_CHECKING:
     from cnnbench.sweep.planning import Plan
     from cnnbench.text.progress import Reporter
 
-HELP = """\
+_ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
 
 Runs a suite, each run in a process of its own, in random order; writes one record per run into
 the results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of
 a suite that comes with cnnbench: `cnnbench sweep` alone lists them. Flags behind -- are added
 to those of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
+"""
 
-Flags:
-  --results=DIR           where records, logs and the journal go [results]
-  --resume                leave out runs of which DIR has a sound record; failed ones run again
-  --filter=REGEX          only configurations whose name matches
-  --repeats=N             processes per configuration, in place of the suite's
-  --timeout=SECONDS       for each process, in place of the suite's
-  --max_batch_search      find the largest batch size that fits, in every configuration
-  --seed=N                of the random order [random; when resuming, that of before]
-  --list                  list the configurations and run nothing
-  --dry_run               list the runs with their commands and run nothing
-
-Exit status: 0 all runs went well and all bounds hold; 1 a bound is violated, whatever else
+_EXIT_CODES = """\
+Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, whatever else
 there is; 4 a run failed (it is recorded, the others went on); 3 a bound could not be judged;
 2 wrong use; 130 interrupted (go on with --resume).
 """
@@ -51,14 +44,36 @@ class SweepFlags:
     """Flags of the command."""
 
     results: str = flag("results", "Where records, logs and the journal go.")
-    resume: bool = flag(False, "Leave out runs that are done.")
-    filter: str | None = flag(None, "Only configurations whose name matches this.")
-    repeats: int | None = flag(None, "Processes per configuration.", minimum=1, maximum=1000)
-    timeout: float | None = flag(None, "Seconds for each process.", above=0)
-    max_batch_search: bool = flag(False, "Find the largest batch size that fits.")
-    seed: int | None = flag(None, "Of the random order.", minimum=0)
+    resume: bool = flag(
+        False, "Leave out runs that have a sound record in --results; failed ones run again."
+    )
+    filter: str | None = flag(
+        None, "Only configurations whose name matches this regular expression."
+    )
+    repeats: int | None = flag(
+        None,
+        "Processes per configuration; the suite's if not given.",
+        minimum=1,
+        maximum=1000,
+    )
+    timeout: float | None = flag(
+        None, "Seconds for each process; the suite's if not given.", above=0
+    )
+    max_batch_search: bool = flag(
+        False, "Find the largest batch size that fits, in every configuration."
+    )
+    seed: int | None = flag(
+        None,
+        "Of the random order; random if not given, with --resume that of the sweep before.",
+        minimum=0,
+    )
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
+
+
+def help_text() -> str:
+    """What --help prints."""
+    return command_help(_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
       KeyboardInterrupt: what was done is on disk.
       BenchmarkError: results can no longer be written.
     """
-    words, behind = _divide(argv)
+    words, behind = split_at_dashes(argv)
     given, arguments = parse_command(words, specs_of(SweepFlags))
     options = SweepFlags(**given)
     for_all = _canonical(behind)
@@ -99,14 +114,6 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         return _show(plan, options)
     return _run(plan, options, facts, reporter)
-
-
-def _divide(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What stands before -- and what behind it."""
-    if "--" not in argv:
-        return argv, ()
-    at = list(argv).index("--")
-    return argv[:at], argv[at + 1 :]
 
 
 def _canonical(flags: Sequence[str]) -> dict[str, str]:

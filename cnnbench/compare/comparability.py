@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from cnnbench.compare.configuration import Configuration
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS
 from cnnbench.metrics.comparable_facts import (
+    FACTS,
     FLAG,
     FLAG_PLACE,
+    GROUPS,
     PLACES,
     Absent,
     Fact,
@@ -114,6 +119,37 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
 def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
     """Names of all facts of these measurements, flags included."""
     return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
+
+
+def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
+    """Refuses unknown names of facts in --allow_different, which would allow nothing.
+
+    Args:
+      names: facts, groups of facts or patterns.
+      measured: whose facts are known beside those of the tables.
+
+    Raises:
+      FlagError: names one.
+    """
+    for name, close in unknown_facts(names, measured).items():
+        hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
+        raise FlagError("allow_different", name, f"no such fact; {hint}")
+
+
+def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
+    """Names that match no fact of these measurements, no flag and no group.
+
+    Args:
+      names: facts, groups of facts or patterns.
+      measured: whose facts are known beside those of the tables.
+
+    Returns:
+      The most similar known name, or "", by name.
+    """
+    flags = (spec.name for spec in FLAGS)
+    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
+    unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
+    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}
 
 
 def _difference(

@@ -230,6 +230,17 @@ class FlagSpec(_Limits):
         return _ARTICLE[self.kind]
 
 
+def flag_of(group: type, name: str) -> Any:
+    """Declares the flag `name` of another dataclass here too: same default, limits and help."""
+    (field,) = (field for field in dataclasses.fields(group) if field.name == name)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated list, none twice."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """The flags a dataclass declares itself, in order, without those it inherits."""
     hints = typing.get_type_hints(group)

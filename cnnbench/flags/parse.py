@@ -77,7 +77,8 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
     values, arguments, leftovers = _split(argv, by_name, mixed=False)
     if leftovers:
         raise UsageError(_stray(arguments, leftovers, by_name))
-    return _given(values, by_name)
+    # validate refuses choices that are gone or not available yet with better reasons.
+    return _given(values, by_name, choices=False)
 
 
 def parse_command(
@@ -101,7 +102,7 @@ def parse_command(
     """
     by_name = {spec.name: spec for spec in specs}
     values, _, leftovers = _split(argv, by_name, mixed=True)
-    return _given(values, by_name), tuple(leftovers)
+    return _given(values, by_name, choices=True), tuple(leftovers)
 
 
 def _split(
@@ -128,13 +129,12 @@ def _split(
     return values, arguments, leftovers
 
 
-def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec]) -> dict[str, Any]:
+def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec], choices: bool) -> dict[str, Any]:
     given = {}
     for name, spec in by_name.items():
         if values[name].present:
             given[name] = spec.parse(values[name].value)
-            # Values that are refused with more to say (see validate) are left to that.
-            if not spec.choices:
+            if choices or not spec.choices:
                 spec.check(given[name])
     return given
 

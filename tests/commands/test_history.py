@@ -137,12 +137,12 @@ def test_an_empty_directory_is_wrong_use(tmp_path, capsys):
 
 
 def test_the_flag_offers_every_metric():
-    from cnnbench.commands.history import HELP, HistoryFlags
+    from cnnbench.commands.history import HistoryFlags, help_text
     from cnnbench.flags.declare import specs_of
 
     (spec,) = [one for one in specs_of(HistoryFlags) if one.name == "metric"]
     assert set(spec.choices) == set(METRICS)
-    assert all(name in HELP for name in METRICS)
+    assert all(name in help_text() for name in METRICS)
 
 
 def test_imports_only_what_it_uses(folder, tmp_path, alone):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -20,12 +19,6 @@ from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_red
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
-
-
-def _as_in(group: type, name: str) -> Any:
-    """The field `name` of a group of run flags, with the same default, limits and help."""
-    fields = {field.name: field for field in dataclasses.fields(group)}
-    return dataclasses.field(default=fields[name].default, metadata=fields[name].metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +39,7 @@ class TensorParams:
         "Data set of --model; imagenet if not given.",
         choices=("imagenet", "cifar10"),
     )
-    model_plugin: str | None = _as_in(ModelParams, "model_plugin")
+    model_plugin: str | None = flag_of(ModelParams, "model_plugin")
     dtype: str = flag(
         "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")
     )
@@ -79,7 +72,7 @@ class AlgorithmParams:
         "0",
         "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
     )
-    agg_small_grads_max_group: int = _as_in(VariableUpdateParams, "agg_small_grads_max_group")
+    agg_small_grads_max_group: int = flag_of(VariableUpdateParams, "agg_small_grads_max_group")
     wire_dtype: str = flag(
         "same",
         "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
@@ -88,15 +81,15 @@ class AlgorithmParams:
         False,
         "Old name of --wire_dtype=float16.",
     )
-    allreduce_merge_scope: int = _as_in(VariableUpdateParams, "allreduce_merge_scope")
+    allreduce_merge_scope: int = flag_of(VariableUpdateParams, "allreduce_merge_scope")
     variable_consistency: str = flag(
         "strong",
         "relaxed reduces the tensors of the call before, kept in variables.",
         choices=("strong", "relaxed"),
     )
-    network_topology: str = _as_in(VariableUpdateParams, "network_topology")
-    all_reduce_group_size: int = _as_in(VariableUpdateParams, "all_reduce_group_size")
-    all_reduce_share_memory: bool = _as_in(VariableUpdateParams, "all_reduce_share_memory")
+    network_topology: str = flag_of(VariableUpdateParams, "network_topology")
+    all_reduce_group_size: int = flag_of(VariableUpdateParams, "all_reduce_group_size")
+    all_reduce_share_memory: bool = flag_of(VariableUpdateParams, "all_reduce_share_memory")
     local_parameter_device: str = flag(
         "gpu",
         "Where copy adds: on the compute devices (gpu, whatever --device is) or the host (cpu).",
@@ -114,14 +107,14 @@ class PlaceParams:
         "Numbers of compute devices, logical CPU devices included; one after the other.",
         minimum=2,
     )
-    device: str = _as_in(RuntimeParams, "device")
-    gpu_indices: str = _as_in(RuntimeParams, "gpu_indices")
-    num_intra_threads: int | None = _as_in(RuntimeParams, "num_intra_threads")
-    num_inter_threads: int = _as_in(RuntimeParams, "num_inter_threads")
-    gpu_thread_mode: str = _as_in(RuntimeParams, "gpu_thread_mode")
-    per_gpu_thread_count: int = _as_in(RuntimeParams, "per_gpu_thread_count")
-    allow_growth: bool | None = _as_in(RuntimeParams, "allow_growth")
-    enable_optimizations: bool = _as_in(RuntimeParams, "enable_optimizations")
+    device: str = flag_of(RuntimeParams, "device")
+    gpu_indices: str = flag_of(RuntimeParams, "gpu_indices")
+    num_intra_threads: int | None = flag_of(RuntimeParams, "num_intra_threads")
+    num_inter_threads: int = flag_of(RuntimeParams, "num_inter_threads")
+    gpu_thread_mode: str = flag_of(RuntimeParams, "gpu_thread_mode")
+    per_gpu_thread_count: int = flag_of(RuntimeParams, "per_gpu_thread_count")
+    allow_growth: bool | None = flag_of(RuntimeParams, "allow_growth")
+    enable_optimizations: bool = flag_of(RuntimeParams, "enable_optimizations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +143,12 @@ class ReportParams:
     """What is printed and recorded."""
 
     verbose: bool = flag(False, "Print build times too, as comment lines.")
-    progress: str = _as_in(OutputParams, "progress")
+    progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
         None, "Write all measurements to this file, after every size anew."
     )
     result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
-    result_label: str | None = _as_in(OutputParams, "result_label")
+    result_label: str | None = flag_of(OutputParams, "result_label")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,11 +225,6 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
             for small, packs, wire in combinations
         )
     )
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a comma-separated list, none twice."""
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def _small_sizes(text: str) -> list[int]:
