@@ -84,10 +84,10 @@ def test_values_out_of_range(folder, tmp_path, options, flag):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "cnnbench data: the following arguments are required: ACTION"),
-        (["chek"], "invalid choice: 'chek'"),
-        (["check"], "cnnbench data check: the following arguments are required: DIR"),
-        (["check", "x", "y"], "unrecognized arguments: y"),
+        ([], "cnnbench data takes make-imagenet or check, not ''"),
+        (["chek"], "not 'chek'"),
+        (["check"], "cnnbench data check takes DIR, not 0 arguments"),
+        (["check", "x", "y"], "cnnbench data check takes DIR, not 2 arguments"),
         (["check", "x", "--data_name=coco"], "--data_name=coco: must be one of imagenet, cifar10"),
         (["check", "x", "--num_classes=0"], "--num_classes=0: must be at least 1"),
         (["check", "/nowhere/at/all"], "/nowhere/at/all: there is no such directory"),
