@@ -53,7 +53,7 @@ _CHECKOUT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideFlags:
+class AbSideFlags:
     """What a side is."""
 
     a: str = flag("", "Flags of side A alone, in one word.")
@@ -92,17 +92,17 @@ class MeasuringFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(SideFlags, MeasuringFlags):
+class AbFlags(AbSideFlags, MeasuringFlags):
     """Flags of the command, those of the verdict apart."""
 
 
-_OWN = (*specs_of(SideFlags), *specs_of(MeasuringFlags))
+_OWN = (*specs_of(AbSideFlags), *specs_of(MeasuringFlags))
 
 
 def help_text() -> str:
     """What --help prints."""
     flags = (
-        ("What a side is", specs_of(SideFlags)),
+        ("What a side is", specs_of(AbSideFlags)),
         ("How it is measured", specs_of(MeasuringFlags)),
         ("How it is judged and printed", JUDGING),
     )

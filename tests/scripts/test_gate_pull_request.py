@@ -141,13 +141,13 @@ def test_no_expression_is_written_into_a_script():
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.commands.ab import MeasuringFlags, SideFlags
+    from cnnbench.commands.ab import MeasuringFlags, AbSideFlags
     from cnnbench.commands.judging import Judging
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 
     known = {
-        spec.name for group in (SideFlags, MeasuringFlags, Judging) for spec in specs_of(group)
+        spec.name for group in (AbSideFlags, MeasuringFlags, Judging) for spec in specs_of(group)
     }
     known |= {spec.name for spec in FLAGS}
     known |= {"nosequential", "paired"}
