@@ -141,7 +141,7 @@ def test_no_expression_is_written_into_a_script():
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.commands.ab import MeasuringFlags, AbSideFlags
+    from cnnbench.commands.ab import AbSideFlags, MeasuringFlags
     from cnnbench.commands.judging import Judging
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
