@@ -1,4 +1,4 @@
-"""What a variable manager is told: plain data, without TensorFlow."""
+"""Configuration of a variable manager: plain data, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VariableLike(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class VariableMgrSpec:
-    """Everything a manager needs to know about the run.
+    """Configuration of a variable manager.
 
     Attributes:
       variable_update: registered name of the manager.

@@ -22,11 +22,11 @@ NAME = "model.ckpt"
 
 
 class Restored(NamedTuple):
-    """What came of restoring.
+    """Result of restoring a checkpoint.
 
     Attributes:
       global_step: at which the checkpoint was saved.
-      notices: what the user should know, one line each.
+      notices: lines for the user.
     """
 
     global_step: int
@@ -89,7 +89,7 @@ class Checkpoints:
           path: prefix of a checkpoint, as `latest` returns it.
 
         Returns:
-          The global step it was saved at, and what the user should know.
+          The global step it was saved at, and notices for the user.
 
         Raises:
           BenchmarkError: unreadable, or it lacks variables of this model.
@@ -134,7 +134,7 @@ class Checkpoints:
 
 
 def latest(path: str) -> str | None:
-    """The checkpoint that `path` means, or None.
+    """Prefix of the checkpoint at `path`, or None if there is none.
 
     Args:
       path: a directory, meaning its newest checkpoint, or one checkpoint's prefix

@@ -1,4 +1,4 @@
-"""What a run will do, worked out from its parameters before TensorFlow is loaded.
+"""The plan of a run, resolved from its parameters before TensorFlow is loaded.
 
 Everything that can be refused without a device is refused here: unknown models
 and data sets, empty data directories, impossible step counts.
@@ -32,7 +32,7 @@ COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Plan:
-    """One run's work in numbers.
+    """Sizes and step counts of one run.
 
     Attributes:
       mode: "training", "evaluation", "training + evaluation" or "forward only",
@@ -45,7 +45,7 @@ class Plan:
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
-      aggregation: the way from gradients to their reduction, in the modes that have it.
+      aggregation: how gradients are packed and reduced, in modes with a copy per tower.
     """
 
     model: Model
@@ -74,7 +74,7 @@ class Plan:
         return self.mode.startswith("training")
 
     def resolved(self, params: Params) -> dict[str, Any]:
-        """The parameters with what was worked out in place of "the default"."""
+        """The parameters, with resolved values in place of defaults."""
         return {
             **params.as_dict(),
             "data_name": self.dataset.name,
@@ -149,7 +149,7 @@ def _declare(model: Model, num_classes: int) -> ModelSpec:
     except UsageError:
         raise
     except Exception as error:
-        # A plug-in's body is somebody's code; its defects are no traceback of ours.
+        # A defect of a plug-in is one line for its author, not a traceback.
         raise FlagError(
             "model", model.name, f"its build() raises {type(error).__name__}: {error}"
         ) from error

@@ -34,7 +34,7 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What the scenario does besides stepping.
+    """Output, checkpoints and stop conditions of a training run.
 
     Attributes:
       display_every: timed steps between two lines of output.

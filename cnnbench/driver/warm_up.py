@@ -28,10 +28,10 @@ class WarmUp:
 
     @cached_property
     def checks(self) -> frozenset[int]:
-        """Numbers of the steps after which the times so far are looked at.
+        """Numbers of the steps after which the times so far are checked.
 
-        Their distance grows with the series: looking takes time in proportion to the
-        square of its length, and more often would find chance more often.
+        Their distance grows with the series: a check takes time in proportion to the
+        square of its length, and more checks find more false steady states.
         """
         if not self.auto:
             return frozenset()
@@ -51,7 +51,7 @@ class WarmUp:
         return steady_state(seconds).reached
 
     def status(self, steady: bool) -> str:
-        """The word of the record for a warm-up that is over; see `RunRecord`."""
+        """`RunRecord.warmup_status` of a finished warm-up: fixed, steady or limit."""
         if not self.auto:
             return "fixed"
         return "steady" if steady else "limit"

@@ -1,4 +1,4 @@
-"""Moving averages of batch normalisation: which tower's statistics count."""
+"""Updates of the moving averages of batch normalisation."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Factor: TypeAlias = Any
 
 
 class Verdict(NamedTuple):
-    """What a loss scale has decided about one step.
+    """Whether the updates of one step are applied.
 
     Attributes:
       guards: one per apply device; an update runs inside its guard.
@@ -49,15 +49,15 @@ class Verdict(NamedTuple):
 
 
 class LossScale(abc.ABC):
-    """The factor of a run, and what becomes of a step whose gradients are not finite."""
+    """The factor of a run, and the treatment of steps with non-finite gradients."""
 
     @property
     def value(self) -> float | None:
-        """The factor now, where it changes; None for a constant."""
+        """The current factor; None if it is constant."""
         return None
 
     def variables(self) -> dict[str, tf.Variable]:
-        """What a checkpoint has to keep, by canonical name."""
+        """State for checkpoints, by canonical name."""
         return {}
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class LossScale(abc.ABC):
 
     @abc.abstractmethod
     def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
-        """What runs an update that these tensors must be finite for."""
+        """Runs an update only if all elements of these tensors are finite."""
 
     @abc.abstractmethod
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
@@ -194,7 +194,7 @@ def scaled(loss: tf.Tensor, factor: Factor) -> tf.Tensor:
 
 
 def inverse_of(factor: Factor) -> Factor:
-    """What takes the factor off again, on the current device."""
+    """1 / factor, on the current device; None for None."""
     return None if factor is None else 1.0 / factor
 
 
@@ -220,7 +220,7 @@ def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
 def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
     """Whether no element of any tensor is infinite or NaN: a bool scalar on `device`.
 
-    Every distinct tensor is looked at once, where it is, and one flag per device travels.
+    Every distinct tensor is checked once, on its device; one flag per device is sent.
     """
     by_device: dict[str, dict[int, tf.Tensor]] = {}
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""What one tower does in a step: forward pass, loss and gradients, on its device."""
+"""One tower of a step: forward pass, loss, gradients and accuracy on its device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StepConfig:
 
 
 class TowerResult(NamedTuple):
-    """What a tower hands on.
+    """Output of one tower.
 
     Attributes:
       gradients: of the scaled loss without its L2 term, in the order of the trainable

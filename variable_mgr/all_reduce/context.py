@@ -1,4 +1,4 @@
-"""What an all-reduce algorithm is told about the devices."""
+"""The devices and parameters of one all-reduce."""
 
 from __future__ import annotations
 

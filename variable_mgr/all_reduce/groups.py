@@ -60,12 +60,12 @@ def cpus_of(
 
 
 def speakers_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
-    """The device that speaks for each group; another one each turn, in rotation."""
+    """The device of each group that reduces between groups in a turn, in rotation."""
     return tuple(group[turn % len(group)] for group in groups)
 
 
 def turns_of(groups: Sequence[Sequence[str]]) -> int:
-    """So many turns make every device speak for its group."""
+    """Number of turns after which every device has reduced between groups."""
     return max(map(len, groups))
 
 
@@ -73,7 +73,7 @@ def check_partition(groups: Sequence[Sequence[str]], devices: Sequence[str]) -> 
     """Checks that every device is in exactly one group.
 
     Raises:
-      ValueError: it is not so, or a group is empty.
+      ValueError: a device is in no group or in two, or a group is empty.
     """
     members = list(itertools.chain.from_iterable(groups))
     if sorted(members) != sorted(devices) or not all(groups):

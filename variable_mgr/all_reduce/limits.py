@@ -1,9 +1,9 @@
-"""What algorithms cannot work with, as far as that can be said without TensorFlow.
+"""Contexts that algorithms refuse, checked without TensorFlow.
 
-Algorithms refuse what they cannot work with when they are built, which is after
-TensorFlow has been loaded. What their refusals depend on is mostly known before; it is
-in one table here, which they ask themselves. An algorithm without an entry works with
-everything, or says so when it is built.
+Algorithms check their context when they are built, which is after TensorFlow has been
+loaded. Checks that do not need TensorFlow are in one table here, so that a run can be
+refused before; the algorithms call them too. An algorithm without an entry accepts every
+context, or refuses it when it is built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cnnbench.variable_mgr.all_reduce.groups import (
 )
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
-# Raises ValueError with the reason.
+# Raises ValueError with a reason for the user.
 Limit: TypeAlias = "Callable[[ReduceContext], None]"
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
@@ -30,7 +30,7 @@ def check(name: str, context: ReduceContext) -> None:
     """Refuses a context that the algorithm `name` cannot work with.
 
     Raises:
-      ValueError: says why.
+      ValueError: with a reason for the user.
     """
     if name in LIMITS:
         LIMITS[name](context)
@@ -60,7 +60,7 @@ def check_spec(
 
 
 def check_two_levels(between: str, groups: int, shards: int) -> None:
-    """Refuses what two levels cannot be, whatever the devices.
+    """Refuses two levels that work on no devices.
 
     Args:
       between: algorithm between the groups.
@@ -68,7 +68,7 @@ def check_two_levels(between: str, groups: int, shards: int) -> None:
       shards: for `between`.
 
     Raises:
-      ValueError: says why.
+      ValueError: with a reason for the user.
     """
     if between == "nccl":
         raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
