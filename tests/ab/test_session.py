@@ -115,8 +115,7 @@ def test_progress_tells_figures_and_the_time_left(tmp_path, side):
     assert "ETA" not in lines[-1]
 
 
-@pytest.mark.parametrize("crash", [False, True])
-@pytest.mark.parametrize("failing", ["a", "b"])
+@pytest.mark.parametrize(("failing", "crash"), [("a", False), ("b", True)])
 def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side, failing, crash):
     sides = {
         name: side(fail=[f"0003-{name}"] if name == failing else [], crash=crash, salt=name)
