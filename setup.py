@@ -46,6 +46,8 @@ setup(
     description="Measures how fast convolutional networks train on TensorFlow",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     classifiers=[
         "Environment :: Console",
         "Intended Audience :: Science/Research",
