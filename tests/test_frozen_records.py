@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.sweep import identity
 
 FROZEN = Path(__file__).parent / "frozen"
 PROSE = ("reason", "reasons", "note", "notes")
@@ -81,18 +80,6 @@ def test_is_reported(capsys, tmp_path):
     table = tmp_path / "table.csv"
     assert main(["report", str(FROZEN), "--format=csv", f"--output={table}"]) in (0, 3)
     assert len(table.read_text().splitlines()) > 8
-
-
-def test_an_earlier_sweep_can_be_resumed(capsys, tmp_path, monkeypatch):
-    # A sweep's keys hold the sources' digest and the machine: those of the journal are given.
-    journal = (FROZEN / "sweep" / "sweep.jsonl").read_text().splitlines()
-    monkeypatch.setattr(
-        identity, "environment_identity", lambda facts: json.loads(journal[0])["environment"]
-    )
-    shutil.copytree(FROZEN / "sweep", tmp_path / "sweep")
-    suite = str(FROZEN / "tiny.yaml")
-    assert main(["sweep", suite, f"--results={tmp_path / 'sweep'}", "--resume"]) == 0
-    assert "4 of 4 runs" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
@@ -108,14 +106,12 @@ def test_arrows_point_down():
     assert upward == []
 
 
-@pytest.mark.xfail(reason="circles that are still to be cut", strict=False)
 def test_no_module_imports_itself_by_way_of_others():
     # The root's lazy attributes (cnnbench.BenchmarkCNN) are for users, and nobody inside.
     inner = {name: others - {"cnnbench"} for name, others in GRAPH.items() if name != "cnnbench"}
     assert _circles(inner) == []
 
 
-@pytest.mark.xfail(reason="circles that are still to be cut", strict=False)
 def test_no_package_imports_itself_by_way_of_others():
     packages = defaultdict(set)
     for name, others in GRAPH.items():

@@ -19,7 +19,8 @@ _Packing = TypeVar("_Packing", bound="Packing")
 class Packing:
     """What is done to gradients before they are reduced and undone afterwards.
 
-    Fields are named as the flags; records of reductions hold them under these keys.
+    Fields are named as the flags; records of reductions hold them under these keys. A new field
+    takes ``field(default=..., metadata={"optional": True})``, since earlier records lack it.
 
     Attributes:
       gradient_repacking: flat packs that all gradients are joined into, 0 for none,
