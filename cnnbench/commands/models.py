@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import notice
@@ -11,6 +10,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.help import command_help
 from cnnbench.text.sort import natural_key
+from cnnbench.text.table import aligned
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
@@ -30,19 +30,6 @@ parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a tr
 def help_text() -> str:
     """What --help prints."""
     return command_help(_ABOUT, [("Flags", _FLAGS)])
-
-
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    image: str
-    batch: str
-    parameters: str
-    forward: str
-    training: str
-
-    def cells(self) -> tuple[str, ...]:
-        return (self.name, self.image, self.batch, self.parameters, self.forward, self.training)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
         except UsageError:
             notice(f"models for {name} are left out: there is no data set of that name")
             continue
-        table = (f"  {line}\n" for line in _table(_rows(dataset)))
+        table = (f"  {line}\n" for line in aligned([_HEADS, *_rows(dataset)]))
         print_result(f"{name}:\n{''.join(table)}\n")
     return ExitCode.OK
 
 
-def _rows(dataset: Dataset) -> list[_Row]:
+def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
     from cnnbench.models import registry
     from cnnbench.models.declare import declare
 
@@ -80,31 +67,17 @@ def _rows(dataset: Dataset) -> list[_Row]:
         try:
             model = registry.get_model(name, dataset.name)
             spec = declare(model, dataset.num_classes)
-        except Exception as error:  # one bad plug-in does not make the others less worth listing
+        except Exception as error:  # a defective plug-in must not hide the other models
             notice(f"model {name} is left out: {' '.join(str(error).split())}")
             continue
         rows.append(
-            _Row(
-                name=name,
-                image=f"{spec.image_size}x{spec.image_size}x{spec.channels}",
-                batch=str(model.batch_size),
-                parameters=f"{spec.trainable_parameters:,}",
-                forward=f"{spec.forward_flops_per_image / 1e9:.3f}",
-                training=f"{spec.training_flops_per_image / 1e9:.3f}",
+            (
+                name,
+                f"{spec.image_size}x{spec.image_size}x{spec.channels}",
+                str(model.batch_size),
+                f"{spec.trainable_parameters:,}",
+                f"{spec.forward_flops_per_image / 1e9:.3f}",
+                f"{spec.training_flops_per_image / 1e9:.3f}",
             )
         )
     return rows
-
-
-def _table(rows: Iterable[_Row]) -> list[str]:
-    table = [_HEADS, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [_line(cells, widths) for cells in table]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *numbers = (
-        cell.rjust(width) if index else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([name, *numbers])
