@@ -62,7 +62,7 @@ def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
     from cnnbench.models import registry
     from cnnbench.models.declare import declare
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
             model = registry.get_model(name, dataset.name)
