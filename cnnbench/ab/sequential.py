@@ -26,11 +26,11 @@ _POWER = 2
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the data.
+    """One interim analysis.
 
     Attributes:
-      pairs: how many have been measured by then.
-      alpha: two-sided level that the look may use.
+      pairs: measured by then.
+      alpha: its two-sided level.
     """
 
     pairs: int

@@ -41,16 +41,16 @@ class Experiment:
 
     Attributes:
       a, b: the sides; A is BASE, B is NEW.
-      looks: after how many pairs a verdict may be given; the last one ends it.
-      stop_early: a look that is clear ends it, too.
+      looks: the interim analyses, by number of pairs; the last one ends the experiment.
+      stop_early: whether a clear interim analysis ends it, too.
       seed: of the order within pairs.
       burn_in: processes of each side before the first pair that do not count.
       cool_down: seconds between processes.
       timeout: seconds for each process.
-      policy: the constants; its alpha is that of all looks together.
-      metrics: what is judged; the first decides.
-      allow_different: facts that may differ besides those that the sides are about.
-      aa: A/A runs, to take the spread from.
+      policy: the constants; its alpha is that of all interim analyses together.
+      metrics: to judge; the first decides.
+      allow_different: facts that may differ besides those in which the sides differ.
+      aa: A/A runs, to estimate the noise from.
       resolved: flags of the sides by name, for records of processes that leave none.
     """
 
@@ -79,7 +79,7 @@ class Experiment:
 
     @cached_property
     def allowed(self) -> tuple[str, ...]:
-        """All facts that may differ; found out once, as flag files are read for it."""
+        """All facts that may differ; computed once, because flag files are read for it."""
         return (*differing(self.a, self.b), *self.allow_different)
 
     def compare(
@@ -106,8 +106,8 @@ class Finding:
     Attributes:
       comparison: of all complete pairs.
       alpha: the level it was judged at.
-      failure: what went wrong, or "".
-      interrupted: whether somebody ended it.
+      failure: the error, or "".
+      interrupted: whether a signal ended it.
     """
 
     comparison: Comparison
@@ -151,7 +151,7 @@ class Session:
         self._total = 2 * (experiment.burn_in + experiment.pairs)
 
     def run(self) -> Finding:
-        """Measures, and judges what was measured, also after an interrupt or a failure.
+        """Measures and judges, also after an interrupt or a failure.
 
         Raises:
           BenchmarkError: results cannot be written, or no process can be started.
@@ -181,7 +181,7 @@ class Session:
         return Finding(comparison=comparison, alpha=alpha, failure=failure, interrupted=interrupted)
 
     def _measure(self) -> float:
-        """Runs pairs up to the look that ends it; returns the level of that look."""
+        """Runs pairs up to the interim analysis that ends it; returns the level of that."""
         looks = {look.pairs: look for look in self._experiment.looks}
         for number in range(1, self._experiment.pairs + 1):
             self._pair(number)
@@ -193,7 +193,7 @@ class Session:
         return self._experiment.looks[-1].alpha
 
     def _is_hopeless(self) -> bool:
-        """Whether the very first pair shows that there will be no verdict."""
+        """Whether the first pair shows that there will be no verdict."""
         comparison = self._compare(self._experiment.looks[0].alpha)
         return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
@@ -231,7 +231,7 @@ class Session:
         self._accept(names, samples)
 
     def _check(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
-        """Ends the experiment if a process of a pair failed; keeps the records that say so."""
+        """Ends the experiment if a process of a pair failed; keeps the records of both."""
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if failed:
             self._accept(names, samples)
@@ -295,7 +295,7 @@ class Session:
                 "python": side.python,
                 "checkout": side.checkout,
                 "revision": side.revision,
-                # Not their values: they may be secrets.
+                # Without their values, which may be secrets.
                 "variables": tuple(side.variables),
             }
             for name, side in experiment.sides().items()

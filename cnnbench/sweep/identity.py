@@ -1,4 +1,4 @@
-"""What makes two runs the same run, so that a resumed sweep knows what is done."""
+"""Keys of runs: equal for runs that a resumed sweep need not repeat."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes",
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the facts about a machine and its software those that make another run.
+    """The facts about a machine and its software whose change makes it another run.
 
     Args:
       facts: see `cnnbench.machine.facts.collect`.
@@ -51,7 +51,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key(parts: Mapping[str, Any]) -> str:
-    """A short name for what was put in: equal parts, equal key.
+    """A digest: equal parts, equal key.
 
     Args:
       parts: values with a JSON form; their order does not matter.
@@ -64,8 +64,8 @@ def key(parts: Mapping[str, Any]) -> str:
 def source_digest() -> str:
     """Digest of the Python files that a run may execute, wherever they are installed.
 
-    Says more than a commit: a checkout with changes is another program, and a commit that
-    changes a document is not.
+    More precise than a commit: a modified checkout is another program, and a commit that
+    changes documentation only is not.
     """
     digest = hashlib.sha256()
     for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):

@@ -131,7 +131,7 @@ class Store:
         write_durably(target, data, via=self.attempt())
 
     def _clean(self) -> None:
-        """Removes what sweeps before this one left unfinished."""
+        """Removes unfinished files of earlier sweeps."""
         for path in (*self._private.glob("*.part"), *self._private.glob(".*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()

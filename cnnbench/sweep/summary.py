@@ -1,4 +1,4 @@
-"""What a sweep has found: a row per configuration, computed from the records."""
+"""Results of a sweep: a row per configuration, computed from the records."""
 
 from __future__ import annotations
 
