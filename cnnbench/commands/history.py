@@ -15,6 +15,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.help import command_help
+from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.text.terminal import print_result
 
@@ -34,20 +35,12 @@ Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a fault
 skipped; 2 wrong use; 4 a file or standard output could not be written.
 """
 
-_METRICS = (
-    *("throughput", "images_per_sec", "total_images_per_sec", "step_seconds", "mfu"),
-    *("achieved_flops_per_sec", "peak_memory_bytes", "startup_seconds", "joules_per_image"),
-    *("images_per_sec_jitter", "input_wait_fraction", "top_1", "top_5", "final_loss"),
-    *("bus_bandwidth", "reduction_seconds", "build_seconds", "copy_bandwidth"),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryFlags:
     """Flags of the command."""
 
     metric: str = flag(
-        "throughput", "What to follow; the last four are of all-reduces.", choices=_METRICS
+        "throughput", "What to follow; the last four are of all-reduces.", choices=tuple(HISTORY)
     )
     by: str = flag(
         "commit",
