@@ -35,6 +35,7 @@ Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a fault
 skipped; 2 wrong use; 4 a file or standard output could not be written.
 """
 
+
 @dataclass(frozen=True, kw_only=True)
 class HistoryFlags:
     """Flags of the command."""
