@@ -9,17 +9,259 @@ is 0 if everything was measured, whatever the verdicts, 2 for wrong use, 4 if so
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import itertools
+import json
 import os
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from peers import table
-from peers.all_reduce import Experiment, Options, experiments, parse, read
 from peers.demands import NOT_MEASURED, Demand, Finding, conclude
-from peers.measurement import OK, Measurement
+from peers.measurement import ENVIRONMENT, OK, Measurement, measure, orders
+from peers.options import cnnbench_command, common_parser
 from peers.process import run
-from peers.rounds import ENVIRONMENT, measure, orders
+
+SCENARIOS = ("gradients", "small", "large", "build")
+
+Document: TypeAlias = Mapping[str, Any]
+Value: TypeAlias = Callable[[Document], "float | None"]
+
+_OURS = ("copy", "pscpu", "rechd", "xring")
+_PEERS = ("collective", "reduction_to_one_device")
+_LARGE = (16, 64, 256)
+_PACKS = 1
+_BUILDS = {"resnet50": (2, 4, 8), "trivial": (8, 16, 32, 64)}
+# "Well under a minute".
+_BUILD_SECONDS = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to compare and how long; see ``parse`` for the meaning of each."""
+
+    scenarios: tuple[str, ...]
+    devices: tuple[int, ...]
+    rounds: int
+    batches: int
+    seed: int
+    timeout: float
+    keep: Path | None
+    cnnbench_python: str
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """`cnnbench allreduce` on CPUs."""
+        return (*cnnbench_command(self.cnnbench_python), "allreduce", "--device=cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One process, and what is demanded of its measurements.
+
+    Attributes:
+      scenario: One of ``SCENARIOS``.
+      name: Unique.
+      flags: Of ``cnnbench allreduce``.
+      demands: The bounds; each demand's ``figure`` takes the document that the process writes.
+    """
+
+    scenario: str
+    name: str
+    flags: tuple[str, ...]
+    demands: tuple[Demand, ...]
+
+    def figures(self, document: Document) -> dict[str, float]:
+        """The values of the demands, by text, as far as the document has them."""
+        found = {demand.text: demand.figure(document) for demand in self.demands}
+        return {text: value for text, value in found.items() if value is not None}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The document of one process.
+
+    Raises:
+      ValueError: It is none.
+    """
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.get("kind") != "allreduce":
+        raise ValueError(f"{path} is no all-reduce measurement")
+    return document
+
+
+def experiments(options: Options) -> list[Experiment]:
+    """The processes of one round."""
+    made = []
+    for scenario in options.scenarios:
+        if scenario == "build":
+            made += [_build(model, counts) for model, counts in _BUILDS.items()]
+        else:
+            make = {"gradients": _gradients, "small": _small, "large": _large}[scenario]
+            made += [make(devices, options.batches) for devices in options.devices]
+    return made
+
+
+def _gradients(devices: int, batches: int) -> Experiment:
+    demands = [
+        Demand(
+            "gradients",
+            f"ResNet-50, {devices} devices: speed of {mine} / {other}",
+            (),
+            _speed_up(lambda row: row["spec"], mine, other),
+            1.0,
+        )
+        for mine, other in itertools.product(_OURS, _PEERS)
+    ]
+    flags = (
+        "--model=resnet50",
+        f"--num_gpus={devices}",
+        f"--all_reduce_spec={','.join(_OURS)},collective",
+        "--peers=reduction_to_one_device",
+        f"--num_batches={batches}",
+    )
+    return Experiment("gradients", f"gradients on {devices} devices", flags, tuple(demands))
+
+
+def _small(devices: int, batches: int) -> Experiment:
+    def key(row: Document) -> object:
+        return row["spec"], row["packing"]["gradient_repacking"]
+
+    demands = [
+        Demand(
+            "small",
+            f"1000 x 4 KiB, {devices} devices: {spec} packed / unpacked",
+            (),
+            _speed_up(key, (spec, _PACKS), (spec, 0)),
+            3.0,
+        )
+        for spec in _OURS
+    ]
+    flags = (
+        "--sizes=4K*1000",
+        f"--num_gpus={devices}",
+        f"--all_reduce_spec={','.join(_OURS)}",
+        f"--gradient_repacking=0,{_PACKS}",
+        f"--num_batches={batches}",
+        "--iters_per_step=2",
+    )
+    return Experiment("small", f"small tensors on {devices} devices", flags, tuple(demands))
+
+
+def _speed_up(key: Callable[[Document], object], mine: object, other: object) -> Value:
+    """How many times as fast the row with one key is as the row with another."""
+
+    def value(document: Document) -> float | None:
+        times = {key(row): seconds for row, seconds in _timed(document)}
+        return times[other] / times[mine] if {mine, other} <= times.keys() else None
+
+    return value
+
+
+def _large(devices: int, batches: int) -> Experiment:
+    def share(size: int) -> Value:
+        def value(document: Document) -> float | None:
+            times = {row["bytes"]: seconds for row, seconds in _timed(document)}
+            copies = [copy for copy in document["copies"] if copy["bytes"] == size]
+            if size not in times or not copies:
+                return None
+            copied = statistics.median(copies[0]["seconds"]) / copies[0]["devices"]
+            return float(2 * (devices - 1) * copied / times[size])
+
+        return value
+
+    demands = [
+        Demand(
+            "large",
+            f"{size} MiB, {devices} devices: xring / memory-copy bound",
+            (),
+            share(size << 20),
+            0.6,
+        )
+        for size in _LARGE
+    ]
+    flags = (
+        f"--sizes={','.join(f'{size}M' for size in _LARGE)}",
+        f"--num_gpus={devices}",
+        "--all_reduce_spec=xring",
+        f"--num_batches={batches}",
+    )
+    return Experiment("large", f"large tensors on {devices} devices", flags, tuple(demands))
+
+
+def _build(model: str, counts: Sequence[int]) -> Experiment:
+    first, last = counts[0], counts[-1]
+
+    def built(spec: str, growth: bool) -> Value:
+        def value(document: Document) -> float | None:
+            seconds = {
+                row["devices"]: row["build_seconds"]
+                for row in document["points"]
+                if row["spec"] == spec and row["error"] is None
+            }
+            if not set(seconds) >= set(counts):
+                return None
+            return float(seconds[last] / seconds[first] * first / last if growth else seconds[last])
+
+        return value
+
+    demands = []
+    for spec in _OURS:
+        text = f"{model}, {last} devices: {spec} traced and built, s"
+        limits: dict[str, Any] = {"bound": _BUILD_SECONDS, "at_most": True, "is_ratio": False}
+        demands.append(Demand("build", text, (), built(spec, growth=False), **limits))
+        text = f"{model}, {first} to {last} devices: {spec} build time over devices"
+        demands.append(Demand("build", text, (), built(spec, growth=True), 1.0, at_most=True))
+    flags = (
+        f"--model={model}",
+        f"--num_gpus={','.join(map(str, counts))}",
+        f"--all_reduce_spec={','.join(_OURS)}",
+        "--build_only",
+    )
+    return Experiment("build", f"build of {model}", flags, tuple(demands))
+
+
+def _timed(document: Document) -> list[tuple[Document, float]]:
+    """Rows whose sums are right, with their median seconds: a wrong sum has no speed."""
+    rows = [*document["points"], *document.get("peers", [])]
+    return [
+        (row, float(statistics.median(row["seconds"])))
+        for row in rows
+        if row["seconds"] and not row["wrong"] and row["error"] is None
+    ]
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Reads the command line; wrong use ends the process with status 2."""
+    parser = common_parser(
+        "compare_all_reduce",
+        "Measures cnnbench's reductions beside TensorFlow's on logical CPU devices, "
+        "each round in fresh processes, and holds them against what is demanded.",
+        SCENARIOS,
+        "timed calls of every row",
+    )
+    add = parser.add_argument
+    add(
+        "--devices",
+        type=_counts,
+        default=(2, 4),
+        help="numbers of logical devices, comma-separated (default: 2,4)",
+    )
+    add("--keep", type=Path, help="existing folder to keep every process's JSON file in")
+    options = Options(**vars(parser.parse_args(argv)))
+    if options.keep is not None and not options.keep.is_dir():
+        parser.error(f"--keep={options.keep}: there is no such folder")
+    return options
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(word) for word in text.split(","))
+    if min(counts) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: a reduction needs 2 devices")
+    return counts
 
 
 def run_once(

@@ -17,10 +17,19 @@ from functools import partial
 from pathlib import Path
 
 from peers import demands, table
-from peers.measurement import FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading
+from peers.measurement import (
+    ENVIRONMENT,
+    FAILED,
+    NOT_RUN,
+    OK,
+    CsvFile,
+    Measurement,
+    Reading,
+    measure,
+    orders,
+)
 from peers.options import Options, parse
 from peers.process import run
-from peers.rounds import ENVIRONMENT, measure, orders
 from peers.subjects import RECORD, Subject, chosen, scenario_subjects
 
 from cnnbench.machine.cpu import processor

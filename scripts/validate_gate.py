@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gate_validation import gates, measuring, simulation, tables
+from gate_validation import gates, simulation, tables
+from gate_validation import pool as pools
 from gate_validation.pool import Pool, PoolError
 
 from cnnbench.errors import ExitCode
@@ -46,7 +47,7 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
     """What all processes of a pool must have in common."""
     facts = environment.collect()
     # The place of the plug-in may change with the checkout; what it does, not.
-    flags = measuring.flags(options.batch_size, options.num_batches)
+    flags = pools.flags(options.batch_size, options.num_batches)
     return {
         "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
         "seed": options.seed,
@@ -64,8 +65,8 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
         return None
     pool = Pool(options.pool, plan_of(options))
     if options.minutes:
-        start = measuring.starter(measuring.flags(options.batch_size, options.num_batches))
-        measuring.fill(pool, start, options.seed, 60 * options.minutes)
+        start = pools.starter(pools.flags(options.batch_size, options.num_batches))
+        pools.fill(pool, start, options.seed, 60 * options.minutes)
     return pool
 
 

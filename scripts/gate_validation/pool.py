@@ -1,8 +1,8 @@
-"""A pool of real processes on disk: rounds of like and of slowed ones, in random order.
+"""Real processes: rounds of like and of slowed ones in random order, in a file on disk.
 
-One JSON object per line: first the plan (flags, seed), then the calibration, then a line per
-process. Appending is all that is ever done, so that an interrupt or a kill costs one process,
-and the next start goes on with the next round.
+One JSON object per line: first the plan (flags, seed), then the calibration (how much extra work
+slows a step by how much), then a line per process. Lines are only appended: an interrupt or a
+kill costs one process, and the next start goes on with the next round.
 """
 
 from __future__ import annotations
@@ -10,14 +10,30 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cnnbench.ab.side import Side, run_once
+from cnnbench.compare import METRICS
+from cnnbench.machine.host import Host
+from cnnbench.machine.sampling import Interval, take
+from cnnbench.stats.descriptive import median
+from gate_validation import slowed_plugin
+
 BASES = ("base 1", "base 2")
 SLOWED = {"slower by 5 %": 0.05, "slower by 10 %": 0.10}
 SUBJECTS = (*BASES, *SLOWED)
+
+TIMEOUT = 300.0
+# Rows to start from: what they cost tells how many are wanted.
+_FIRST_ROWS = 200
+_CALIBRATIONS = 6
+_PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -133,3 +149,122 @@ def order(number: int, seed: int, subjects: Sequence[str] = SUBJECTS) -> list[st
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
     return mixed
+
+
+Start = Callable[[int, int, str, int], Process]
+
+
+def flags(batch_size: int, batches: int) -> tuple[str, ...]:
+    """The flags of all processes."""
+    return (
+        f"--model_plugin={Path(slowed_plugin.__file__).resolve()}",
+        f"--model={slowed_plugin.NAME}",
+        "--data_name=imagenet",
+        "--device=cpu",
+        f"--batch_size={batch_size}",
+        f"--num_batches={batches}",
+        "--num_warmup_batches=20",
+        "--display_every=1000",
+        "--peak_flops=1",
+    )
+
+
+def starter(common: tuple[str, ...]) -> Start:
+    """What starts a process of these flags and waits for its end."""
+
+    def start(number: int, position: int, subject: str, rows: int) -> Process:
+        side = Side(flags=common, variables={slowed_plugin.VARIABLE: str(rows)})
+        before = take(Host())
+        with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
+            sample = run_once(side, Path(folder, "record.json"), Path(folder, "log"), TIMEOUT)
+        meanwhile = Interval.between(before, take(Host()))
+        speed = None if sample.problem else METRICS["throughput"].value(sample.record)
+        steps = sorted(sample.record.step_seconds)
+        return Process(
+            round=number,
+            position=position,
+            subject=subject,
+            rows=rows,
+            images_per_sec=speed,
+            step_seconds=median(steps) if steps and speed is not None else None,
+            seconds=sample.seconds,
+            load=meanwhile.load_average or 0.0,
+            others=meanwhile.other_cpus,
+            problem=sample.problem,
+        )
+
+    return start
+
+
+def calibrate(pool: Pool, start: Start) -> None:
+    """Finds how many rows make a step so much slower as each slowed subject is to be.
+
+    Raises:
+      PoolError: processes fail, or the extra work cannot be seen.
+    """
+    rows = _FIRST_ROWS
+    # Twice, since what a row costs depends on how many there are.
+    for _ in range(2):
+        plain, slowed = _steps(pool, start, 0, rows)
+        if slowed <= plain:
+            raise PoolError(
+                f"{rows} rows cost no time ({slowed:.4f} s a step, {plain:.4f} s without): "
+                "the machine is too noisy to calibrate"
+            )
+        per_row = (slowed - plain) / rows
+        rows = _rows(max(SLOWED.values()), plain, per_row)
+    pool.calibrated({name: _rows(share, plain, per_row) for name, share in SLOWED.items()}, plain)
+
+
+def fill(pool: Pool, start: Start, seed: int, seconds: float) -> None:
+    """Runs rounds until the time is up; the first one always.
+
+    Raises:
+      PoolError: processes fail again and again.
+    """
+    begun = time.monotonic()
+    if pool.rows is None:
+        calibrate(pool, start)
+    rows = pool.rows or {}
+    number, failures, longest = pool.next_round(), 0, 0.0
+    while number == pool.next_round() and time.monotonic() - begun + longest < seconds:
+        round_begun = time.monotonic()
+        for position, subject in enumerate(order(number, seed), start=1):
+            process = start(number, position, subject, rows.get(subject, 0))
+            pool.add(process)
+            failures = failures + 1 if process.problem else 0
+            if failures >= _PATIENCE:
+                raise PoolError(f"{failures} processes failed, the last one: {process.problem}")
+            left = max(0.0, seconds - (time.monotonic() - begun))
+            _tell(process, left)
+        longest = max(longest, time.monotonic() - round_begun)
+        number += 1
+
+
+def _rows(share: float, plain: float, per_row: float) -> int:
+    """Rows that make the speed lower by a share: the step longer by 1 / (1 - share) - 1."""
+    return max(1, round((1 / (1 - share) - 1) * plain / per_row))
+
+
+def _steps(pool: Pool, start: Start, *rows: int) -> list[float]:
+    """Median steps of processes with these rows, taking turns; of the fastest one each.
+
+    The fastest is the one that neighbours disturbed least.
+    """
+    found: dict[int, list[float]] = {count: [] for count in rows}
+    for position in range(1, _CALIBRATIONS + 1):
+        for count in rows:
+            process = start(0, position, f"calibration {count}", count)
+            pool.add(process)
+            _tell(process, None)
+            if process.step_seconds is None:
+                raise PoolError(f"a process of the calibration failed: {process.problem}")
+            found[count].append(process.step_seconds)
+    return [min(values) for values in found.values()]
+
+
+def _tell(process: Process, left: float | None) -> None:
+    speed = process.problem or f"{process.images_per_sec:.1f} images/sec"
+    where = f"round {process.round}, {process.subject}" if process.round else process.subject
+    eta = "" if left is None else f", {left / 60:.0f} min left"
+    print(f"{where}: {speed} ({process.seconds:.1f} s{eta})", file=sys.stderr, flush=True)

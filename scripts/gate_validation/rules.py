@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cnnbench.ab.sequential import Look, looks
 from cnnbench.compare import Policy, Verdict, judge
-from gate_validation.noise import Generator, Series
+
+Series = NDArray[np.float64]
+Generator = np.random.Generator
 
 POLICY = Policy()
 LIMIT = POLICY.alpha / 2

@@ -1,15 +1,23 @@
-"""Who is measured in which scenario: commands, and how their output is read."""
+"""What is measured in which scenario: commands, and the readers of their output.
+
+A reader raises ``ValueError`` with a one-line reason when the output is not that of a finished
+measurement.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from peers import readings
+from peers.measurement import Reading
 from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
-from peers.readings import Reader
+from peers.process import Finished
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
@@ -17,6 +25,14 @@ DTYPES = ("fp32", "bf16")
 
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
+
+# Takes a finished process and the file that it may have written its record to.
+Reader: TypeAlias = Callable[[Finished, Path], Reading]
+
+# A peer in children/ prints one line: this word and a JSON object.
+MARKER = "MEASURED "
+_STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
+_TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +115,7 @@ def _overhead(options: Options) -> list[Subject]:
     flags = _flags("trivial", 0, options.overhead_batches, 10)
     child = str(CHILDREN / "bare_loop.py")
     command = (options.cnnbench_python, child, *flags)
-    return [_ours("harness", command, options, readings.child)]
+    return [_ours("harness", command, options, read_child)]
 
 
 def _startup(options: Options) -> list[Subject]:
@@ -111,21 +127,21 @@ def _startup(options: Options) -> list[Subject]:
             "start to first step",
             (*cnnbench_command(options.cnnbench_python), *flags),
             options,
-            readings.first_step,
+            read_first_step,
         ),
-        _ours("import tensorflow", start, options, readings.first_line),
+        _ours("import tensorflow", start, options, read_first_line),
         _ours(
             "--help",
             (*cnnbench_command(options.cnnbench_python), "--help"),
             options,
-            readings.whole,
+            read_duration,
         ),
         dataclasses.replace(
             _ours(
                 "refused flag",
                 (*cnnbench_command(options.cnnbench_python), "--batch_size=-1"),
                 options,
-                readings.whole,
+                read_duration,
             ),
             status=2,
         ),
@@ -136,8 +152,8 @@ def _memory(options: Options) -> list[Subject]:
     steps = options.memory_batches
     flags = _flags("trivial", 0, steps, 100)
     command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
-    subject = _ours("cnnbench", command, options, readings.memory(steps))
-    return [dataclasses.replace(subject, watch_memory=readings.is_step_line)]
+    subject = _ours("cnnbench", command, options, memory_reader(steps))
+    return [dataclasses.replace(subject, watch_memory=is_step_line)]
 
 
 def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
@@ -171,7 +187,7 @@ def _trained(
         *more,
         f"--result_json={RECORD}",
     )
-    return dataclasses.replace(_ours(name, command, options, readings.run_record), dtype=dtype)
+    return dataclasses.replace(_ours(name, command, options, read_record), dtype=dtype)
 
 
 def _peer(
@@ -183,7 +199,7 @@ def _peer(
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
         *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
     )
-    return Subject(name, dtype, command, readings.child, python, modules)
+    return Subject(name, dtype, command, read_child, python, modules)
 
 
 def _ancestor(options: Options) -> Subject:
@@ -200,7 +216,7 @@ def _ancestor(options: Options) -> Subject:
             *(python, str((folder or Path()).resolve() / "tf_cnn_benchmarks.py")),
             *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1"),
         ),
-        readings.ancestor(options.batch_size, version),
+        ancestor_reader(options.batch_size, version),
         python,
         ("tensorflow", "tf_keras"),
         {"TF_USE_LEGACY_KERAS": "1"},
@@ -222,4 +238,102 @@ def _matmul(options: Options, dtype: str) -> Subject:
     python = options.cnnbench_python
     arguments = (f"--dtype={dtype}", f"--size={options.matmul_size}")
     command = (python, str(CHILDREN / "matmul.py"), *arguments)
-    return Subject("matmul", dtype, command, readings.child, python, ("tensorflow",))
+    return Subject("matmul", dtype, command, read_child, python, ("tensorflow",))
+
+
+def is_step_line(text: str) -> bool:
+    """Whether a line is the report of a step."""
+    return _STEP_LINE.match(text) is not None
+
+
+def read_child(finished: Finished, _: Path) -> Reading:
+    """The reading of a peer in ``children/``; the keys are attributes of ``Reading``."""
+    for line in reversed(finished.lines):
+        if line.text.startswith(MARKER):
+            values = json.loads(line.text[len(MARKER) :])
+            values["step_seconds"] = tuple(values.get("step_seconds", ()))
+            return Reading(**values)
+    raise ValueError("it ended without a measurement")
+
+
+def read_record(_: Finished, path: Path) -> Reading:
+    """The reading of a cnnbench run record (schema 1)."""
+    if not path.is_file():
+        raise ValueError("it wrote no record")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record.get("schema") != 1 or record.get("status") != "ok":
+        raise ValueError(f"the record has status {record.get('status')!r}, not 'ok'")
+    facts = record.get("environment", {})
+    names = [name for name in ("cnnbench", "tensorflow") if f"{name}_version" in facts]
+    return Reading(
+        batch=int(record["batch"]["global"]),
+        step_seconds=tuple(float(s) for s in record["step_seconds"]),
+        flops_per_image=float(record["model"]["training_flops_per_image"]),
+        versions=", ".join(f"{name} {facts[f'{name}_version']}" for name in names),
+    )
+
+
+def ancestor_reader(batch: int, versions: str) -> Reader:
+    """A reader for tf_cnn_benchmarks run with ``--display_every=1``.
+
+    Its step lines show a running mean rounded to one decimal, too coarse for the
+    time of a step; when each line arrived is exact to well below a millisecond.
+    The first step has no line before it and is left out. The printed total has to
+    agree with the arrival times, else lines came late (a buffered stream, say).
+
+    Args:
+      batch: images per step.
+      versions: for the reading.
+    """
+
+    def read(finished: Finished, _: Path) -> Reading:
+        lines = finished.lines
+        arrivals = [line.seconds for line in lines if is_step_line(line.text)]
+        totals = [float(found[1]) for line in lines if (found := _TOTAL_LINE.match(line.text))]
+        if len(arrivals) < 3 or not totals:
+            raise ValueError(f"{len(arrivals)} step lines and {len(totals)} totals in its output")
+        steps = tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
+        speed = batch * len(steps) / sum(steps)
+        if not 0.8 < speed / totals[-1] < 1.25:
+            message = f"step lines arrived at {speed:.2f} images/sec, its total is {totals[-1]:.2f}"
+            raise ValueError(message)
+        return Reading(batch=batch, step_seconds=steps, versions=versions)
+
+    return read
+
+
+def read_first_step(finished: Finished, _: Path) -> Reading:
+    """Seconds from the start of the process to the line of the first timed step."""
+    for line in finished.lines:
+        found = _STEP_LINE.match(line.text)
+        if found and found[1] == "1":
+            return Reading(seconds=line.seconds)
+    raise ValueError("it printed no line for step 1")
+
+
+def read_first_line(finished: Finished, _: Path) -> Reading:
+    """Seconds from the start of the process to its first line."""
+    if not finished.lines:
+        raise ValueError("it printed nothing")
+    return Reading(seconds=finished.lines[0].seconds)
+
+
+def read_duration(finished: Finished, _: Path) -> Reading:
+    """Seconds from start to end."""
+    return Reading(seconds=finished.seconds)
+
+
+def memory_reader(steps: int) -> Reader:
+    """A reader of the resident memory at the line of step 1 and at that of step ``steps``."""
+
+    def read(finished: Finished, _: Path) -> Reading:
+        seen = {
+            int(found[1]): line.resident_bytes
+            for line in finished.lines
+            if (found := _STEP_LINE.match(line.text)) and line.resident_bytes
+        }
+        if 1 not in seen or steps not in seen:
+            raise ValueError(f"no resident memory for steps 1 and {steps}: Linux is needed")
+        return Reading(bytes_first=seen[1], bytes_last=seen[steps])
+
+    return read

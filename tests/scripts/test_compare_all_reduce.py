@@ -8,7 +8,6 @@ from pathlib import Path
 
 import compare_all_reduce
 import pytest
-from peers import all_reduce
 from peers.demands import MET, MISSED, NOT_MEASURED, OPEN
 
 OPTIONS = ["--devices=4", "--rounds=2", "--scenarios"]
@@ -32,7 +31,7 @@ def document(points, peers=(), copies=()):
 
 
 def experiment(scenario):
-    (found,) = all_reduce.experiments(all_reduce.parse([*OPTIONS, scenario]))
+    (found,) = compare_all_reduce.experiments(compare_all_reduce.parse([*OPTIONS, scenario]))
     return found
 
 
@@ -72,7 +71,7 @@ def test_share_of_the_bound_by_hand():
 
 
 def test_build_times_by_hand():
-    resnet50, _ = all_reduce.experiments(all_reduce.parse([*OPTIONS, "build"]))
+    resnet50, _ = compare_all_reduce.experiments(compare_all_reduce.parse([*OPTIONS, "build"]))
     points = [row("copy", [], devices=n, build=s) for n, s in ((2, 1.0), (4, 2.5), (8, 3.0))]
     points += [row("xring", [], devices=2, build=1.0)]
     assert resnet50.figures(document(points)) == {
@@ -81,17 +80,17 @@ def test_build_times_by_hand():
     }
 
 
-@pytest.mark.parametrize("scenario", all_reduce.SCENARIOS)
+@pytest.mark.parametrize("scenario", compare_all_reduce.SCENARIOS)
 def test_figures_are_those_that_are_demanded(scenario):
-    options = all_reduce.parse(["--scenarios", scenario])
-    for each in all_reduce.experiments(options):
+    options = compare_all_reduce.parse(["--scenarios", scenario])
+    for each in compare_all_reduce.experiments(options):
         assert each.demands
         texts = [demand.text for demand in each.demands]
         assert len(set(texts)) == len(texts)
 
 
 def test_every_experiment_has_a_name_of_its_own():
-    names = [each.name for each in all_reduce.experiments(all_reduce.parse([]))]
+    names = [each.name for each in compare_all_reduce.experiments(compare_all_reduce.parse([]))]
     assert len(names) == len(set(names)) == 8
 
 
@@ -165,7 +164,7 @@ def test_a_failed_process_is_told(stand_in, capsys):
 )
 def test_wrong_use(flags, capsys):
     with pytest.raises(SystemExit) as caught:
-        all_reduce.parse(flags)
+        compare_all_reduce.parse(flags)
     assert caught.value.code == 2
     assert capsys.readouterr().err
 
@@ -174,4 +173,4 @@ def test_only_measurements_are_read(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"kind": "run"}))
     with pytest.raises(ValueError, match="is no all-reduce measurement"):
-        all_reduce.read(path)
+        compare_all_reduce.read(path)

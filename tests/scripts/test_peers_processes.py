@@ -10,11 +10,10 @@ from pathlib import Path
 
 import compare_peers
 import pytest
-from peers import readings
-from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading
+from peers import subjects as readers
+from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
 from peers.options import SCENARIOS, parse
 from peers.process import Finished, Line, ProcessError, run
-from peers.rounds import measure
 from peers.subjects import Subject, chosen, scenario_subjects
 
 NO_RECORD = Path("/nowhere/record.json")
@@ -65,12 +64,12 @@ def test_the_reason_of_a_failure_is_its_last_line():
 
 def test_child_reading_is_the_last_marked_line():
     output = ("chatter", 'MEASURED {"batch": 8, "step_seconds": [0.5, 0.25, 1.0]}', "bye")
-    reading = readings.child(_printed(*output), NO_RECORD)
+    reading = readers.read_child(_printed(*output), NO_RECORD)
     assert reading.median_step_seconds == 0.5
     assert reading.images_per_sec == 16
     assert reading.mean_images_per_sec == pytest.approx(24 / 1.75)
     with pytest.raises(ValueError, match="without a measurement"):
-        readings.child(_printed("chatter"), NO_RECORD)
+        readers.read_child(_printed("chatter"), NO_RECORD)
 
 
 def test_record_reading(tmp_path):
@@ -84,22 +83,22 @@ def test_record_reading(tmp_path):
     }
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record))
-    reading = readings.run_record(_printed(), path)
+    reading = readers.read_record(_printed(), path)
     assert reading.images_per_sec == 16
     assert reading.achieved_flops_per_sec == 32e9
     assert reading.versions == "tensorflow 2.21.0"
     path.write_text(json.dumps({**record, "status": "failed"}))
     with pytest.raises(ValueError, match="'failed'"):
-        readings.run_record(_printed(), path)
+        readers.read_record(_printed(), path)
     with pytest.raises(ValueError, match="no record"):
-        readings.run_record(_printed(), NO_RECORD)
+        readers.read_record(_printed(), NO_RECORD)
 
 
 @pytest.mark.parametrize(("total", "problem"), [("4.05", ""), ("40.00", "total is 40")])
 def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
     steps = [f"{i}\timages/sec: 4.0 +/- 0.0 (jitter = 0.0)\t8.1" for i in range(1, 5)]
     output = ("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}")
-    read = readings.ancestor(8, "tf_cnn_benchmarks abc")
+    read = readers.ancestor_reader(8, "tf_cnn_benchmarks abc")
     if problem:
         with pytest.raises(ValueError, match=problem):
             read(_printed(*output, step=2.0), NO_RECORD)
@@ -110,25 +109,25 @@ def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
 
 def test_an_ancestor_without_a_total_is_refused():
     with pytest.raises(ValueError, match="1 step lines and 0 totals"):
-        readings.ancestor(8, "")(_printed("1\timages/sec: 4.0"), NO_RECORD)
+        readers.ancestor_reader(8, "")(_printed("1\timages/sec: 4.0"), NO_RECORD)
 
 
 def test_durations_of_a_start():
     done = _printed("x", "1\timages/sec: 3.0 +/-")
-    assert readings.first_step(done, NO_RECORD).seconds == 2.0
-    assert readings.first_line(done, NO_RECORD).seconds == 1.0
-    assert readings.whole(done, NO_RECORD).seconds == 9.0
+    assert readers.read_first_step(done, NO_RECORD).seconds == 2.0
+    assert readers.read_first_line(done, NO_RECORD).seconds == 1.0
+    assert readers.read_duration(done, NO_RECORD).seconds == 9.0
     with pytest.raises(ValueError, match="no line for step 1"):
-        readings.first_step(_printed("x", "10\timages/sec: 3.0 +/-"), NO_RECORD)
+        readers.read_first_step(_printed("x", "10\timages/sec: 3.0 +/-"), NO_RECORD)
     with pytest.raises(ValueError, match="nothing"):
-        readings.first_line(_printed(), NO_RECORD)
+        readers.read_first_line(_printed(), NO_RECORD)
 
 
 def test_memory_is_that_of_the_first_and_the_last_step():
     done = _finished(Line(1.0, "1\timages/sec: 3", 100), Line(2.0, "50\timages/sec: 3", 104))
-    assert readings.memory(50)(done, NO_RECORD).memory_growth == 1.04
+    assert readers.memory_reader(50)(done, NO_RECORD).memory_growth == 1.04
     with pytest.raises(ValueError, match="no resident memory"):
-        readings.memory(60)(done, NO_RECORD)
+        readers.memory_reader(60)(done, NO_RECORD)
 
 
 def test_csv_has_a_row_per_measurement_as_soon_as_it_is_known(tmp_path):
@@ -244,16 +243,16 @@ def test_a_measurement_gets_the_record_file():
 
 
 def test_failures_are_one_line():
-    silent = _measure("", readings.child)
+    silent = _measure("", readers.read_child)
     assert (silent.status, silent.reading) == (FAILED, None)
     assert silent.reason == "ValueError: it ended without a measurement"
-    broken = _measure("raise SystemExit(4)", readings.child)
+    broken = _measure("raise SystemExit(4)", readers.read_child)
     assert broken.reason == "exit status 4: no output"
-    assert _measure("raise SystemExit(2)", readings.whole, status=2).status == OK
+    assert _measure("raise SystemExit(2)", readers.read_duration, status=2).status == OK
 
 
 def test_a_subject_that_fails_twice_is_not_started_again(monkeypatch, capsys):
-    subject = Subject("x", "fp32", ("/no/program",), readings.whole, sys.executable, ())
+    subject = Subject("x", "fp32", ("/no/program",), readers.read_duration, sys.executable, ())
     monkeypatch.setattr(compare_peers, "scenario_subjects", lambda scenario, options: [subject])
     results = compare_peers.run_scenario("memory", _options("--rounds=4"), None)
     assert [m.status for m in results] == [FAILED, FAILED, NOT_RUN, NOT_RUN]

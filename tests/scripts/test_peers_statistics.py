@@ -7,8 +7,7 @@ import math
 import pytest
 from peers import demands, table
 from peers.demands import DEMANDS, Demand, judge, mean_estimate, ratio_estimate
-from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading
-from peers.rounds import orders
+from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading, orders
 
 
 def test_every_subject_runs_once_per_round_and_once_at_every_position_of_a_turn():

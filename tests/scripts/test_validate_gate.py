@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import validate_gate
-from gate_validation import gates, measuring, simulation, tables
-from gate_validation.noise import NOISES
+from gate_validation import gates, simulation, tables
+from gate_validation import pool as pools
 from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
 from gate_validation.rules import LIMIT, RULES, judge_pairs
+from gate_validation.simulation import NOISES
 
 from cnnbench.ab.sequential import Look, looks
 from cnnbench.compare import Verdict
@@ -129,7 +130,7 @@ def pool(tmp_path):
 
 
 def test_calibration_finds_the_rows(pool):
-    measuring.calibrate(pool, Machine())
+    pools.calibrate(pool, Machine())
     # 5 % slower is a step longer by 1/0.95 - 1 = 5.26 %, at a thousandth per row 53 rows.
     assert pool.rows["slower by 5 %"] == pytest.approx(53, abs=12)
     assert pool.rows["slower by 10 %"] == pytest.approx(111, abs=15)
@@ -142,21 +143,21 @@ def test_calibration_that_sees_nothing_says_so(pool):
         return process(number, position, subject, 100.0 + rows)
 
     with pytest.raises(PoolError, match="200 rows cost no time"):
-        measuring.calibrate(pool, flat)
+        pools.calibrate(pool, flat)
 
 
 def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr(measuring.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(pools.time, "monotonic", lambda: next(clock))
     machine = Machine()
-    measuring.fill(pool, machine, 1, seconds=60)
+    pools.fill(pool, machine, 1, seconds=60)
     first = len(pool.rounds())
     assert first >= 2
     with open(pool.path, "a", encoding="ascii") as file:
         file.write('{"kind": "process", "round": 99, "posi')  # a kill in the middle of a line
     again = Pool(tmp_path / "pool", PLAN)
     second = Machine()
-    measuring.fill(again, second, 1, seconds=60)
+    pools.fill(again, second, 1, seconds=60)
     assert second.started[0][0] == first + 1  # no second calibration, the next round
     assert len(again.rounds()) > first
     numbers = [one["base 1"].round for one in again.rounds()]
@@ -173,7 +174,7 @@ def test_a_round_with_a_hole_does_not_count_and_is_not_filled_up(pool):
 def test_processes_that_go_on_failing_end_it(pool):
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     with pytest.raises(PoolError, match="3 processes failed, the last one: no good"):
-        measuring.fill(pool, Machine(fail_at=range(1, 9)), 1, seconds=60)
+        pools.fill(pool, Machine(fail_at=range(1, 9)), 1, seconds=60)
     assert len(pool.processes()) == 3
 
 
