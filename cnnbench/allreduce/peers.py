@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
-from cnnbench.variable_mgr.all_reduce.groups import process_of
+from cnnbench.variable_mgr.all_reduce.context import process_of
 
 if TYPE_CHECKING:
     import tensorflow as tf

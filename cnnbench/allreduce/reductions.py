@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.all_reduce import (
     registry,
     single,
 )
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.gradients import transposed
 

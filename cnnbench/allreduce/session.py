@@ -23,7 +23,7 @@ from cnnbench.runtime.native_log import without_info_lines
 from cnnbench.runtime.signals import uninterrupted
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 if TYPE_CHECKING:
     from cnnbench.allreduce.reductions import Place

@@ -7,17 +7,19 @@ and data sets, empty data directories, impossible step counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cnnbench.data.dataset import Dataset, find_dataset
-from cnnbench.driver.warm_up import WarmUp
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
+from cnnbench.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import single
@@ -26,8 +28,57 @@ DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
+# Warm-up steps between two checks of --warmup=auto: at least, and as a factor.
+_SMALLEST_STRIDE = 5
+_GROWTH = 1.1
+
 COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """By --precision."""
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The length of a warm-up.
+
+    Attributes:
+      least: steps in any case.
+      most: steps at most; equal to least unless auto.
+      auto: whether to go on after `least` until the steps are steady.
+    """
+
+    least: int
+    most: int
+    auto: bool = False
+
+    @cached_property
+    def checks(self) -> frozenset[int]:
+        """Numbers of the steps after which the times so far are checked.
+
+        Their distance grows with the series: a check takes time in proportion to the
+        square of its length, and more checks find more false steady states.
+        """
+        if not self.auto:
+            return frozenset()
+        found = []
+        step = max(self.least, MIN_STEPS)
+        while step < self.most:
+            found.append(step)
+            step = max(step + _SMALLEST_STRIDE, int(step * _GROWTH))
+        return frozenset([*found, self.most])
+
+    def steady(self, seconds: Sequence[float]) -> bool:
+        """Whether the warm-up may end: its last quarter, and 10 steps, are steady.
+
+        Args:
+          seconds: times of all steps so far.
+        """
+        return steady_state(seconds).reached
+
+    def status(self, steady: bool) -> str:
+        """`RunRecord.warmup_status` of a finished warm-up: fixed, steady or limit."""
+        if not self.auto:
+            return "fixed"
+        return "steady" if steady else "limit"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from cnnbench.machine.checks import parse_quiet
 from cnnbench.runtime.devices import DeploymentConfig
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 

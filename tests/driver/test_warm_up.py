@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnnbench.driver.plan import make_plan
-from cnnbench.driver.warm_up import WarmUp
+from cnnbench.driver.plan import WarmUp, make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.stats.steady_state import MIN_STEPS

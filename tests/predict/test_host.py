@@ -6,8 +6,7 @@ import tensorflow as tf
 from cnnbench.predict.host import WORK, Work, algorithm_work
 from cnnbench.predict.workload import Tensor
 from cnnbench.variable_mgr.all_reduce import registry
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(8))

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableMgrSpec

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import (
+from cnnbench.variable_mgr.all_reduce.context import (
+    ReduceContext,
     groups_of,
     process_of,
     speakers_of,

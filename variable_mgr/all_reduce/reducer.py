@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import limits, registry
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import check_partition, speakers_of, turns_of
+from cnnbench.variable_mgr.all_reduce.context import (
+    ReduceContext,
+    check_partition,
+    speakers_of,
+    turns_of,
+)
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 

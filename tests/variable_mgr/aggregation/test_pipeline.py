@@ -8,9 +8,9 @@ import tensorflow as tf
 from towers import run_through
 
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.aggregation.deferral import Deferral
 from cnnbench.variable_mgr.aggregation.pipeline import (
     CompactTransfer,
+    Deferral,
     Repacking,
     Scale,
     SmallGradients,

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.variable_mgr.aggregation.deferral import Deferral
-from cnnbench.variable_mgr.aggregation.pipeline import Repacking, SmallGradients
-from cnnbench.variable_mgr.aggregation.shapes import common_dtype, static_dtypes, static_shapes
+from cnnbench.variable_mgr.aggregation.flat_buffers import (
+    common_dtype,
+    static_dtypes,
+    static_shapes,
+)
+from cnnbench.variable_mgr.aggregation.pipeline import Deferral, Repacking, SmallGradients
 
 
 def towers(*forms):

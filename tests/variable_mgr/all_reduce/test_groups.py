@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.runtime.devices import device_string
-from cnnbench.variable_mgr.all_reduce.groups import (
+from cnnbench.variable_mgr.all_reduce.context import (
     check_partition,
     cpus_of,
     groups_of,

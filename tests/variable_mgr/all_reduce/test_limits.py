@@ -7,7 +7,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext, limits, parse_all_reduce_spec
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
 HOST = "/job:localhost/replica:0/task:0"

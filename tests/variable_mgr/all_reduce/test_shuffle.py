@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce.shuffle import gather_groups
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import gather_groups
 
 SHAPE = (8, 1025, 16)
 

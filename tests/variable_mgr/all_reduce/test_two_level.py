@@ -11,7 +11,7 @@ import tensorflow as tf
 from cnnbench.errors import FlagError
 from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, names, parse_all_reduce_spec, registry
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer, TwoLevel
 
 # What needs no GPU. Those that other tests register are none of this file's business.

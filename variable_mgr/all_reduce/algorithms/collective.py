@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import limits
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import process_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 # Reductions that a device takes part in at one time. Every collective under way blocks a

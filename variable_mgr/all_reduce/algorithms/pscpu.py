@@ -1,10 +1,72 @@
-"""Shuffle over CPUs, as parameter servers do it."""
+"""Shuffle: each shard of a tensor is summed on a device of its own and sent to all.
+
+Here on CPUs, as parameter servers do it; in psgpu.py on the devices that have the values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce import limits
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.shuffle import Shuffle
+from cnnbench.variable_mgr.gradients import add_up
+
+
+def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """Groups of devices for the shards of one tensor; together they use all devices.
+
+    As in tf_cnn_benchmarks, group g takes every (number of groups)-th device from g on,
+    and starts again at the first device where these run out: "abcde" in groups of 2 are
+    "ad", "be" and "ca".
+
+    Raises:
+      ValueError: fewer devices than a group needs.
+    """
+    limits.check_gather(devices, size)
+    groups = -(-len(devices) // size)
+    return [
+        tuple(devices[(group + place * groups) % len(devices)] for place in range(size))
+        for group in range(groups)
+    ]
+
+
+class Shuffle:
+    """Sums each shard on one device of a group; tensors take the groups in turn.
+
+    Args:
+      context: its devices have the values and are given the sum; its shards are those
+        of each tensor.
+      gather_devices: where shards are summed.
+
+    Raises:
+      ValueError: more shards than devices to gather on.
+    """
+
+    def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
+        self._context = context
+        self._groups = gather_groups(gather_devices, context.shards)
+
+    def device(self, chunk: int, index: int = 0) -> str:
+        """Where a shard of tensor `index` is summed."""
+        return self._groups[index % len(self._groups)][chunk]
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`."""
+        cut = Cut(tensors[0], len(self._groups[0]))
+        devices = self._context.devices
+        parts = cut.chunks(tensors, devices)
+        sums = []
+        for chunk, values in enumerate(zip(*parts, strict=True)):
+            source = self.device(chunk, index)
+            with tf.device(source):
+                total = add_up(values)
+            hops = ((source, device) for device in devices)
+            sums.append(spread(total, source, hops, self._context))
+        return cut.join(by_memory(sums, self._context), self._context, index)
 
 
 @register("pscpu")

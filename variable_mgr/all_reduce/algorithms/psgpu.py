@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.shuffle import Shuffle
 
 
 @register("psgpu")

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.groups import groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 
