@@ -135,6 +135,7 @@ class Series:
       line: whether points are joined.
       reference: a dashed line without a colour of its own.
       spans: (low, high) of each point's interval, or None.
+      style: index of colour, dashes and mark; if None its place in the chart.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Series:
     line: bool = True
     reference: bool = False
     spans: tuple[tuple[float, float] | None, ...] = ()
+    style: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

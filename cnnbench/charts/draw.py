@@ -44,8 +44,8 @@ _CHARACTER = 7.2
 """Width of a character in a wide face: the reader's fonts are not known."""
 
 _COLOURS = tuple(f"c{index}" for index in range(7))
-# No two of the first eleven series have the same mark.
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8")
+# No two of the first twelve series have the same mark.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
@@ -439,7 +439,8 @@ def _draw_lines(sheet: _Sheet, chart: Lines) -> None:
         _draw_event(sheet, axes, event)
     index = 0
     for place, one in enumerate(chart.series):
-        _draw_series(sheet, axes, one, index, bottom + _AXIS_HEIGHT + 11 + place * _LINE)
+        style = index if one.style is None else one.style
+        _draw_series(sheet, axes, one, style, bottom + _AXIS_HEIGHT + 11 + place * _LINE)
         index += not one.reference
 
 

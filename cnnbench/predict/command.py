@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.gradients import model_gradients
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
@@ -75,18 +75,15 @@ def main(given: Mapping[str, Any]) -> int:
     files.write(result, result.rows)
     if params.plot is not None:
         measured = max((point.devices for point in points), default=max(2, device_counts[-1]))
-        try:
-            plot.draw(
-                params.plot,
-                model,
-                specs,
-                step,
-                result.predictions,
-                params.plot_devices or measured,
-                points,
-            )
-        except OSError as error:
-            raise BenchmarkError(f"the plot could not be written: {error}") from error
+        plot.draw(
+            params.plot,
+            model,
+            specs,
+            step,
+            result.predictions,
+            params.plot_devices or measured,
+            points,
+        )
     _print(result, fitted)
     return ExitCode.OK
 

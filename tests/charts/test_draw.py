@@ -109,11 +109,11 @@ def test_values_are_where_the_axis_says():
     assert hinted == ["a", "b", "c"]
 
 
-def test_no_two_of_eleven_series_share_a_mark():
-    many = tuple(Series(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(11))
+def test_no_two_of_twelve_series_share_a_mark():
+    many = tuple(Series(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
     root = tree(lines(series=many))
     shapes = {one.get("d") for defs in root.iter("defs") for one in defs}
-    assert len(shapes) == 11
+    assert len(shapes) == 12
 
 
 def test_values_beyond_the_limit_are_arrows_at_the_edge():
