@@ -26,7 +26,7 @@ from cnnbench.compare.estimate import usable
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.run import RunRecord
-from cnnbench.runtime.signals import uninterrupted
+from cnnbench.runtime.native import uninterrupted
 from cnnbench.text.numbers import count
 from cnnbench.text.progress import Reporter
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import cnnbench
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.software import GitError, git
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, judge
 from cnnbench.records.run import RunRecord

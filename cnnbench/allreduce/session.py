@@ -19,8 +19,7 @@ from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.native_log import without_info_lines
-from cnnbench.runtime.signals import uninterrupted
+from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
 from cnnbench.variable_mgr.all_reduce.context import groups_of

@@ -16,7 +16,7 @@ from cnnbench.errors import BenchmarkError, DataError, ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.help import command_help
-from cnnbench.runtime.native_log import filtered_stderr
+from cnnbench.runtime.native import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
 _ABOUT = """\

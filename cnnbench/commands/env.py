@@ -102,7 +102,7 @@ def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) ->
 
 def _load_tensorflow() -> None:
     from cnnbench.runtime import tensorflow as runtime
-    from cnnbench.runtime.native_log import without_info_lines
+    from cnnbench.runtime.native import without_info_lines
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_info_lines():

@@ -9,8 +9,7 @@ from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.help import command_help
-from cnnbench.text.sort import natural_key
-from cnnbench.text.table import aligned
+from cnnbench.text.table import aligned, natural_key
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import count
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord

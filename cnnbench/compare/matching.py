@@ -11,8 +11,8 @@ from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.reductions import OWN
 from cnnbench.metrics.comparable_facts import allowed
 from cnnbench.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.codec import started
 from cnnbench.records.run import RunRecord
-from cnnbench.records.timestamps import started
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
 

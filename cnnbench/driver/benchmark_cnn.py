@@ -33,8 +33,7 @@ from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import memory, peak_flops
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.native_log import without_info_lines
-from cnnbench.runtime.signals import uninterrupted
+from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.progress import Messages, Progress
 
 if TYPE_CHECKING:

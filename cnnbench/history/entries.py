@@ -15,9 +15,9 @@ from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.metrics.measurement import Measurement, fact_text
 from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.codec import started
 from cnnbench.records.load import Skipped, load_records
 from cnnbench.records.run import RunRecord
-from cnnbench.records.timestamps import started
 from cnnbench.text.labels import labels_of
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")

@@ -15,11 +15,11 @@ from cnnbench.compare.configuration import labels
 from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry, Machine
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.software import GitError, git
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import counted
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""

@@ -6,7 +6,7 @@ not loaded; where a run has loaded it, its facts are included.
 
 from __future__ import annotations
 
-from cnnbench.machine import cpu, gpu, software, variables
+from cnnbench.machine import cpu, gpu, software
 from cnnbench.machine.host import Fact, FactGroup, Host, gather
 
 __all__ = ["SECTIONS", "Fact", "Host", "collect", "collect_by_section"]
@@ -15,7 +15,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
     ("GPUs", gpu.GROUPS),
     ("Software", software.GROUPS),
-    ("Environment variables", variables.GROUPS),
+    ("Environment variables", (software.speed_variables,)),
 )
 """Groups of facts by title."""
 

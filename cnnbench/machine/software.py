@@ -1,14 +1,21 @@
-"""Versions of Python, TensorFlow and its build, and cnnbench with its commit."""
+"""Versions of Python, TensorFlow and its build, cnnbench with its commit; speed variables.
+
+Environment variables that change speed are chosen by an allow-list that keeps secrets out.
+Whole prefixes are listed only where no other software uses them. ``TF_`` alone is shared
+with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold passwords, and ``NVIDIA_``
+with ``NVIDIA_API_KEY``.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cnnbench import version as own
-from cnnbench.machine.git import git
 from cnnbench.machine.host import FactGroup, Facts, Host
 
 _TENSORFLOW_PACKAGES = (
@@ -18,6 +25,69 @@ _TENSORFLOW_PACKAGES = (
     "tensorflow-rocm",
     "intel-tensorflow",
 )
+_NAMES = frozenset(
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_CACHE_DISABLE",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_TF32_OVERRIDE",
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "TF_CONFIG",
+        "TF_DETERMINISTIC_OPS",
+        "TF_AUTOTUNE_THRESHOLD",
+        "TF_SYNC_ON_FINISH",
+        "GLIBC_TUNABLES",
+        "LD_PRELOAD",
+        "PYTHONHASHSEED",
+        "PYTHONOPTIMIZE",
+    )
+)
+_PREFIXES = (
+    *("TF_CPP_", "TF_CUDNN_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
+    *("TF_LAYOUT_", "TF_MKL_", "TF_NUM_", "TF_ONEDNN_", "TF_USE_", "TF_XLA_"),
+    *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
+)
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
+_MAX_LENGTH = 1000
+
+
+class GitError(Exception):
+    """A git command failed; the message is the last line of its standard error."""
+
+
+def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
+    """The standard output of a git command, without white space around it.
+
+    Args:
+      *arguments: of git.
+      folder: in the repository; the working directory if None.
+      timeout: in seconds.
+
+    Raises:
+      GitError: the command failed, took too long, or git is not installed.
+    """
+    place = [] if folder is None else ["-C", str(folder)]
+    try:
+        done = subprocess.run(
+            ["git", *place, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            # Without the optional locks a benchmark never blocks a commit.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GitError(f"git cannot be run: {error}") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise GitError(lines[-1] if lines else f"git {arguments[0]} failed")
+    return done.stdout.strip()
 
 
 def python(host: Host) -> Facts:
@@ -83,6 +153,16 @@ def commit(host: Host) -> Facts:
     return {
         "git_commit": git("rev-parse", "HEAD", folder=checkout, timeout=2),
         "git_dirty": git(*_STATUS, folder=checkout, timeout=2) != "",
+    }
+
+
+def speed_variables(host: Host) -> Facts:
+    """The variables of the allow-list, as facts called env_NAME."""
+    return {
+        f"env_{name}": " ".join(value.split())[:_MAX_LENGTH]
+        for name, value in sorted(host.environ.items())
+        if (name in _NAMES or name.startswith(_PREFIXES))
+        and not any(word in name for word in _SECRET)
     }
 
 

@@ -16,7 +16,7 @@ from cnnbench.predict.predict import FastestRange, Prediction, fastest
 from cnnbench.predict.validate import Residual, by_algorithm, distribution
 from cnnbench.predict.workload import TrainingStep, packing_text
 from cnnbench.records.codec import encode, to_text
-from cnnbench.records.csv import CsvTable
+from cnnbench.records.result_files import CsvTable
 from cnnbench.text.numbers import NONE, binary, number, percent
 from cnnbench.text.table import aligned
 

@@ -22,10 +22,10 @@ from cnnbench.records.codec import (
     decode,
     encode,
     from_text,
+    started,
     to_text,
 )
 from cnnbench.records.run import ErrorInfo, check_status
-from cnnbench.records.timestamps import started
 from cnnbench.stats.descriptive import median
 from cnnbench.variable_mgr.aggregation.spec import Packing
 

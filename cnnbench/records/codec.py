@@ -21,6 +21,7 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 from numbers import Integral, Real
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -130,6 +131,29 @@ def check_schema(document: Mapping[str, Any], schema: int) -> None:
     found = document.get("schema")
     if isinstance(found, bool) or found != schema:
         raise ValueError(f"schema: {found!r} is not known to this version, which reads {schema}")
+
+
+def started(started_at: str) -> datetime:
+    """The start time in a record, in UTC.
+
+    Args:
+      started_at: as in a record, ISO 8601 with offset.
+
+    Raises:
+      ValueError: not ISO 8601, without an offset, or not within the years 1 to 9999 of UTC;
+        names the key.
+    """
+    try:
+        # Python 3.10 does not know the suffix Z.
+        start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
+    except ValueError:
+        raise ValueError(f"started_at: {started_at!r} is not an ISO 8601 time") from None
+    if start.tzinfo is None:
+        raise ValueError(f"started_at: {started_at!r} lacks its offset from UTC")
+    try:
+        return start.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"started_at: {started_at!r} is in no year of UTC") from None
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import from_text
 from cnnbench.records.run import RunRecord
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord

@@ -1,18 +1,31 @@
-"""--result_json and --result_csv: proved writable before the work, written after it."""
+"""--result_json and --result_csv: proved writable before the work, written after it.
+
+Several processes may append to one CSV table, and any of them may be killed: rows are
+written with one call under a lock, and the next writer removes a row that a killed process
+left incomplete. To make incomplete rows recognisable, no cell contains a line break and
+the last cell of every row is the schema number.
+"""
 
 from __future__ import annotations
 
+import csv
+import errno
+import fcntl
+import io
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import Protocol
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.csv import CsvTable
-from cnnbench.records.files import resolve_output, write_whole
+from cnnbench.records.codec import Json, encode
+from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
 
 _JSON, _CSV = "result_json", "result_csv"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Record(Protocol):
@@ -20,6 +33,113 @@ class Record(Protocol):
 
     def to_json(self) -> str:
         """The document, in ASCII."""
+
+
+class CsvTable:
+    """One kind of table.
+
+    Args:
+      flag: name of the flag that gives the path, for errors.
+      columns: the header, always all of it in this order; the last is the schema number.
+      schema: that number.
+    """
+
+    def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
+        self._flag = flag
+        self.columns = tuple(columns)
+        self._schema = schema
+
+    def prepare(self, path: str) -> None:
+        """Proves that rows can be appended later.
+
+        Raises:
+          FlagError: the path cannot be written, or it is a table with other columns.
+        """
+        target = resolve_output(self._flag, path)
+        if target.exists():
+            try:
+                with target.open("rb") as file:
+                    self._check_header(path, file.readline())
+            except OSError as error:
+                raise FlagError(self._flag, path, f"cannot be read: {error.strerror}") from error
+
+    def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Adds rows, all of them or none, and the header before the first row.
+
+        Args:
+          path: of the table.
+          rows: values by column; what is missing or None is an empty cell.
+
+        Raises:
+          FlagError: the path can no longer be written, or has become another table.
+          OSError: such as a full disk; the file is as it was.
+        """
+        target = resolve_output(self._flag, path)
+        lines = b"".join(_line(self.cells(row).values()) for row in rows)
+        if not lines:
+            return
+        descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            with _locked(descriptor):
+                end, separator = self._end_of_rows(path, descriptor)
+                os.ftruncate(descriptor, end)
+                header = _line(self.columns) if end == 0 else b""
+                try:
+                    write_all(descriptor, header + separator + lines)
+                    os.fsync(descriptor)
+                except OSError:
+                    os.ftruncate(descriptor, end)
+                    raise
+        finally:
+            os.close(descriptor)
+        sync_folder(target.parent)
+
+    def cells(self, row: Mapping[str, object]) -> dict[str, str]:
+        """The text of every cell of a row, in the order of the columns."""
+        values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
+        return {name: _cell(encode(values[name])) for name in self.columns}
+
+    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes]:
+        """Where the complete rows end, and what to write between them and the next one."""
+        size = os.fstat(descriptor).st_size
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            file.seek(0)
+            header = file.readline()
+            if not header.endswith(b"\n") and _line(self.columns).startswith(header):
+                return 0, b""
+            self._check_header(path, header)
+            if not header.endswith(b"\n"):
+                return size, b"\n"
+            last_start = _start_of_last_line(file, size)
+            file.seek(last_start)
+            last = file.read()
+        if last.endswith(b"\n"):
+            return size, b""
+        # An editor may have removed the last line break; a killed process truncates the row.
+        return (size, b"\n") if self._is_complete(last) else (last_start, b"")
+
+    def _is_complete(self, line: bytes) -> bool:
+        try:
+            (cells,) = csv.reader([line.decode("utf-8")], strict=True)
+        except (csv.Error, UnicodeDecodeError, ValueError):
+            return False
+        return len(cells) == len(self.columns) and cells[-1] == str(self._schema)
+
+    def _check_header(self, path: str, line: bytes) -> None:
+        """Refuses a table with other columns; accepts a byte order mark and CRLF line ends."""
+        text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
+        if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
+            return  # empty, or torn while the very first row was written
+        names = text.split(",")  # no name of a column needs quotes
+        if tuple(names) != self.columns:
+            places = zip(names, self.columns, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
+            raise FlagError(
+                self._flag,
+                path,
+                f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
+                "columns; give a new file",
+            )
 
 
 class ResultFiles:
@@ -116,3 +236,53 @@ def _prove_directory(path: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError("train_dir", path, f"must be a directory to write to: {reason}") from None
+
+
+def _cell(value: Json) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ";".join(_cell(item) for item in value)
+    if isinstance(value, str):
+        # One row is one line, whatever an error message contains.
+        return " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    return repr(value)
+
+
+def _line(cells: Iterable[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Excludes other writers; the kernel releases the lock of a killed process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        # Some network file systems have no locks; O_APPEND still keeps rows apart.
+        if error.errno not in _NO_LOCKS:
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
+    """Offset of the last line, with or without its end; reads backwards in blocks."""
+    block = 1 << 14
+    position = size - 1
+    while position > 0:
+        start = max(0, position - block)
+        file.seek(start)
+        found = file.read(position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0

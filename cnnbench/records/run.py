@@ -24,9 +24,9 @@ from cnnbench.records.codec import (
     encode,
     from_text,
     json_key,
+    started,
     to_text,
 )
-from cnnbench.records.timestamps import started
 from cnnbench.stats import descriptive
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from cnnbench.records.allreduce import SCHEMA as ALLREDUCE_SCHEMA
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from cnnbench.records.csv import CsvTable
+from cnnbench.records.result_files import CsvTable
 from cnnbench.records.run import SCHEMA, RunRecord
 
 

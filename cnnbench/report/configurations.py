@@ -13,7 +13,7 @@ from cnnbench.compare.matching import groups
 from cnnbench.metrics.registry import accuracy, memory, startup, throughput
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 CONFIDENCE = 0.95
 """At least, of the intervals."""

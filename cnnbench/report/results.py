@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cnnbench.compare import Comparison, Policy, compare_records
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, Skipped
 from cnnbench.records.run import RunRecord
-from cnnbench.records.timestamps import started
 from cnnbench.report.configurations import Configured, configurations
 
 

@@ -15,8 +15,7 @@ from cnnbench.sweep.planning import Case
 from cnnbench.sweep.runner import Result
 from cnnbench.sweep.schema import Bound
 from cnnbench.text.numbers import NONE, number, percent
-from cnnbench.text.sort import natural_key
-from cnnbench.text.table import aligned
+from cnnbench.text.table import aligned, natural_key
 
 _NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
 

@@ -1,10 +1,12 @@
-"""Tables of plain text, for terminals, files and pipes alike."""
+"""Tables of plain text, for terminals, files and pipes alike, and the order of names in them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 GAP = "  "
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
@@ -26,4 +28,12 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
+    ]
+
+
+def natural_key(name: str) -> list[tuple[int, float, str]]:
+    """A sort key for names: resnet20 before resnet110, and numbers before letters."""
+    return [
+        (0, float(part), "") if index % 2 else (1, 0.0, part)
+        for index, part in enumerate(_NUMBER.split(name))
     ]

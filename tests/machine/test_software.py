@@ -1,4 +1,4 @@
-"""Versions, with and without TensorFlow loaded, in and outside a checkout."""
+"""Versions with and without TensorFlow, the commit, and speed variables but never a secret."""
 
 from __future__ import annotations
 
@@ -66,3 +66,29 @@ def test_repository_around_an_installed_package_is_not_ours(tmp_path, monkeypatc
     installed.parent.mkdir(parents=True)
     monkeypatch.setattr(version, "__file__", str(Path(installed)))
     assert software.commit(Host()) == {}
+
+
+def variables(**environ):
+    return software.speed_variables(Host(environ=environ))
+
+
+SPEED = (
+    *("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "TF_GPU_THREAD_MODE", "XLA_FLAGS", "NCCL_ALGO"),
+    *("OMP_NUM_THREADS", "KMP_BLOCKTIME", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),
+    "LD_PRELOAD",
+)
+OTHERS = (
+    *("HOME", "AWS_SECRET_ACCESS_KEY", "TF_VAR_db_password", "TF_TOKEN_app_terraform_io"),
+    *("NVIDIA_API_KEY", "NCCL_SECRET_KEY", "OMP_AUTH", "TF_USE_TOKEN"),
+)
+
+
+def test_only_what_changes_speed_is_a_fact():
+    found = variables(**dict.fromkeys((*SPEED, *OTHERS), "1"))
+    assert found == {f"env_{name}": "1" for name in SPEED}
+
+
+def test_values_are_one_line_and_short():
+    found = variables(XLA_FLAGS="--a\n  --b", OMP_PLACES="x" * 5000)
+    assert found["env_XLA_FLAGS"] == "--a --b"
+    assert len(found["env_OMP_PLACES"]) == 1000

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records import csv as csv_table
+from cnnbench.records import result_files
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, Evaluation, ModelInfo, Placement
 from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
@@ -227,7 +227,7 @@ def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         os.write(descriptor, data[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(csv_table, "write_all", full_disk)
+    monkeypatch.setattr(result_files, "write_all", full_disk)
     with pytest.raises(OSError, match="No space"):
         append(path, a_run().record())
     assert path.read_bytes() == before

@@ -23,7 +23,7 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.results import Results, time_text
 from cnnbench.text import numbers
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 _REMARKS = (
     Column("condition"),

@@ -1,6 +1,6 @@
 import pytest
 
-from cnnbench.text.sort import natural_key
+from cnnbench.text.table import natural_key
 
 
 @pytest.mark.parametrize(

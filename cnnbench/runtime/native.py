@@ -1,4 +1,4 @@
-"""Filters what native libraries write to standard error.
+"""Native libraries: a filter of their standard error, and signals deferred while they work.
 
 TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is
 in force.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
 )
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -65,3 +68,24 @@ def without_info_lines() -> contextlib.AbstractContextManager[None]:
 def _without_informational(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defers Ctrl-C and SIGTERM to the end of the block.
+
+    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
+    to the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals interrupt the main thread only
+        return
+    held: list[int] = []
+    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])

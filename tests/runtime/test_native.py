@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
-from cnnbench.runtime.native_log import without_info_lines
+from cnnbench.runtime.native import uninterrupted, without_info_lines
 
 
 def write(text: str) -> None:
@@ -42,3 +43,21 @@ def test_log_level_0_shows_everything(capfd, monkeypatch) -> None:
     with without_info_lines():
         write("I0000 details\n")
     assert capfd.readouterr().err == "I0000 details\n"
+
+
+def work(number: int, done: list[str]) -> None:
+    with uninterrupted():
+        os.kill(os.getpid(), number)
+        done.append("the block")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_delivered_after_the_block(number: int) -> None:
+    done: list[str] = []
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(number, done)
+    finally:
+        signal.signal(number, before)
+    assert done == ["the block"]
