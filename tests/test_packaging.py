@@ -158,7 +158,10 @@ def test_wheel_holds_every_source_file(wheel_names):
 def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = "import cnnbench.sweep.suites as s; print(s.find('smoke')); print(*s.names())"
+    code = (
+        "import cnnbench.sweep.document as s; "
+        "print(s.find_suite('smoke')); print(*s.shipped_suites())"
+    )
     done = _python(tmp_path, "-c", f"import sys; sys.path.insert(0, 'site'); {code}")
     assert done.returncode == 0, done.stderr
     path, names = done.stdout.splitlines()

@@ -89,20 +89,19 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.sweep import suites
-    from cnnbench.sweep.document import load
+    from cnnbench.sweep.document import find_suite, load, shipped_suites
     from cnnbench.sweep.planning import Overrides, make_plan, select
     from cnnbench.sweep.schema import check
     from cnnbench.text.progress import Reporter
 
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
-        raise UsageError(f"sweep takes {several}: {', '.join(suites.names())}, or a YAML file")
+        raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     from cnnbench.machine import facts as environment
 
     facts = environment.collect()
     overrides = Overrides(for_all, options.repeats, options.timeout, options.max_batch_search)
-    plan = make_plan(check(load(suites.find(arguments[0]))), facts, overrides)
+    plan = make_plan(check(load(find_suite(arguments[0]))), facts, overrides)
     if options.filter is not None:
         plan = select(plan, options.filter)
     reporter = Reporter(sys.stderr)

@@ -1,12 +1,17 @@
-"""Parses, checks and resolves the flags of child commands without running them."""
+"""Parses, checks and resolves the flags of child commands without running them.
+
+Also the keys of runs: equal for runs that a resumed sweep need not repeat.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,31 @@ _RESERVED = ("result_json", "result_csv")
 _RECORD = "--result_json=record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
 _PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
+
+KEY_LENGTH = 12
+
+# Facts that change what is measured. The load, free memory and the like change from minute
+# to minute, and the commit is covered by the sources themselves.
+_FACTS = (
+    "hostname",
+    "architecture",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "cpu_affinity",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_package",
+    "tensorflow_version",
+    "numpy_version",
+    "cnnbench_version",
+)
+
+OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes", "report", "sweep")
+"""Packages and modules of cnnbench that no measuring process imports."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +119,50 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
     )
 
 
+def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts about a machine and its software whose change makes it another run.
+
+    Args:
+      facts: see `cnnbench.machine.facts.collect`.
+    """
+    return {
+        **{name: facts[name] for name in _FACTS if name in facts},
+        **{name: value for name, value in facts.items() if name.startswith("env_")},
+        "sources": source_digest(),
+    }
+
+
+def digest_key(parts: Mapping[str, Any]) -> str:
+    """A digest: equal parts, equal key.
+
+    Args:
+      parts: values with a JSON form; their order does not matter.
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+@cache
+def source_digest() -> str:
+    """Digest of the Python files that a run may execute, wherever they are installed.
+
+    More precise than a commit: a modified checkout is another program, and a commit that
+    changes documentation only is not.
+    """
+    digest = hashlib.sha256()
+    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
+        spec = find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+        for folder in map(Path, folders):
+            for file in sorted(folder.rglob("*.py")):
+                inner = file.relative_to(folder)
+                if package == "cnnbench" and inner.parts[0].removesuffix(".py") in OTHER_COMMANDS:
+                    continue
+                digest.update(f"{package}/{inner}\0".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
 def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
     _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
     given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
@@ -119,7 +193,7 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
 def _file_digest(path: str) -> str | None:
     """None if it cannot be read."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
     except OSError:
         return None
 

@@ -1,4 +1,4 @@
-"""A YAML file as a tree whose every node knows its line.
+"""Finds the file of a suite and reads it as a tree whose every node knows its line.
 
 Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
 it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
@@ -6,7 +6,9 @@ it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 import yaml
@@ -57,6 +59,33 @@ class Node:
     def error(self, message: str, line: int | None = None) -> UsageError:
         """An error about this node, to raise: ``file:line: message``."""
         return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Names of the shipped suites, sorted."""
+    files = resources.files("cnnbench.configs").iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def find_suite(text: str) -> str:
+    """The path of a suite.
+
+    Args:
+      text: a path, or the name of a shipped suite; a file of that name comes first.
+
+    Raises:
+      UsageError: neither; lists the names.
+    """
+    if os.path.isfile(text):
+        return text
+    if text in shipped_suites():
+        path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
+        relative = os.path.relpath(path)
+        return path if relative.startswith("..") else relative
+    shipped = ", ".join(shipped_suites())
+    if text.endswith((".yaml", ".yml")) or os.sep in text:
+        raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
+    raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
 
 
 def load(path: str) -> Node:

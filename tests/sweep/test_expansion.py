@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.errors import UsageError
-from cnnbench.sweep.expansion import expand
+from cnnbench.sweep.planning import expand
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import tensorflow as tf
 from cifar10_writer import write_cifar10
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.sweep import suites
-from cnnbench.sweep.document import load
+from cnnbench.sweep.document import find_suite, load, shipped_suites
 from cnnbench.sweep.planning import Overrides, make_plan, ordered, select
 from cnnbench.sweep.schema import Search, check
 
@@ -205,7 +204,7 @@ def test_select(plan):
 
 
 def test_the_shipped_suites():
-    assert suites.names() == (
+    assert shipped_suites() == (
         "all_reduce",
         "batch_size",
         "input_pipeline",
@@ -231,11 +230,11 @@ def data_folders(tmp_path_factory):
     return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
 
 
-@pytest.mark.parametrize("name", suites.names())
+@pytest.mark.parametrize("name", shipped_suites())
 def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
     for variable, folder in data_folders.items():
         monkeypatch.setenv(variable, folder)
-    suite = check(load(suites.find(name)))
+    suite = check(load(find_suite(name)))
     made = make_plan(suite, FACTS)
     assert suite.name == name
     assert suite.description
@@ -246,7 +245,7 @@ def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
 
 def test_smoke_needs_no_data_and_no_gpu(monkeypatch):
     monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
-    made = make_plan(check(load(suites.find("smoke"))), FACTS)
+    made = make_plan(check(load(find_suite("smoke"))), FACTS)
     modes = {case.resolved.config["variable_update"] for case in made.cases}
     assert modes == {"parameter_server", "replicated", "independent"}
     assert {case.resolved.config["device"] for case in made.cases} == {"cpu"}
@@ -254,13 +253,13 @@ def test_smoke_needs_no_data_and_no_gpu(monkeypatch):
 
 def test_finding_suites(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert suites.find("smoke").endswith("configs/smoke.yaml")
+    assert find_suite("smoke").endswith("configs/smoke.yaml")
     (tmp_path / "smoke").write_text("mine", encoding="utf-8")
-    assert suites.find("smoke") == "smoke"
+    assert find_suite("smoke") == "smoke"
     with pytest.raises(UsageError, match=r"no suite 'smok'; there are all_reduce, .*or name a"):
-        suites.find("smok")
+        find_suite("smok")
     with pytest.raises(UsageError, match=r"^x/y\.yaml: no such file; shipped suites are"):
-        suites.find("x/y.yaml")
+        find_suite("x/y.yaml")
 
 
 MANY = """

@@ -199,7 +199,7 @@ def test_a_record_that_was_damaged_afterwards_is_not_done(sweep):
 
 def test_resume_tells_what_changed(sweep, monkeypatch):
     sweep(entry("a", FAKE.OK))
-    monkeypatch.setattr("cnnbench.sweep.identity.source_digest", lambda: "another")
+    monkeypatch.setattr("cnnbench.processes.commands.source_digest", lambda: "another")
     sweep(entry("a", FAKE.OK), resume=True)
     assert "warning: sources changed since the last sweep; earlier results" in sweep.said()
     assert len(journal(sweep, "end")) == 2
