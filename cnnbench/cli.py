@@ -78,7 +78,9 @@ def _dispatch(argv: Sequence[str]) -> int:
         return ExitCode.OK
     module = import_module(f"cnnbench.commands.{command}")
     if asks_for_help:
-        print_result(module.help_text())
+        from cnnbench.flags.help import command_help
+
+        print_result(command_help(*module.HELP))
         return ExitCode.OK
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 

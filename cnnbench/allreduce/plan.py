@@ -12,10 +12,10 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_labels, check_on_local_devices
 from cnnbench.flags.declare import specs_of, words
-from cnnbench.flags.gradients import model_gradients
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
     PlaceParams,
+    model_gradients,
     parse_packings,
     parse_specs,
 )

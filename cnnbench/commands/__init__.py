@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.text.terminal import print_message
+from cnnbench.text.terminal import print_message, print_result
 
 if TYPE_CHECKING:
     from cnnbench.compare import Skipped
@@ -23,7 +26,7 @@ COMMANDS: dict[str, str] = {
     "env": "show the machine and software a record would name",
 }
 """Name and one line of help. The module is cnnbench.commands.<name>; it has main(argv) -> int
-and, but for run, help_text() -> str."""
+and, but for run, HELP: the arguments of cnnbench.flags.help.command_help."""
 
 NOT_YET: tuple[str, ...] = ("launch",)
 """Commands that are planned and answer "not available yet"."""
@@ -46,3 +49,32 @@ def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         return argv, ()
     at = list(argv).index("--")
     return argv[:at], argv[at + 1 :]
+
+
+def write_output(path: str | None, text: str) -> None:
+    """Writes the result of a command to the file of --output, or prints it if there is none.
+
+    Args:
+      path: as `resolve_output` has accepted it.
+      text: the result.
+
+    Raises:
+      BenchmarkError: the file or standard output cannot be written.
+    """
+    if path is None:
+        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
+            print_result(text)
+        return
+    from cnnbench.records.files import write_text
+
+    write_text("output", path, text)
+
+
+def seed_or_random(seed: int | None) -> int:
+    """The seed that was given, else a random one."""
+    return random.SystemRandom().randrange(2**31) if seed is None else seed
+
+
+def interrupt_on_sigterm() -> None:
+    """Lets a job manager's SIGTERM end a command as Ctrl-C does: what was measured is kept."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

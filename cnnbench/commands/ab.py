@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import split_at_dashes
+from cnnbench.commands import interrupt_on_sigterm, seed_or_random, split_at_dashes
 from cnnbench.commands.judging import JUDGING, Judging
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.help import command_help
 
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
@@ -99,14 +96,12 @@ class AbFlags(AbSideFlags, MeasuringFlags):
 _OWN = (*specs_of(AbSideFlags), *specs_of(MeasuringFlags))
 
 
-def help_text() -> str:
-    """What --help prints."""
-    flags = (
-        ("What a side is", specs_of(AbSideFlags)),
-        ("How it is measured", specs_of(MeasuringFlags)),
-        ("How it is judged and printed", JUDGING),
-    )
-    return command_help(_ABOUT, flags, _EXIT_CODES)
+_FLAGS = (
+    ("What a side is", specs_of(AbSideFlags)),
+    ("How it is measured", specs_of(MeasuringFlags)),
+    ("How it is judged and printed", JUDGING),
+)
+HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 _VARIABLES = ("a_env", "b_env")
@@ -141,8 +136,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.text.progress import Reporter
 
     reporter = Reporter(sys.stderr)
-    # A job manager's SIGTERM ends it like Ctrl-C: what was measured is judged.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
@@ -248,12 +242,11 @@ def _experiment(
 
     loaded = judging.load_aa(reductions=False)
     check_facts(judging.allowed, () if loaded is None else loaded.records)
-    seed = options.seed
     return Experiment(
         a=a,
         b=b,
         looks=looks(options.pairs, judging.policy.alpha, options.sequential and not options.aa),
-        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        seed=seed_or_random(options.seed),
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
@@ -267,7 +260,7 @@ def _experiment(
 
 def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: Reporter) -> int:
     from cnnbench.ab.results import Results
-    from cnnbench.ab.session import Session
+    from cnnbench.ab.session import Session, aa_lines
     from cnnbench.compare import processes_needed
     from cnnbench.machine import facts
 
@@ -284,7 +277,9 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
-        _tell_spread(experiment, finding, str(results.folder), reporter)
+        for line in aa_lines(finding.comparison, experiment.policy):
+            reporter.line(line)
+        reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
     _tell_again(experiment, finding, results.folder, judging, reporter)
     if finding.interrupted:
         reporter.line("error: interrupted")
@@ -292,15 +287,6 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
     if finding.failure:
         return ExitCode.FAILED
     return ExitCode.OK if options.aa else finding.comparison.exit_code
-
-
-def _tell_spread(experiment: Experiment, finding: Finding, folder: str, reporter: Reporter) -> None:
-    """What an A/A measurement is made for, by metric."""
-    from cnnbench.ab.session import aa_lines
-
-    for line in aa_lines(finding.comparison, experiment.policy):
-        reporter.line(line)
-    reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={folder}")
 
 
 def _tell_again(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cnnbench.commands import interrupt_on_sigterm
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.flags.help import command_help
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
 
@@ -48,10 +47,8 @@ row fails.
 """
 
 
-def help_text() -> str:
-    """What --help prints."""
-    titled = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
-    return command_help(_ABOUT, [*titled, ("Instead of measuring", PREDICT_FLAGS)])
+_FLAGS = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
+HELP = (_ABOUT, [*_FLAGS, ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def _predict(given: Mapping[str, Any]) -> int:
@@ -83,8 +80,7 @@ def main(argv: Sequence[str]) -> int:
         if spec.name in given and spec.name != "predict":
             raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
     progress = Progress(sys.stderr, params.progress)
-    # A job manager's SIGTERM ends a run like Ctrl-C: the files keep what was measured.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     from cnnbench.allreduce.session import AllReduceBench
 
     AllReduceBench(

@@ -12,7 +12,6 @@ from cnnbench.commands.judging import JUDGING, Judging, load
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.help import command_help
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison
@@ -47,9 +46,7 @@ skipped; 2 wrong use.
 """
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,7 +15,6 @@ from cnnbench.data.open import detect, find_subsets
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.help import command_help
 from cnnbench.runtime.native import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
@@ -69,13 +68,11 @@ class CheckFlags:
     )
 
 
-def help_text() -> str:
-    """What --help prints."""
-    flags = (
-        ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
-        ("Flags of check", specs_of(CheckFlags)),
-    )
-    return command_help(_ABOUT, flags, _EXIT_CODES)
+_FLAGS = (
+    ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
+    ("Flags of check", specs_of(CheckFlags)),
+)
+HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:

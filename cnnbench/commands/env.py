@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.help import command_help
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.text.terminal import LineWriter, print_result
 
@@ -56,9 +55,7 @@ Exit codes: 0 nothing found; 3 with --check, conditions that would distort a mea
 """
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:

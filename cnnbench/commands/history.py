@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import warn_of_skipped
+from cnnbench.commands import warn_of_skipped, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.help import command_help
 from cnnbench.metrics.registry import HISTORY
-from cnnbench.records.files import write_bytes, write_text
-from cnnbench.text.terminal import print_result
+from cnnbench.records.files import resolve_output, write_bytes
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -74,9 +71,7 @@ class HistoryFlags:
     )
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -135,19 +130,14 @@ def _since(text: str | None) -> datetime | None:
 
 def _check_outputs(options: HistoryFlags) -> None:
     if options.output is not None:
-        from cnnbench.records.files import resolve_output
-
         resolve_output("output", options.output)
     if options.plot is not None:
         from cnnbench.history import page
 
         page.prepare(options.plot)
-        if options.output is not None and _same(options.output, options.plot):
+        same = os.path.realpath(options.output or "") == os.path.realpath(options.plot)
+        if options.output is not None and same:
             raise FlagError(page.FLAG, options.plot, "is the file of --output too; name another")
-
-
-def _same(output: str, plot: str) -> bool:
-    return os.path.realpath(output) == os.path.realpath(plot)
 
 
 def _order(repository: str | None) -> dict[str, int] | None:
@@ -205,11 +195,7 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
 
         csv = options.format == "csv"
         text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
-    if options.output is None:
-        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
-            print_result(text)
-    else:
-        write_text("output", options.output, text)
+    write_output(options.output, text)
     if options.plot is not None:
         from cnnbench.history import page
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, specs_of, words
+from cnnbench.metrics.registry import METRICS
 from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison, Loaded, Policy
 
 _FORMATS = ("table", "markdown", "json", "junit", "github")
-_METRICS = ("throughput", "memory", "startup", "accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Judging:
         below=1.0,
     )
     metrics: str = flag(
-        ",".join(_METRICS),
+        ",".join(METRICS),
         "What to judge, comma-separated; the first is what the comparison is about. Of "
         "all-reduces throughput is the bus bandwidth, startup the time to build.",
     )
@@ -59,9 +59,9 @@ class Judging:
           FlagError: an unknown metric, or a file that cannot be written.
         """
         judging = cls(**{spec.name: given[spec.name] for spec in JUDGING if spec.name in given})
-        offered = f"some of {', '.join(_METRICS)}"
+        offered = f"some of {', '.join(METRICS)}"
         for name in judging.metric_names or ("",):
-            if name not in _METRICS:
+            if name not in METRICS:
                 raise FlagError("metrics", name, f"must be {offered}")
         if judging.output is not None:
             from cnnbench.records.files import resolve_output

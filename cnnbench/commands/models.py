@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
-from cnnbench.flags.help import command_help
 from cnnbench.text.table import aligned, natural_key
 from cnnbench.text.terminal import print_result
 
@@ -26,9 +25,7 @@ parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a tr
 """
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", _FLAGS)])
+HELP = (_ABOUT, [("Flags", _FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from cnnbench.commands import warn_of_skipped
+from cnnbench.commands import warn_of_skipped, write_output
 from cnnbench.commands.judging import Judging
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, specs_of, words
-from cnnbench.flags.help import command_help
-from cnnbench.text.terminal import LineWriter, print_result
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.records.load import Loaded
@@ -53,9 +51,7 @@ class ReportFlags:
     allow_different: str = flag_of(Judging, "allow_different")
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
             "cnnbench report takes run records: files, folders or quoted patterns; "
             "cnnbench run --result_json=FILE writes one"
         )
-    from cnnbench.records.files import resolve_output, write_text
+    from cnnbench.records.files import resolve_output
 
     output = options.output
     if output is None and options.format == "html":
@@ -83,11 +79,8 @@ def main(argv: Sequence[str]) -> int:
     loaded = _load(arguments)
     results = _gather(options, loaded, arguments)
     text = _text(options, results)
-    if output is None:
-        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
-            print_result(text)
-    else:
-        write_text("output", output, text)
+    write_output(output, text)
+    if output is not None:
         LineWriter(sys.stdout).lines([f"wrote {output}"])
     return ExitCode.INCONCLUSIVE if _faults(results) else ExitCode.OK
 
@@ -114,7 +107,6 @@ def _load(paths: Sequence[str]) -> Loaded:
 
 
 def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Results:
-    from cnnbench.compare import Policy
     from cnnbench.compare.comparability import check_facts
     from cnnbench.compare.reductions import measurements
     from cnnbench.records.load import PathError
@@ -126,17 +118,14 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Resul
         baseline = _load([options.baseline])
     except PathError as error:
         raise FlagError("baseline", error.path, error.reason) from None
-    policy = Policy()
-    if options.threshold is not None:
-        policy = policy.replace(threshold=options.threshold / 100)
-    allowed = words(options.allow_different)
-    if allowed:
-        check_facts(allowed, chain(*measurements(baseline.everything, loaded.everything)))
+    judging = Judging(threshold=options.threshold, allow_different=options.allow_different)
+    if judging.allowed:
+        check_facts(judging.allowed, chain(*measurements(baseline.everything, loaded.everything)))
     return gather(
         loaded,
         baseline,
-        policy=policy,
-        allow_different=allowed,
+        policy=judging.policy,
+        allow_different=judging.allowed,
         labels=(options.baseline, " ".join(paths)),
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 
+from cnnbench.commands import interrupt_on_sigterm
 from cnnbench.driver.console import Console
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_args
@@ -27,8 +27,7 @@ def main(argv: Sequence[str]) -> int:
     messages = Messages(sys.stderr, progress)
     for notice in parsed.notices:
         messages.notice(notice)
-    # A job manager's SIGTERM ends a run like Ctrl-C: the record is written.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import split_at_dashes
+from cnnbench.commands import interrupt_on_sigterm, seed_or_random, split_at_dashes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
-from cnnbench.flags.help import command_help
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.text.terminal import LineWriter, print_result
 
@@ -71,9 +68,7 @@ class SweepFlags:
     dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
 
 
-def help_text() -> str:
-    """What --help prints."""
-    return command_help(_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -127,9 +122,9 @@ def _show(plan: Plan, options: SweepFlags) -> int:
     from cnnbench.sweep.planning import ordered
     from cnnbench.sweep.runner import arguments, program
 
-    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     lines = []
-    for number, item in enumerate(ordered(plan.cases, seed), start=1):
+    items = ordered(plan.cases, seed_or_random(options.seed))
+    for number, item in enumerate(items, start=1):
         # Batch sizes that a search will find are not known yet.
         command = shlex.join((*program(), *arguments(item)))
         lines += [f"# {number} {item.label}, at most {item.case.timeout:g} s", command]
@@ -142,19 +137,15 @@ def _run(plan: Plan, options: SweepFlags, facts: dict[str, Any], reporter: Repor
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import exit_code, summarise, table
 
-    # A job manager's SIGTERM ends a sweep like Ctrl-C: the child is ended, nothing is lost.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     with Store(options.results) as store:
         seed = options.seed
         if seed is None and options.resume:
-            before = store.last_sweep(plan.suite) or {}
-            seed = before.get("seed")
-        if seed is None:
-            seed = random.SystemRandom().randrange(2**31)
+            seed = (store.last_sweep(plan.suite) or {}).get("seed")
         sweep = Sweep(
             plan,
             store,
-            seed=seed,
+            seed=seed_or_random(seed),
             facts=facts,
             resume=options.resume,
             reporter=reporter,

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.gradients import model_gradients
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
+    model_gradients,
     params_of,
     parse_packings,
     parse_specs,

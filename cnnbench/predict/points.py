@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.gradients import model_gradients
+from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.predict.workload import Tensor, gradient_tensors, packing_text, total_bytes
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing

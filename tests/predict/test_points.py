@@ -3,7 +3,7 @@
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.flags.gradients import model_gradients
+from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.predict.points import read_points
 from cnnbench.predict.workload import Tensor, gradient_tensors
 from cnnbench.variable_mgr.aggregation.spec import Packing

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
@@ -16,6 +16,9 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.text.numbers import parse_bytes
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
+
+if TYPE_CHECKING:
+    from cnnbench.models.model import Model
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
@@ -225,6 +228,41 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
             for small, packs, wire in combinations
         )
     )
+
+
+def model_gradients(
+    name: str, data_name: str | None, plugin: str | None = None
+) -> tuple[Model, tuple[tuple[int, ...], ...]]:
+    """A model and the shapes of its gradients, one per trainable variable as created.
+
+    Args:
+      name: value of --model.
+      data_name: value of --data_name; None for ImageNet.
+      plugin: value of --model_plugin.
+
+    Raises:
+      FlagError: an unknown model or data set, or a model that cannot be declared.
+    """
+    from cnnbench.data.dataset import find_dataset
+    from cnnbench.models import registry
+    from cnnbench.models.declare import declare
+
+    if plugin:
+        registry.load_plugin(plugin)
+    dataset = find_dataset(data_name, None)
+    model = registry.get_model(name, dataset.name)
+    try:
+        spec = declare(model, dataset.num_classes)
+    except UsageError:
+        raise
+    except Exception as error:  # a plug-in's code may raise anything
+        raise FlagError(
+            "model", name, f"its build() raises {type(error).__name__}: {error}"
+        ) from error
+    shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
+    if not shapes:
+        raise FlagError("model", name, "has no gradients to reduce")
+    return model, shapes
 
 
 def _small_sizes(text: str) -> list[int]:
