@@ -1,12 +1,12 @@
 """After how many pairs a verdict may be given, and at which level.
 
-A group-sequential test: at every look the whole policy is applied with a level of its own,
-and the levels add up to alpha. By the union bound the chance that any look tells a change
-where there is none is then at most alpha, whatever the dependence between looks, and the
-intervals of all looks together cover the truth with 1 - alpha (repeated confidence
-intervals, Jennison and Turnbull, JRSS B 51, 1989). What is spent by when is a power of the
-share of pairs (Kim and DeMets, Biometrika 74, 1987): little early, most at the end, which
-costs hardly any power against one test after all pairs.
+A group-sequential test: at every interim analysis the whole policy is applied with a level of
+its own, and the levels add up to alpha. By the union bound the chance of any false alarm is
+then at most alpha, whatever the dependence between analyses, and their intervals together
+cover the truth with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B
+51, 1989). The level spent by an analysis is a power of the share of pairs (Kim and DeMets,
+Biometrika 74, 1987): little early, most at the end, which costs hardly any power against one
+test after all pairs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from cnnbench.stats.rank_tests import smallest_p
 
 FIRST = 8
-"""Pairs before the first look: with eight the level of 0.01 can be reached (p = 0.0078)."""
+"""Pairs before the first interim analysis: eight can reach the level of 0.01 (p = 0.0078)."""
 
 STEP = 4
-"""Pairs between looks."""
+"""Pairs between interim analyses."""
 
 _POWER = 2
 
@@ -38,17 +38,17 @@ class Look:
 
 
 def looks(pairs: int, alpha: float, sequential: bool = True) -> tuple[Look, ...]:
-    """The looks of an experiment, the last one after all pairs.
+    """The interim analyses of an experiment, the last one after all pairs.
 
     Args:
       pairs: at most.
-      alpha: level of all looks together.
-      sequential: more than one look.
+      alpha: level of all analyses together.
+      sequential: more than one analysis.
 
     Returns:
-      Looks whose levels add up to alpha. A look at which not even pairs that all agree
-      could reach its level, or that would leave the last one such a level, is left out, and
-      its share goes to the next one.
+      Analyses whose levels add up to alpha. One whose level not even pairs that all agree
+      could reach, or that would leave the last one such a level, is left out, and its share
+      goes to the next one.
     """
     if not sequential:
         return (Look(pairs, alpha),)

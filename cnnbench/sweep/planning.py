@@ -342,12 +342,14 @@ def _case(
     notices: list[str],
 ) -> Case:
     entry = configuration.entry
-    _check_names(configuration)
+    known = flag_kinds(entry.command)
+    for name, node in configuration.nodes.items():
+        if name not in known:
+            raise node.error(unknown_key(name, known))
     for name, text in overrides.flags.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    known = flag_kinds(entry.command)
     for_all = {name: text for name, text in overrides.flags.items() if name in known}
     texts = {**configuration.flags, **for_all}
     flags = tuple(f"--{name}={text}" for name, text in texts.items())
@@ -381,13 +383,6 @@ def _case(
         bounds=tuple(entry.bounds.values()),
         search=search,
     )
-
-
-def _check_names(configuration: Configuration) -> None:
-    known = flag_kinds(configuration.entry.command)
-    for name, node in configuration.nodes.items():
-        if name not in known:
-            raise node.error(unknown_key(name, known))
 
 
 def _resolve(configuration: Configuration, flags: Sequence[str]) -> Resolved:

@@ -130,12 +130,6 @@ def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side,
     assert len(run.journal("process")) == 6
 
 
-def test_a_failure_in_the_burn_in_is_one(tmp_path, side):
-    run = Run(tmp_path, side(), side(fail=["burn-in-1-b"]), burn_in=1)
-    assert run.finding.failure == "B: no good"
-    assert run.finding.comparison.exit_code is ExitCode.FAILED
-
-
 @pytest.mark.parametrize(
     ("message", "told"),
     [("", "BenchmarkError"), (" \n", "BenchmarkError"), ("not so: ", "not so:"), ("a\nb", "a b")],
@@ -146,6 +140,7 @@ def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
         run = Run(tmp_path / str(burn_in), side(), side(**fail), burn_in=burn_in)
         assert run.finding.failure == f"B: {told}"
         assert run.verdict is Verdict.FAILED
+        assert run.finding.comparison.exit_code is ExitCode.FAILED
 
 
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):

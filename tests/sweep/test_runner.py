@@ -166,19 +166,13 @@ def test_resume_skips_what_is_done_and_repeats_what_failed(sweep):
     assert [(row.name, row.ok, row.failed) for row in sweep.rows] == [("a", 2, 0), ("b", 0, 1)]
 
 
-def test_resume_when_all_is_done_runs_nothing(sweep):
-    sweep(entry("a", FAKE.OK, repeats=3))
+@pytest.mark.parametrize("before", [1, 3])
+def test_resume_runs_only_the_repeats_that_are_missing(sweep, before):
+    sweep(entry("a", FAKE.OK, repeats=before))
     sweep(entry("a", FAKE.OK, repeats=3), resume=True)
-    assert "3 of 3 runs are done already" in sweep.said()
-    assert len(journal(sweep, "end")) == 3
-    assert sweep.rows[0].ok == 3
-
-
-def test_more_repeats_add_to_what_is_there(sweep):
-    sweep(entry("a", FAKE.OK, repeats=1))
-    sweep(entry("a", FAKE.OK, repeats=3), resume=True)
+    assert f"{before} of 3 runs are done already" in sweep.said()
     assert [e["repeat"] for e in journal(sweep, "end")] == [1, 2, 3]
-    assert len(load_records([sweep.folder]).records) == 3
+    assert len(load_records([sweep.folder]).records) == sweep.rows[0].ok == 3
 
 
 def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
@@ -268,17 +262,20 @@ def test_a_shape_bug_is_not_walked_down(sweep):
     assert results[("b", 1)].status == "ok"
 
 
-def test_a_hang_is_no_lack_of_memory(sweep):
-    searched = entry("a", FAKE.HANG, timeout=1, max_batch_search=SEARCH)
-    assert sweep(searched)[("a", 1)].status == "timed_out"
-    assert journal(sweep, "trial") == []
-
-
-def test_a_search_where_nothing_fits(sweep):
-    searched = entry("a", FAKE.OOM, flags={"batch_size": 64}, max_batch_search={"multiple_of": 32})
-    result = sweep(searched)[("a", 1)]
-    assert result.status == "out_of_memory"
-    assert [t["batch_size"] for t in journal(sweep, "trial")] == [64, 32]
+@pytest.mark.parametrize(
+    ("searched", "status", "sizes"),
+    [
+        (entry("a", FAKE.HANG, timeout=1, max_batch_search=SEARCH), "timed_out", []),
+        (
+            entry("a", FAKE.OOM, flags={"batch_size": 64}, max_batch_search={"multiple_of": 32}),
+            "out_of_memory",
+            [64, 32],
+        ),
+    ],
+)
+def test_a_search_without_a_result(sweep, searched, status, sizes):
+    assert sweep(searched)[("a", 1)].status == status
+    assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
 
 
 def test_a_search_ends_at_its_limit(sweep):
