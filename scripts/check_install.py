@@ -117,29 +117,16 @@ def check_record(path: Path) -> None:
         raise Failure("cnnbench: its record tells of something else than three good steps")
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0] if __doc__ else None,
-        epilog=HELP,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--way", choices=WAYS, action="append", help="only this way (default: both)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=1800,
-        metavar="SECONDS",
-        help="for each of the commands git, venv, pip and cnnbench [1800]",
-    )
+    description = "Proves that a fresh clone installs and trains, plain and editable."
+    parser = argparse.ArgumentParser(description=description, epilog=HELP, allow_abbrev=False)
+    add = parser.add_argument
+    add("--way", choices=WAYS, action="append", help="only this way (default: both)")
+    help_text = "for each of the commands git, venv, pip and cnnbench [1800]"
+    add("--timeout", type=float, default=1800, metavar="SECONDS", help=help_text)
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = 0
     try:
         for way in args.way or WAYS:

@@ -10,7 +10,6 @@ else made carries no such file and is added to, never deleted.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import enum
 import fcntl
 import os
@@ -21,14 +20,14 @@ import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 STATE_FILE = "cnnbench-state"
 LOG_FILE = "install.log"
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
-    """What an environment holds.
+class State(NamedTuple):
+    """What an environment holds: the lines of the state file, which ``environment.sh`` reads too.
 
     Attributes:
       status: ``ready``, or ``building`` while it is being changed.
@@ -44,20 +43,6 @@ class State:
     root: str
     extras: tuple[str, ...]
 
-    def text(self) -> str:
-        """The form in the state file: one attribute per line."""
-        return "\n".join(
-            [self.status, self.key, self.version, self.root, " ".join(self.extras), ""]
-        )
-
-    @classmethod
-    def parse(cls, text: str) -> State | None:
-        """Reads ``text()`` back; None when the text is incomplete."""
-        lines = text.split("\n")
-        if len(lines) < 6:
-            return None
-        return cls(lines[0], lines[1], lines[2], lines[3], tuple(lines[4].split()))
-
 
 class Plan(enum.Enum):
     """What has to happen to the environment."""
@@ -65,7 +50,7 @@ class Plan(enum.Enum):
     NOTHING = "nothing"
     INSTALL = "install into the environment that is there"
     REBUILD = "delete it and make a new one"
-    REFUSE = "somebody else's environment, and unusable"
+    REFUSE = "has no working Python and was not made by this script; remove it"
 
 
 def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -> Plan:
@@ -90,17 +75,22 @@ def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -
 
 
 def read_state(folder: Path) -> State | None:
-    """The state of the environment in a folder, None if it has none."""
+    """The state of the environment in a folder, None if it has none or an incomplete one."""
     try:
-        return State.parse((folder / STATE_FILE).read_text(encoding="utf-8"))
+        lines = (folder / STATE_FILE).read_text(encoding="utf-8").split("\n")
     except OSError:
         return None
+    if len(lines) < 6:
+        return None
+    status, key, version, root, extras = lines[:5]
+    return State(status, key, version, root, tuple(extras.split()))
 
 
 def write_state(folder: Path, state: State) -> None:
     """Replaces the state file in one step."""
     temporary = folder / (STATE_FILE + ".new")
-    temporary.write_text(state.text(), encoding="utf-8")
+    lines = [*state[:4], " ".join(state.extras), ""]
+    temporary.write_text("\n".join(lines), encoding="utf-8")
     os.replace(temporary, folder / STATE_FILE)
 
 
@@ -136,11 +126,8 @@ def install(folder: Path, wanted: State, lock: int) -> int:
     environment under a pip that still writes to it.
     """
     extras = f"[{','.join(wanted.extras)}]" if wanted.extras else ""
-    command = [
-        str(folder / "bin" / "python"),
-        *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
-        *("--editable", f"{wanted.root}{extras}"),
-    ]
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
+    command = (*pip, "install", "--no-input", "--editable", f"{wanted.root}{extras}")
     log = folder / LOG_FILE
     with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(
@@ -170,19 +157,16 @@ def make(args: argparse.Namespace, lock: int) -> int:
     if todo is Plan.NOTHING:
         return 0
     if todo is Plan.REFUSE:
-        reason = "has no working Python and was not made by this script; remove it"
-        print(f"{caller}: {folder} {reason}", file=sys.stderr)
+        print(f"{caller}: {folder} {Plan.REFUSE.value}", file=sys.stderr)
         return 2
     if todo is Plan.INSTALL:
         version = found or version
-        kept = state.extras if state else ()
-        wanted = dataclasses.replace(
-            wanted, version=version, extras=tuple(sorted({*kept, *wanted.extras}))
-        )
+        extras = {*wanted.extras, *(state.extras if state else ())}
+        wanted = wanted._replace(version=version, extras=tuple(sorted(extras)))
     what = "making" if todo is Plan.REBUILD else "updating"
     note = f"{what} {folder} with Python {version} (some minutes the first time)"
     print(f"{caller}: {note}", file=sys.stderr, flush=True)
-    building = dataclasses.replace(wanted, status="building")
+    building = wanted._replace(status="building")
     if todo is Plan.REBUILD:
         if folder.is_symlink() or folder.is_file():
             folder.unlink()

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import beta, binom
 
 from cnnbench.compare import Verdict, judge
+from cnnbench.text.numbers import percent
 from gate_validation.rules import LIMIT, POLICY, RULES, Generator, Rule, Series
 
 QUIET = 0.013
@@ -132,7 +133,7 @@ class Rates:
         for verdict in wrong:
             # At 5 % the truth lies just outside the margin within which "same" is meant.
             if surely_above(self.verdicts[verdict], self.draws, LIMIT):
-                return f"{verdict.value} in {self.share(verdict):.1%}"
+                return f"{verdict.value} in {percent(self.share(verdict))}"
         return ""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cnnbench.compare import Verdict, aa_spread
 from cnnbench.stats.descriptive import median
 from cnnbench.stats.rank_tests import paired_shift, standard_deviation
+from cnnbench.text.numbers import percent
 from gate_validation.gates import Gates, Round
 from gate_validation.pool import BASES, SLOWED
 from gate_validation.rules import LIMIT, POLICY
@@ -45,29 +46,17 @@ def simulated(rates: Sequence[Rates]) -> list[str]:
             f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else ""),
             "",
             *_head(
-                "noise",
-                "equal: slower",
-                "faster",
-                "same",
-                "5 % slower: slower",
-                "same",
-                "10 % slower: slower",
-                "same",
-                "processes, equal",
-                "10 %",
+                *("noise", "equal: slower", "faster", "same", "5 % slower: slower", "same"),
+                *("10 % slower: slower", "same", "processes, equal", "10 %"),
             ),
         ]
         for noise in dict.fromkeys(one.noise for one in mine):
             by_truth = {one.truth: one for one in mine if one.noise == noise}
             equal, five, ten = (by_truth[truth] for truth in sorted(by_truth))
-            cells = [
-                *(_percent(equal.share(v)) for v in _SHOWN[:3]),
-                *(_percent(five.share(v)) for v in (Verdict.SLOWER, Verdict.SAME)),
-                *(_percent(ten.share(v)) for v in (Verdict.SLOWER, Verdict.SAME)),
-                f"{equal.processes:.1f}",
-                f"{ten.processes:.1f}",
-            ]
-            lines.append(_row(noise, *cells))
+            shares = [equal.share(v) for v in _SHOWN[:3]]
+            shares += [one.share(v) for one in (five, ten) for v in (Verdict.SLOWER, Verdict.SAME)]
+            processes = (f"{one.processes:.1f}" for one in (equal, ten))
+            lines.append(_row(noise, *map(_percent, shares), *processes))
         lines.append("")
     return lines
 
@@ -109,9 +98,9 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
         f"- {len(processes)} processes in {len(rounds)} rounds, "
         f"{median(p.seconds for p in processes):.1f} s each; "
         f"median step {median(steps):.2f} ms, from {steps[0]:.2f} to {steps[-1]:.2f} ms",
-        f"- scatter of like processes: {standard_deviation([math.log(s) for s in like]):.1%} "
-        f"(standard deviation of logarithms; A/A spread {aa_spread(like, POLICY):.1%}), of "
-        f"their quotients within a round {standard_deviation(apart):.1%}",
+        f"- scatter of like processes: {percent(standard_deviation([*map(math.log, like)]))} "
+        f"(standard deviation of logarithms; A/A spread {percent(aa_spread(like, POLICY))}), of "
+        f"their quotients within a round {percent(standard_deviation(apart))}",
         f"- load before a process: median {median(loads):.2f}, at most {loads[-1]:.2f}",
     ]
     if others:
@@ -120,11 +109,9 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
         )
     for name in SLOWED:
         shift = paired_shift([_log_quotient(one, name) for one in rounds], 0.95)
-        text = f"- {name}, as measured over all rounds: {math.expm1(shift.estimate):+.1%}"
+        text = f"- {name}, as measured over all rounds: {_change(shift.estimate)}"
         if shift.low is not None and shift.high is not None:
-            text += (
-                f" (95 % interval {math.expm1(shift.low):+.1%} to {math.expm1(shift.high):+.1%})"
-            )
+            text += f" (95 % interval {_change(shift.low)} to {_change(shift.high)})"
         lines.append(text)
     return lines
 
@@ -206,13 +193,18 @@ def _speed(one: Round, name: str) -> float:
     return speed
 
 
+def _change(log: float) -> str:
+    return percent(math.expm1(log), signed=True)
+
+
 def _log_quotient(one: Round, name: str) -> float:
     base = math.sqrt(math.prod(_speed(one, base) for base in BASES))
     return math.log(_speed(one, name) / base)
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %") if share else "0"
+    """A share of counts: only none at all is "0"."""
+    return percent(share) if share else "0"
 
 
 def _head(*cells: str) -> list[str]:

@@ -10,11 +10,11 @@ import dataclasses
 import itertools
 import json
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from cnnbench.machine.git import GitError, git
 from peers.measurement import Reading
 from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
 from peers.process import Finished
@@ -87,19 +87,14 @@ def chosen(subjects: Sequence[Subject], only: Sequence[str]) -> list[Subject]:
 
 
 def _training(options: Options) -> list[Subject]:
-    subjects = [_trained("cnnbench", options, dtype) for dtype in DTYPES]
-    subjects += [
-        _peer(
-            "keras", "keras_steps.py", options.keras_python, ("keras", "tensorflow"), dtype, options
-        )
-        for dtype in DTYPES
+    keras, torch = options.keras_python, options.torch_python
+    return [
+        *(_trained("cnnbench", options, dtype) for dtype in DTYPES),
+        *(_peer("keras", keras, ("keras", "tensorflow"), dtype, options) for dtype in DTYPES),
+        *(_peer("torch", torch, ("torch",), dtype, options) for dtype in DTYPES),
+        _ancestor(options),
+        *(_matmul(options, dtype) for dtype in DTYPES),
     ]
-    subjects += [
-        _peer("torch", "torch_steps.py", options.torch_python, ("torch",), dtype, options)
-        for dtype in DTYPES
-    ]
-    subjects.append(_ancestor(options))
-    return subjects + [_matmul(options, dtype) for dtype in DTYPES]
 
 
 def _towers(options: Options) -> list[Subject]:
@@ -119,32 +114,15 @@ def _overhead(options: Options) -> list[Subject]:
 
 
 def _startup(options: Options) -> list[Subject]:
-    python = options.cnnbench_python
-    flags = _flags("trivial", 0, 1, 1)
+    python, cnnbench = options.cnnbench_python, cnnbench_command(options.cnnbench_python)
     start = (python, "-c", "import tensorflow; print('MEASURED', {}, flush=True)")
+    training = (*cnnbench, *_flags("trivial", 0, 1, 1))
+    refused = (*cnnbench, "--batch_size=-1")
     return [
-        _ours(
-            "start to first step",
-            (*cnnbench_command(options.cnnbench_python), *flags),
-            options,
-            read_first_step,
-        ),
+        _ours("start to first step", training, options, read_first_step),
         _ours("import tensorflow", start, options, read_first_line),
-        _ours(
-            "--help",
-            (*cnnbench_command(options.cnnbench_python), "--help"),
-            options,
-            read_duration,
-        ),
-        dataclasses.replace(
-            _ours(
-                "refused flag",
-                (*cnnbench_command(options.cnnbench_python), "--batch_size=-1"),
-                options,
-                read_duration,
-            ),
-            status=2,
-        ),
+        _ours("--help", (*cnnbench, "--help"), options, read_duration),
+        _ours("refused flag", refused, options, read_duration, status=2),
     ]
 
 
@@ -152,8 +130,9 @@ def _memory(options: Options) -> list[Subject]:
     steps = options.memory_batches
     flags = _flags("trivial", 0, steps, 100)
     command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
-    subject = _ours("cnnbench", command, options, memory_reader(steps))
-    return [dataclasses.replace(subject, watch_memory=is_step_line)]
+    return [
+        _ours("cnnbench", command, options, memory_reader(steps), watch_memory=is_step_line),
+    ]
 
 
 def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
@@ -172,8 +151,16 @@ def _sgd() -> tuple[str, ...]:
     return f"--init_learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"
 
 
-def _ours(name: str, command: tuple[str, ...], options: Options, read: Reader) -> Subject:
-    return Subject(name, "fp32", command, read, options.cnnbench_python, ("cnnbench", "tensorflow"))
+def _ours(
+    name: str,
+    command: tuple[str, ...],
+    options: Options,
+    read: Reader,
+    dtype: str = "fp32",
+    **more: Any,
+) -> Subject:
+    modules = ("cnnbench", "tensorflow")
+    return Subject(name, dtype, command, read, options.cnnbench_python, modules, **more)
 
 
 def _trained(
@@ -187,14 +174,14 @@ def _trained(
         *more,
         f"--result_json={RECORD}",
     )
-    return dataclasses.replace(_ours(name, command, options, read_record), dtype=dtype)
+    return _ours(name, command, options, read_record, dtype)
 
 
 def _peer(
-    name: str, child: str, python: str, modules: tuple[str, ...], dtype: str, options: Options
+    name: str, python: str, modules: tuple[str, ...], dtype: str, options: Options
 ) -> Subject:
     command = (
-        *(python, str(CHILDREN / child)),
+        *(python, str(CHILDREN / f"{name}_steps.py")),
         *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
         *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
@@ -203,35 +190,29 @@ def _peer(
 
 
 def _ancestor(options: Options) -> Subject:
-    python, folder = options.ancestor_python, options.ancestor
-    missing = "" if folder else "no --ancestor=FOLDER was given"
-    if folder and not (folder / "tf_cnn_benchmarks.py").is_file():
-        missing = f"there is no tf_cnn_benchmarks.py in --ancestor={folder}"
+    python, folder, missing = options.ancestor_python, (options.ancestor or Path()).resolve(), ""
+    if options.ancestor is None:
+        missing = "no --ancestor=FOLDER was given"
+    elif not (folder / "tf_cnn_benchmarks.py").is_file():
+        missing = f"there is no tf_cnn_benchmarks.py in --ancestor={options.ancestor}"
     flags = _flags(options.model, options.batch_size, options.batches, options.warmup)
-    version = f"tf_cnn_benchmarks {_commit(folder)}" if folder else ""
+    try:
+        commit = git("rev-parse", "--short", "HEAD", folder=folder)
+    except GitError:
+        commit = "?"
     return Subject(
         "ancestor",
         "fp32",
         (
-            *(python, str((folder or Path()).resolve() / "tf_cnn_benchmarks.py")),
+            *(python, str(folder / "tf_cnn_benchmarks.py")),
             *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1"),
         ),
-        ancestor_reader(options.batch_size, version),
+        ancestor_reader(options.batch_size, f"tf_cnn_benchmarks {commit}"),
         python,
         ("tensorflow", "tf_keras"),
         {"TF_USE_LEGACY_KERAS": "1"},
         missing=missing,
     )
-
-
-def _commit(folder: Path) -> str:
-    """The commit that is checked out in a folder, ``?`` if unknown."""
-    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return "?"
-    return done.stdout.strip()
 
 
 def _matmul(options: Options, dtype: str) -> Subject:

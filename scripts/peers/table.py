@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from cnnbench.text.numbers import binary, number, percent
 from cnnbench.text.table import aligned
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
@@ -38,13 +39,13 @@ def _figures(readings: Sequence[Reading]) -> tuple[str, str, str]:
     speed, step = middle("images_per_sec"), middle("median_step_seconds")
     other = ""
     if (flops := middle("achieved_flops_per_sec")) is not None:
-        other = f"{flops / 1e9:.1f} GFLOP/s"
+        other = f"{number(flops / 1e9)} GFLOP/s"
     elif (share := middle("share_of_bare_loop")) is not None:
-        other = f"{share:.1%} of bare loop"
+        other = f"{percent(share)} of bare loop"
     elif (seconds := middle("seconds")) is not None:
         other = f"{seconds:.3f} s"
     elif (last := middle("bytes_last")) is not None:
-        other = f"{last / 2**20:.1f} MiB"
+        other = binary(last)
     return (
         "" if speed is None else f"{speed:.2f}",
         "" if step is None else f"{step * 1e3:.2f} ms",

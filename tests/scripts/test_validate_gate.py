@@ -75,9 +75,9 @@ def test_a_slow_down_is_found_and_rates_repeat():
 def test_too_many_wrong_verdicts_are_a_violation():
     wrong = Counter({Verdict.SLOWER: 100, Verdict.SAME: 1900})
     rates = simulation.Rates(EIGHT, "x", 0.0, 2000, wrong, 16)
-    assert rates.violation() == "slower in 5.0%"
+    assert rates.violation() == "slower in 5.0 %"
     rates = simulation.Rates(EIGHT, "x", 0.1, 2000, wrong, 16)
-    assert rates.violation() == "same in 95.0%"
+    assert rates.violation() == "same in 95.0 %"
     few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
     assert simulation.Rates(EIGHT, "x", 0.0, 2000, few, 16).violation() == ""
 
