@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.software import GitError, git
 from peers.measurement import Reading
 from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
 from peers.process import Finished
