@@ -168,27 +168,15 @@ class BenchmarkCNN:
         return total
 
     def _train(self, built: BuiltRun) -> float | None:
-        from cnnbench.driver.training import Training, TrainingConfig
+        from cnnbench.driver.training import Training
 
         params, plan = self.params, self.plan
         assert built.step is not None
         assert built.inputs is not None
         global_step, steps = self._initialize(built)
-        config = TrainingConfig(
-            display_every=params.display_every,
-            ewma=params.display_perf_ewma,
-            with_accuracy=params.print_training_accuracy or params.forward_only,
-            loss_name=params.loss_type_to_report,
-            allow_nonfinite=params.allow_nonfinite,
-            save_directory=params.train_dir if plan.trains else None,
-            save_steps=params.save_model_steps,
-            save_seconds=params.save_model_secs,
-            stop_at_top_1=params.stop_at_top_1_accuracy,
-            lag=1 if built.devices.kind == "gpu" else 0,
-        )
         training = Training(
+            params,
             plan,
-            config,
             built.step,
             built.inputs,
             make_schedule(params, plan.model.learning_rate, plan.global_batch, plan.train_examples),
@@ -199,6 +187,7 @@ class BenchmarkCNN:
             built.evaluator,
             global_step,
             self._watch,
+            lag=1 if built.devices.kind == "gpu" else 0,
         )
         return training.run(steps)
 
@@ -265,6 +254,7 @@ class BenchmarkCNN:
 
     def _describe(self, devices: runtime.Devices) -> None:
         plan, measurements = self.plan, self._measurements
+        reducing = running_all_reduce(self.params)
         measurements.model = ModelInfo(
             name=plan.model.name,
             parameters=plan.spec.parameters,
@@ -278,7 +268,8 @@ class BenchmarkCNN:
             num_towers=len(devices.towers),
             num_workers=1,
             variable_update=self.params.variable_update,
-            all_reduce=self._all_reduce(),
+            # What reduces gradients; the header prints what was asked for.
+            all_reduce=() if reducing is None else tuple(map(str, reducing.ranges)),
         )
         measurements.update_config(
             device=devices.kind,
@@ -327,11 +318,6 @@ class BenchmarkCNN:
         if steady is not None:
             text, is_warning = steady
             (self._messages.warning if is_warning else self._messages.notice)(text)
-
-    def _all_reduce(self) -> tuple[str, ...]:
-        """What reduces gradients; the header prints what was asked for."""
-        spec = running_all_reduce(self.params)
-        return () if spec is None else tuple(map(str, spec.ranges))
 
     def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
         params, plan = self.params, self.plan

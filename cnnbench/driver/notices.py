@@ -5,21 +5,24 @@ from __future__ import annotations
 from cnnbench.records.run import RunRecord, Summary
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 from cnnbench.stats.steady_state import Level, Shape
+from cnnbench.text.numbers import binary, number, percent
 
 
 def summary_lines(summary: Summary) -> list[str]:
     """Notices of FLOP/s, input waits, memory and energy; those that are known."""
     lines = []
     if summary.achieved_flops_per_sec is not None:
-        line = f"{_flops(summary.achieved_flops_per_sec)} achieved"
+        line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
         if summary.mfu is not None and summary.peak_flops_per_sec is not None:
-            line += f", {summary.mfu:.1%} of {_flops(summary.peak_flops_per_sec)}"
+            line += (
+                f", {percent(summary.mfu)} of {number(summary.peak_flops_per_sec / 1e9)} GFLOP/s"
+            )
             line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
         lines.append(line)
     if summary.input_wait_fraction:
-        lines.append(f"{summary.input_wait_fraction:.1%} of the time spent waiting for input")
+        lines.append(f"{percent(summary.input_wait_fraction)} of the time spent waiting for input")
     if summary.peak_memory_bytes is not None:
-        lines.append(f"{summary.peak_memory_bytes / 2**20:.0f} MiB peak memory")
+        lines.append(f"{binary(summary.peak_memory_bytes)} peak memory")
     if summary.energy_joules is not None:
         line = f"{summary.energy_joules:.0f} J in the timed loop"
         if summary.joules_per_image is not None:
@@ -69,7 +72,7 @@ def peak_warning(record: RunRecord) -> str | None:
         if source.startswith("measured")
         else "--peak_flops would correct it"
     )
-    return f"MFU is {summary.mfu:.0%}: the peak ({source}) is too low; {advice}"
+    return f"MFU is {percent(summary.mfu, 0)}: the peak ({source}) is too low; {advice}"
 
 
 def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
@@ -120,10 +123,3 @@ def _place(found: RunSteadyState, index: int) -> str:
 
 def _change(before: Level, after: Level) -> str:
     return f"from {before.seconds * 1e3:.3g} to {after.seconds * 1e3:.3g} ms"
-
-
-def _flops(per_sec: float) -> str:
-    for unit, size in (("TFLOP/s", 1e12), ("GFLOP/s", 1e9)):
-        if per_sec >= size:
-            return f"{per_sec / size:.1f} {unit}"
-    return f"{per_sec / 1e6:.1f} MFLOP/s"

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -18,6 +17,7 @@ from cnnbench.driver.evaluation import Evaluator
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.step_timer import StepLoop
 from cnnbench.errors import NonFiniteLossError
+from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
 from cnnbench.step.train_step import StepResult, TrainStep
@@ -32,41 +32,12 @@ class Values(NamedTuple):
     skipped: bool
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Output, checkpoints and stop conditions of a training run.
-
-    Attributes:
-      display_every: timed steps between two lines of output.
-      ewma: weight of the newest step in the printed mean, or None.
-      with_accuracy: whether lines carry top-1 and top-5 accuracy.
-      loss_name: column title of the loss.
-      allow_nonfinite: go on when the loss is infinite or NaN.
-      save_directory: of checkpoints, or None.
-      save_steps: timed steps between two checkpoints, or None.
-      save_seconds: seconds between two checkpoints, 0 for none.
-      stop_at_top_1: accuracy that ends training, or None.
-      lag: see StepLoop.
-    """
-
-    display_every: int
-    ewma: float | None
-    with_accuracy: bool
-    loss_name: str
-    allow_nonfinite: bool
-    save_directory: str | None
-    save_steps: int | None
-    save_seconds: int
-    stop_at_top_1: float | None
-    lag: int
-
-
 class Training:
     """Runs one training (or forward-only) job and fills its measurements.
 
     Args:
+      params: of output, checkpoints and conditions to stop.
       plan: how many steps of what.
-      config: see TrainingConfig.
       step: the traced step.
       inputs: for the time spent waiting for them.
       learning_rate: rate of each global step (from 0).
@@ -77,13 +48,14 @@ class Training:
       global_step: of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
       around_loop: entered before the timed loop and left after it.
+      lag: see StepLoop.
       clock: of step times, in seconds.
     """
 
     def __init__(
         self,
+        params: Params,
         plan: Plan,
-        config: TrainingConfig,
         step: TrainStep,
         inputs: InputSource,
         learning_rate: Callable[[int], float],
@@ -94,10 +66,11 @@ class Training:
         evaluator: Evaluator | None,
         global_step: int = 0,
         around_loop: AbstractContextManager[object] | None = None,
+        lag: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._params = params
         self._plan = plan
-        self._config = config
         self._step = step
         self._inputs = inputs
         self._learning_rate = learning_rate
@@ -108,8 +81,10 @@ class Training:
         self._evaluator = evaluator
         self.global_step = global_step
         self._around_loop = nullcontext() if around_loop is None else around_loop
+        self._lag = lag
         self._clock = clock
-        self._speed = RunningSpeed(plan.global_batch, config.ewma)
+        self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
+        self._save_directory = params.train_dir if plan.trains else None
         self._away_seconds = 0.0
         self._last_save = time.monotonic()
         self._stopped_early = False
@@ -132,9 +107,12 @@ class Training:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
     def _run(self, steps: int) -> float | None:
-        loop = StepLoop(self._launch, self._read, self._config.lag, self._clock)
+        loop = StepLoop(self._launch, self._read, self._lag, self._clock)
         self._warm_up(loop)
-        self._console.table_header(self._config.loss_name, self._config.with_accuracy)
+        params = self._params
+        self._console.table_header(
+            params.loss_type_to_report, params.print_training_accuracy or params.forward_only
+        )
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._inputs.wait_seconds
         with self._around_loop:
@@ -186,24 +164,24 @@ class Training:
         self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
         self._speed.add(seconds)
         self._check_loss(step, values.loss)
-        if step == 1 or step % self._config.display_every == 0:
+        if step == 1 or step % self._params.display_every == 0:
             self._console.row(step, self._speed.current(), values.loss, values.accuracies)
         self._progress.update(step)
 
     def _check_loss(self, step: int, loss: float) -> None:
-        if not math.isfinite(loss) and not self._config.allow_nonfinite:
+        if not math.isfinite(loss) and not self._params.allow_nonfinite:
             raise NonFiniteLossError(step, loss)
 
     def _pause_due(self, step: int) -> bool:
         return step in self._plan.eval_steps or self._save_due(step)
 
     def _save_due(self, step: int) -> bool:
-        if self._config.save_directory is None:
+        if self._save_directory is None:
             return False
-        if self._config.save_steps:
-            return step % self._config.save_steps == 0
-        if self._config.save_seconds:
-            return time.monotonic() - self._last_save >= self._config.save_seconds
+        if self._params.save_model_steps:
+            return step % self._params.save_model_steps == 0
+        if self._params.save_model_secs:
+            return time.monotonic() - self._last_save >= self._params.save_model_secs
         return False
 
     def _pause(self, step: int) -> bool:
@@ -215,7 +193,7 @@ class Training:
         try:
             self._console.running_evaluation(self.global_step)
             top_1 = self._evaluate()
-            target = self._config.stop_at_top_1
+            target = self._params.stop_at_top_1_accuracy
             if target is not None and top_1 >= target:
                 self._console.stopping(target)
                 self._stopped_early = True
@@ -233,8 +211,8 @@ class Training:
 
     def _save(self) -> None:
         assert self._checkpoints is not None
-        assert self._config.save_directory is not None
-        self._checkpoints.save(self._config.save_directory, self.global_step)
+        assert self._save_directory is not None
+        self._checkpoints.save(self._save_directory, self.global_step)
         self._last_save = time.monotonic()
 
     def _finish(self, elapsed: float) -> float | None:
@@ -243,7 +221,7 @@ class Training:
             if not self._stopped_early:
                 self._console.running_final_evaluation(self.global_step)
                 self._evaluate()
-        if self._config.save_directory is not None:
+        if self._save_directory is not None:
             self._save()
         if self._evaluator is not None:
             return None

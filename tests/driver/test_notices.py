@@ -86,13 +86,14 @@ def test_warm_up_at_its_limit():
         (
             4000.0,
             "measured: matmul",
-            "MFU is 150%: the peak (measured: matmul) is too low; it was measured while the "
+            "MFU is 150 %: the peak (measured: matmul) is too low; it was measured while the "
             "machine had other work to do; measure again on a quiet machine",
         ),
         (
             5000.0,
             "given: --peak_flops",
-            "MFU is 120%: the peak (given: --peak_flops) is too low; --peak_flops would correct it",
+            "MFU is 120 %: the peak (given: --peak_flops) is too low; "
+            "--peak_flops would correct it",
         ),
     ],
 )
@@ -164,12 +165,12 @@ def test_summary_in_words():
             peak_memory_bytes=800 * 2**20,
         )
     ) == [
-        "45.2 GFLOP/s achieved, 50.0% of 90.5 GFLOP/s (measured: matmul)",
-        "3.1% of the time spent waiting for input",
+        "45.25 GFLOP/s achieved, 50.0 % of 90.50 GFLOP/s (measured: matmul)",
+        "3.1 % of the time spent waiting for input",
         "800 MiB peak memory",
     ]
 
 
 def test_summary_says_nothing_about_what_is_unknown():
     assert summary_lines(summary()) == []
-    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2.0 TFLOP/s achieved"]
+    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2,000 GFLOP/s achieved"]

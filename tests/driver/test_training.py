@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.driver.console import Console
 from cnnbench.driver.plan import make_plan
-from cnnbench.driver.training import Training, TrainingConfig
+from cnnbench.driver.training import Training
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
@@ -78,23 +78,11 @@ class Scalar:
 def run(script, global_step=0, lag=0, steps=40, **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
-    config = TrainingConfig(
-        display_every=100,
-        ewma=None,
-        with_accuracy=False,
-        loss_name="loss",
-        allow_nonfinite=False,
-        save_directory=params.train_dir,
-        save_steps=params.save_model_steps,
-        save_seconds=0,
-        stop_at_top_1=None,
-        lag=lag,
-    )
     out = io.StringIO()
     measurements = Measurements(command=[], config={})
     training = Training(
+        params,
         plan,
-        config,
         script,
         script,
         float,  # the learning rate of a step is its number
@@ -105,6 +93,7 @@ def run(script, global_step=0, lag=0, steps=40, **flags):
         script if plan.eval_steps else None,
         global_step,
         script.around_loop(),
+        lag,
         lambda: script.now,
     )
     training.run(steps)
