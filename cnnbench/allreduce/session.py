@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.allreduce import table
-from cnnbench.allreduce.ineffective import unused_notices
-from cnnbench.allreduce.plan import make_plan
+from cnnbench.allreduce.plan import make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
@@ -25,7 +24,7 @@ from cnnbench.text.terminal import LineWriter
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 if TYPE_CHECKING:
-    from cnnbench.allreduce.reductions import Place
+    from cnnbench.allreduce.program import Place
     from cnnbench.allreduce.size_bench import SizeBench
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 
@@ -133,7 +132,7 @@ class AllReduceBench:
         for notice in devices.notices:
             self._messages.notice(notice)
         self._placement = Devices(device=devices.kind, devices=devices.towers)
-        from cnnbench.allreduce.reductions import Place
+        from cnnbench.allreduce.program import Place
 
         return {
             count: Place(
@@ -149,7 +148,7 @@ class AllReduceBench:
 
     def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
         """The specs to measure on each number of devices."""
-        from cnnbench.allreduce.reductions import check, usable
+        from cnnbench.allreduce.program import check, usable
 
         for place in places.values():
             check(self.plan.specs, self.plan.peers, place)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from cnnbench.allreduce.cases import Case, Workload
 from cnnbench.allreduce.data import SETS, DataSet, make_data
 from cnnbench.allreduce.plan import Length
-from cnnbench.allreduce.program import Buffers, Program, copy_all
-from cnnbench.allreduce.reductions import Place, factory
+from cnnbench.allreduce.program import Buffers, Place, Program, copy_all, factory
 from cnnbench.errors import first_line
 from cnnbench.records.allreduce import Copying, Point
 from cnnbench.text.progress import Progress

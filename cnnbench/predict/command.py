@@ -17,14 +17,13 @@ from cnnbench.flags.groups.allreduce import (
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.predict import plot, report
-from cnnbench.predict.fit import CostModel, Fit, fit
+from cnnbench.predict.fit import CostModel, Fit, Residual, fit, held_out
 from cnnbench.predict.formulas import FORMULAS
 from cnnbench.predict.host import WORK, Host
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import parse_link
 from cnnbench.predict.points import MeasuredReduction, read_points
 from cnnbench.predict.predict import fastest_by_size, predict
-from cnnbench.predict.validate import Residual, held_out
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.text.terminal import print_result

@@ -1,4 +1,4 @@
-"""Parameters of this machine from measured points.
+"""Parameters of this machine from measured points, and errors of points that were held out.
 
 Least squares of the relative error, no parameter below 0 (Lawson and Hanson 1974, as in
 scipy.optimize.nnls), repeated with weights that make it the sum of absolute errors: a
@@ -7,16 +7,18 @@ few points that something disturbed then count little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from cnnbench.predict.critical_path import Phase
+from cnnbench.predict.formulas import Phase
 from cnnbench.predict.host import RATES, Host, Work, features, reduction_work
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
 from cnnbench.predict.points import MeasuredReduction
 from cnnbench.predict.workload import NotPredictedError
+from cnnbench.stats.descriptive import median
 
 _ROUNDS = 10
 _CAPACITIES = tuple(2.0 ** (exponent / 2) for exponent in range(40, 61))  # 1 MiB to 1 GiB
@@ -142,3 +144,91 @@ def _solve(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[l
         weights = 1 / np.sqrt(np.maximum(errors, _SMALL_ERROR))
     error = float(np.abs(matrix @ solution - target).mean())
     return [float(value) for value in solution / scale], error
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A prediction against its measurement.
+
+    Attributes:
+      point: the measurement.
+      predicted: seconds.
+    """
+
+    point: MeasuredReduction
+    predicted: float
+
+    @property
+    def relative(self) -> float:
+        """Share of the measured time; positive if too much was predicted."""
+        return self.predicted / self.point.seconds - 1
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Absolute relative errors of several points.
+
+    Attributes:
+      count: points.
+      median, p90, worst: of the absolute relative errors.
+      worst_point: the point of the worst.
+    """
+
+    count: int
+    median: float
+    p90: float
+    worst: float
+    worst_point: MeasuredReduction
+
+
+def held_out(
+    points: Sequence[MeasuredReduction], group: Callable[[MeasuredReduction], Hashable]
+) -> list[Residual]:
+    """Errors of points predicted from all points of the other groups.
+
+    Args:
+      points: covered by formulas.
+      group: what is held out together, such as the size.
+
+    Returns:
+      One residual per point; none if there is only one group.
+    """
+    groups: dict[Hashable, list[MeasuredReduction]] = {}
+    for point in points:
+        groups.setdefault(group(point), []).append(point)
+    if len(groups) < 2:
+        return []
+    residuals = []
+    for key, members in groups.items():
+        others = [p for other, rest in groups.items() if other != key for p in rest]
+        model = fit(others).model
+        residuals += [_residual(model, point) for point in members]
+    return residuals
+
+
+def distribution(residuals: Iterable[Residual]) -> Distribution:
+    """Median, 90th percentile (the smallest value that 90 % do not exceed) and worst.
+
+    Raises:
+      ValueError: no residuals.
+    """
+    ordered = sorted(residuals, key=lambda residual: abs(residual.relative))
+    if not ordered:
+        raise ValueError("no residuals")
+    sizes = [abs(residual.relative) for residual in ordered]
+    p90 = sizes[math.ceil(0.9 * len(sizes)) - 1]
+    return Distribution(len(sizes), median(sizes), p90, sizes[-1], ordered[-1].point)
+
+
+def by_algorithm(residuals: Iterable[Residual]) -> dict[str, list[Residual]]:
+    """Residuals by spec, in order of the spec's text."""
+    groups: dict[str, list[Residual]] = {}
+    for residual in residuals:
+        groups.setdefault(str(residual.point.spec), []).append(residual)
+    return dict(sorted(groups.items()))
+
+
+def _residual(model: CostModel, point: MeasuredReduction) -> Residual:
+    if isinstance(model, Host):
+        model = replace(model, group_size=point.group_size)
+    return Residual(point, model.seconds(point.spec, point.tensors, point.devices, point.packing))

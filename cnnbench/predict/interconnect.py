@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.predict.critical_path import Layout, Path, Phase, path_seconds
-from cnnbench.predict.formulas import FORMULAS, Formula
+from cnnbench.predict.formulas import FORMULAS, Formula, Layout, Path, Phase, path_seconds
 from cnnbench.predict.links import Link
 from cnnbench.predict.workload import (
     NotPredictedError,

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.predict.fit import CostModel, Fit
+from cnnbench.predict.fit import CostModel, Fit, Residual, by_algorithm, distribution
 from cnnbench.predict.host import RATES, Host
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.predict import FastestRange, Prediction, fastest
-from cnnbench.predict.validate import Residual, by_algorithm, distribution
 from cnnbench.predict.workload import TrainingStep, packing_text
 from cnnbench.records.codec import encode, to_text
 from cnnbench.records.result_files import CsvTable

@@ -1,7 +1,6 @@
 import pytest
 
-from cnnbench.allreduce.ineffective import unused_notices
-from cnnbench.allreduce.plan import make_plan
+from cnnbench.allreduce.plan import make_plan, unused_notices
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 

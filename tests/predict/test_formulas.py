@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from cnnbench.predict.critical_path import Layout, Phase, path_seconds
-from cnnbench.predict.formulas import FORMULAS
+from cnnbench.predict.formulas import FORMULAS, Layout, Phase, path_seconds
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import Link
 from cnnbench.predict.workload import Tensor

@@ -1,12 +1,11 @@
 """The text of predictions."""
 
 from cnnbench.predict import report
-from cnnbench.predict.fit import fit
+from cnnbench.predict.fit import fit, held_out
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import parse_link
 from cnnbench.predict.points import read_points
 from cnnbench.predict.predict import FastestRange, predict
-from cnnbench.predict.validate import held_out
 from cnnbench.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
