@@ -1,4 +1,4 @@
-"""What a run of `cnnbench allreduce` will do, resolved before TensorFlow is loaded; flags without effect."""
+"""What a run of `cnnbench allreduce` will do, and flags without effect; without TensorFlow."""
 
 from __future__ import annotations
 
