@@ -31,7 +31,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
 from cnnbench.records.tables import RUNS, run_row
-from cnnbench.runtime import memory, peak_flops
+from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.progress import Messages, Progress
@@ -147,7 +147,7 @@ class BenchmarkCNN:
         self._measurements.environment = environment.collect()
         self._describe(devices)
         self._console.header(self._header(devices, tf.__version__))
-        memory.reset(devices.kind)
+        runtime.reset_peak_memory(devices.kind)
         start = time.perf_counter()
         built = assemble(self.params, self.plan, devices, self._console)
         self._measurements.build_seconds = time.perf_counter() - start
@@ -353,7 +353,7 @@ class BenchmarkCNN:
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements
         if measurements.placement is not None:
-            measurements.peak_memory_bytes = memory.peak_bytes(measurements.placement.device)
+            measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
         conditions = self._look_back()
         self.record = record = measurements.record(status, error)
         if status == "ok":

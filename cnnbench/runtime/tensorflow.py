@@ -1,4 +1,4 @@
-"""TensorFlow's process-wide settings: environment, threads, devices, graph optimizers.
+"""TensorFlow's process-wide settings (environment, threads, devices) and its peak memory.
 
 TensorFlow fixes most of these when it first touches a device, so a process has
 one configuration; a second run in the same process may reuse it when it fits.
@@ -7,6 +7,8 @@ one configuration; a second run in the same process may reuse it when it fits.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -15,6 +17,7 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.runtime.devices import DeploymentConfig
 
 _DECLARED = ((2, 18), (2, 22))
+_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +198,40 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     return "NCHW" if layout == "NCHW" else "NHWC"
 
 
+def reset_peak_memory(device_kind: str) -> None:
+    """Resets the peak memory of GPUs; that of a process cannot be reset.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+    """
+    if device_kind != "gpu":
+        return
+    import tensorflow as tf
+
+    for device in _logical_gpus():
+        tf.config.experimental.reset_memory_stats(device)
+
+
+def peak_memory(device_kind: str) -> int:
+    """Peak memory of the run in bytes.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+
+    Returns:
+      On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
+      reserved; on the CPU the resident set of this process since its start.
+    """
+    if device_kind != "gpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    import tensorflow as tf
+
+    return max(
+        (int(tf.config.experimental.get_memory_info(device)["peak"]) for device in _logical_gpus()),
+        default=0,
+    )
+
+
 def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """The kind of device of a run, and notices about it."""
     if settings.device == "cpu":
@@ -314,3 +351,9 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
                 count,
                 f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
             ) from None
+
+
+def _logical_gpus() -> list[str]:
+    import tensorflow as tf
+
+    return [f"GPU:{i}" for i, _ in enumerate(tf.config.list_logical_devices("GPU"))]

@@ -6,7 +6,6 @@ record may contain anything.
 
 from __future__ import annotations
 
-import html
 import re
 
 # Characters with a meaning in Markdown and HTML, and what GitHub interprets within a word.
@@ -32,11 +31,6 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """For a terminal or a build log: `plain`, with undecodable bytes of names as escapes."""
     return plain(text.encode("utf-8", "backslashreplace").decode())
-
-
-def markup(text: str) -> str:
-    """For HTML and SVG: content of elements, or of attributes in double quotes."""
-    return html.escape(plain(text), quote=True)
 
 
 def markdown(text: str) -> str:

@@ -1,19 +1,25 @@
-"""--result_json: always a whole document, even when the writer is killed."""
+"""--result_json and --result_csv: whole documents and rows, whoever else appends or is killed."""
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 import signal
 import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles, write_json
-from cnnbench.records.tables import RUNS, run_row
+from cnnbench.records.run import Batch, Evaluation, ModelInfo, Placement
+from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
 
 WRITER = """
 import sys
@@ -26,6 +32,20 @@ while True:
     for _ in range(number % 50):
         run.add_step(1.0, 2.0)
     write_json(path, run.record())
+    number += 1
+"""
+APPENDER = """
+import sys
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.tables import RUNS, run_row
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+RUNS.prepare(path)
+print("ready", flush=True)
+sys.stdin.readline()
+number = 0
+while number != count:
+    run = Measurements(command=[name, str(number), "quoted, 'text' \\"here\\"" * 200], config={})
+    RUNS.append(path, [run_row(run.record())])
     number += 1
 """
 
@@ -90,7 +110,7 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, monkeypatc
     def full(path, record):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cnnbench.records.result_files.write_json", full)
+    monkeypatch.setattr(result_files, "write_json", full)
     record, table = a_record(), tmp_path / "r.csv"
     both = files(str(tmp_path / "r.json"), str(table))
     assert both.wanted
@@ -114,3 +134,230 @@ def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
         writer.wait()
         writer.stdout.close()
         load_run(str(path))
+
+
+def a_run(**config):
+    return Measurements(command=["cnnbench", "--a=b c"], config=config)
+
+
+def append(path, record):
+    RUNS.append(str(path), [run_row(record)])
+
+
+def rows(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    header, *body = csv.reader(io.StringIO(text), strict=True)
+    assert tuple(header) == RUNS.columns
+    for cells in body:
+        assert len(cells) == len(RUNS.columns)
+        assert cells[-1] == "1"
+    return [dict(zip(header, cells, strict=True)) for cells in body]
+
+
+def appender(path, name, count):
+    process = subprocess.Popen(
+        [sys.executable, "-c", APPENDER, str(path), name, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process):
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("table", [RUNS, REDUCTIONS])
+def test_columns_are_unique_and_need_no_quotes(table):
+    assert len(set(table.columns)) == len(table.columns)
+    assert all(name.replace("_", "").isalnum() for name in table.columns)
+
+
+def test_row_of_a_complete_run(tmp_path):
+    run = a_run(model="resnet50", precision="bf16", xla_compile=False)
+    run.model = ModelInfo(
+        name="resnet50",
+        parameters=25,
+        trainable_parameters=24,
+        forward_flops_per_image=10,
+        training_flops_per_image=30,
+    )
+    run.placement = Placement(
+        device="cpu",
+        devices=("/cpu:0",),
+        num_towers=2,
+        num_workers=1,
+        variable_update="replicated",
+        all_reduce=("copy", "ring"),
+    )
+    run.batch = Batch(per_device=4, global_=8)
+    run.add_warmup_step(1.0, 4.0)
+    run.add_step(0.5, 3.0)
+    run.add_step(0.5, float("inf"))
+    run.add_evaluation(
+        Evaluation(global_step=3, top_1=0.5, top_5=0.75, examples=8, images_per_sec=9.0)
+    )
+    run.loop_seconds = 1.25
+    run.environment = {"hostname": "böx", "gpu_names": ["A", "B"], "logical_cpus": 2}
+    path = tmp_path / "r.csv"
+    append(path, run.record())
+    (row,) = rows(path)
+    expected = {
+        "status": "ok",
+        "model": "resnet50",
+        "device": "cpu",
+        "num_towers": "2",
+        "variable_update": "replicated",
+        "all_reduce": "copy;ring",
+        "batch_per_device": "4",
+        "batch_global": "8",
+        "num_warmup_steps": "1",
+        "num_steps": "2",
+        "images_per_sec": "16.0",
+        "total_images_per_sec": "12.8",
+        "achieved_flops_per_sec": "480.0",
+        "mfu": "",
+        "last_loss": "Infinity",
+        "eval_top_1": "0.5",
+        "precision": "bf16",
+        "xla_compile": "false",
+        "hostname": "böx",
+        "gpu_names": "A;B",
+        "logical_cpus": "2",
+        "error": "",
+        "command": "cnnbench '--a=b c'",
+    }
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_failed_run_has_a_row_on_one_line(tmp_path):
+    path = tmp_path / "r.csv"
+    record = a_run(model="vgg16").record("failed", BenchmarkError('line 1\r\n"line" 2\u2028,\x00'))
+    append(path, record)
+    (row,) = rows(path)
+    assert row["model"] == "vgg16"
+    assert row["error"] == 'BenchmarkError: line 1 "line" 2 ,'
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_command_that_is_not_unicode(tmp_path):
+    path = tmp_path / "r.csv"
+    record = Measurements(command=[os.fsdecode(b"--x=\xff")], config={}).record()
+    append(path, record)
+    assert len(rows(path)) == 1
+
+
+def test_header_once_and_readable_by_pandas(tmp_path):
+    path = tmp_path / "r.csv"
+    for _ in range(3):
+        RUNS.prepare(str(path))
+        run = a_run()
+        run.batch = Batch(per_device=1, global_=1)
+        run.add_step(0.25, float("nan"))
+        append(path, run.record())
+    table = pd.read_csv(path)
+    assert list(table["images_per_sec"]) == [4.0, 4.0, 4.0]
+    assert table["last_loss"].isna().all()
+    assert table["run_id"].is_unique
+
+
+def test_prepare_leaves_no_file(tmp_path):
+    RUNS.prepare(str(tmp_path / "r.csv"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("name,value\n1,2\n", "column 1 is not"),
+        ("some notes", "column 1 is not"),
+        ("\n", "column 1 is not"),
+        (",".join(RUNS.columns[:-1]) + "\n", f"column {len(RUNS.columns)} is not"),
+        (",".join(RUNS.columns) + ",more\n", f"column {len(RUNS.columns) + 1} is not"),
+        ("\x00\x01\n", "column 1 is not"),
+    ],
+)
+def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text(content)
+    with pytest.raises(FlagError) as caught:
+        RUNS.prepare(str(path))
+    assert str(caught.value).startswith("--result_csv=")
+    assert reason in str(caught.value)
+    with pytest.raises(FlagError):
+        append(path, a_run().record())
+    assert path.read_text() == content
+
+
+def test_what_a_spreadsheet_saved_can_be_continued(tmp_path):
+    path = tmp_path / "r.csv"
+    append(path, a_run().record())
+    saved = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n")
+    path.write_bytes(saved)
+    RUNS.prepare(str(path))
+    append(path, a_run().record())
+    assert path.read_bytes().startswith(saved)
+    assert len(pd.read_csv(path)) == 2
+
+
+def test_torn_file_of_any_length_is_repaired(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a thousand of them take long
+    path = tmp_path / "r.csv"
+    for _ in range(2):
+        append(path, a_run(precision='"a,b"').record())
+    whole = path.read_bytes()
+    first_row_end = whole.index(b"\n", whole.index(b"\n") + 1) + 1
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        RUNS.prepare(str(path))
+        append(path, a_run().record())
+        survivors = (length >= first_row_end - 1) + (length >= len(whole) - 1)
+        assert len(rows(path)) == survivors + 1, length
+
+
+def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "r.csv"
+    append(path, a_run().record())
+    before = path.read_bytes()
+
+    def full_disk(descriptor, data):
+        os.write(descriptor, data[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(result_files, "write_all", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        append(path, a_run().record())
+    assert path.read_bytes() == before
+
+
+def test_processes_that_append_at_once(tmp_path):
+    path = tmp_path / "r.csv"
+    processes = [appender(path, f"writer{i}", 25) for i in range(4)]
+    for process in processes:
+        go(process)
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    commands = [row["command"].split()[:2] for row in rows(path)]
+    assert sorted(commands) == sorted([f"writer{i}", str(n)] for i in range(4) for n in range(25))
+    for i in range(4):
+        assert [n for w, n in commands if w == f"writer{i}"] == [str(n) for n in range(25)]
+
+
+def test_killed_writers_spoil_nothing(tmp_path):
+    path = tmp_path / "r.csv"
+    seen = set()
+    for trial in range(4):
+        process = appender(path, f"writer{trial}", -1)
+        go(process)
+        time.sleep(0.004 + 0.004 * trial)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        append(path, a_run().record())
+        ids = {row["run_id"] for row in rows(path)}
+        assert ids > seen
+        seen = ids

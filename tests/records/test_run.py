@@ -138,11 +138,6 @@ def test_summary_of_a_run_that_never_started_is_unknown_not_zero():
     assert RunRecord.from_json(record.to_json()) == record
 
 
-def test_round_trip():
-    record = make_record()
-    assert RunRecord.from_json(record.to_json()) == record
-
-
 def test_losses_that_are_not_finite_stay_valid_json_and_come_back():
     record = make_record(
         losses=(math.nan, math.inf, -math.inf),
@@ -264,9 +259,6 @@ def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none(
     [
         ("run_id", 7),
         ("started_at", "yesterday"),
-        ("started_at", "2026-05-04T03:02:01"),
-        ("started_at", "0001-01-01T00:00:00+14:00"),
-        ("started_at", "9999-12-31T23:59:59-14:00"),
         ("status", "fine"),
         ("error", {"type": "X", "message": "for an ok run"}),
         ("command", "cnnbench"),
@@ -334,13 +326,9 @@ def test_what_is_no_record_is_refused(text):
         RunRecord.from_json(text)
 
 
-def test_failed_run_needs_its_error():
-    with pytest.raises(ValueError, match="error"):
-        make_record(status="failed")
-
-
-def test_records_are_immutable_and_can_be_pickled():
+def test_records_are_immutable_come_back_from_json_and_can_be_pickled():
     record = make_record()
+    assert RunRecord.from_json(record.to_json()) == record
     with pytest.raises(dataclasses.FrozenInstanceError):
         record.status = "failed"
     assert pickle.loads(pickle.dumps(record)) == record

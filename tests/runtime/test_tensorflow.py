@@ -1,16 +1,20 @@
-"""Thread rules and device choice that need no device."""
+"""Thread rules, the environment, and peak memory of the process and of the fullest GPU."""
 
 from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from cnnbench.flags import Params
 from cnnbench.runtime.tensorflow import (
     Settings,
     export_environment,
     input_threads,
+    peak_memory,
+    reset_peak_memory,
     thread_counts,
 )
 
@@ -67,3 +71,35 @@ def test_a_cpu_run_does_not_touch_the_gpus(monkeypatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     export_environment(Settings.of(Params(device="cpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def resident_bytes():
+    with open("/proc/self/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def test_process_peak_is_in_bytes_and_keeps_what_was_freed():
+    size = 64 << 20
+    block = np.ones(size, np.uint8)
+    with_block = resident_bytes()
+    del block
+    peak = peak_memory("cpu")
+    # The kernel's two counters are updated at different moments.
+    assert with_block - (4 << 20) <= peak < 100 * with_block
+
+
+def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
+    reset = []
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "get_memory_info",
+        lambda device: {"current": 1, "peak": {"GPU:0": 10, "GPU:1": 30}[device]},
+    )
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", reset.append)
+    reset_peak_memory("cpu")
+    assert reset == []
+    reset_peak_memory("gpu")
+    assert reset == ["GPU:0", "GPU:1"]
+    assert peak_memory("gpu") == 30

@@ -29,6 +29,14 @@ def _ordinary_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
+def started(stream, style="auto", label="training"):
+    """A line that was drawn at the first of ten steps."""
+    bar = Progress(stream, style, clock=Clock())
+    bar.start(label, 10)
+    bar.update(1)
+    return bar
+
+
 def drawn(stream):
     return [line for line in stream.getvalue().split(ERASE) if line]
 
@@ -70,20 +78,18 @@ def test_draws_at_most_ten_times_a_second():
 
 def test_line_is_cut_to_the_terminal():
     stream = Terminal()
-    bar = Progress(stream, clock=Clock())
-    bar.start("x" * 200, 10)
-    bar.update(1)
+    started(stream, label="x" * 200)
     assert len(drawn(stream)[0]) == 79
 
 
-def test_finish_leaves_nothing_on_the_line():
+def test_finish_leaves_nothing_on_the_line_and_an_update_draws_it_again():
     stream = Terminal()
-    bar = Progress(stream, clock=Clock())
-    bar.start("training", 10)
-    bar.update(1)
+    bar = started(stream)
     bar.finish()
     bar.finish()
     assert stream.getvalue().endswith("1/10 [##..................]  10%" + ERASE)
+    bar.update(2)
+    assert "2/10" in drawn(stream)[-1]
 
 
 @pytest.mark.parametrize(
@@ -98,9 +104,7 @@ def test_finish_leaves_nothing_on_the_line():
 )
 def test_where_it_shows(stream, style, term, visible, monkeypatch):
     monkeypatch.setenv("TERM", term)
-    bar = Progress(stream, style, clock=Clock())
-    bar.start("training", 10)
-    bar.update(1)
+    started(stream, style)
     assert bool(stream.getvalue()) == visible
 
 
@@ -109,9 +113,7 @@ def test_terminal_that_goes_away_does_not_end_the_run():
         def write(self, text):
             raise OSError(5, "Input/output error")
 
-    bar = Progress(Gone(), clock=Clock())
-    bar.start("training", 10)
-    bar.update(1)
+    bar = started(Gone())
     bar.update(2)
     bar.finish()
 
@@ -124,26 +126,13 @@ def test_closed_stream_is_no_terminal():
 
 def test_messages_clear_the_progress_line_first():
     stream = Terminal()
-    bar = Progress(stream, clock=Clock())
-    messages = Messages(stream, bar)
-    bar.start("training", 10)
-    bar.update(1)
+    messages = Messages(stream, started(stream))
     before = stream.getvalue()
     messages.notice("two\nlines")
     messages.warning("noisy machine")
     assert stream.getvalue() == (
         before + ERASE + "cnnbench: two lines\ncnnbench: warning: noisy machine\n"
     )
-
-
-def test_line_returns_after_a_message():
-    stream = Terminal()
-    bar = Progress(stream, clock=Clock())
-    bar.start("training", 10)
-    bar.update(1)
-    bar.clear()
-    bar.update(2)
-    assert "2/10" in drawn(stream)[-1]
 
 
 def test_silent_ones_are_silent(capfd):
