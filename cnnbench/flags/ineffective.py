@@ -81,8 +81,8 @@ def _follows_model(params: Params) -> bool:
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
 
 
-def _trains(params: Params) -> bool:
-    return not (params.eval or params.forward_only)
+def _only_forward(params: Params) -> bool:
+    return params.eval or params.forward_only
 
 
 def _running(params: Params) -> frozenset[str]:
@@ -100,68 +100,64 @@ def _groups(params: Params) -> int:
     return len(local_groups(params.num_gpus, params.all_reduce_group_size))
 
 
+def _has(params: Params, setting: str) -> bool:
+    """Whether "flag" is given or on, or "flag=value" holds."""
+    name, equals, value = setting.partition("=")
+    found = getattr(params, name)
+    return str(found) == value if equals else bool(found)
+
+
+def _without(setting: str, *flags: str) -> Unused[Params]:
+    """Flags that need a setting of another."""
+    return Unused(flags, lambda params: not _has(params, setting), f"without --{setting}")
+
+
+def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
+    """Flags that a setting of another leaves without effect."""
+    reason = f"with --{setting}: {why}" if why else f"with --{setting}"
+    return Unused(flags, lambda params: _has(params, setting), reason)
+
+
 # The first entry that applies speaks for a flag.
 UNUSED: tuple[Unused[Params], ...] = (
-    Unused(_SAVING, lambda p: p.train_dir is None, "without --train_dir"),
-    Unused(
-        _SAVING,
-        lambda p: p.eval or p.forward_only,
-        "with --eval or --forward_only: they save no checkpoints",
-    ),
+    _without("train_dir", *_SAVING),
     Unused(
         ("train_dir",),
         lambda p: p.forward_only,
         "with --forward_only: it saves no checkpoints",
         says="is only read from",
     ),
-    Unused(("warmup", "max_warmup_batches"), lambda p: p.eval, "with --eval: it has no warm-up"),
-    Unused(("max_warmup_batches",), lambda p: p.warmup != "auto", "without --warmup=auto"),
-    Unused(("eval_interval_secs",), lambda p: not p.eval, "without --eval"),
+    _with("eval", "warmup", "max_warmup_batches", why="it has no warm-up"),
+    _without("warmup=auto", "max_warmup_batches"),
+    _without("eval", "eval_interval_secs"),
     Unused(
         ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
         lambda p: not _evaluates(p),
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
-    Unused(_LOSS_SCALE, lambda p: p.precision != "fp16", "without --precision=fp16"),
+    _without("precision=fp16", *_LOSS_SCALE),
     Unused(
-        _LOSS_SCALE,
-        lambda p: p.eval or p.forward_only,
-        "with --eval or --forward_only: they take no gradients",
+        (*_SAVING, *_LOSS_SCALE, *_UPDATING),
+        _only_forward,
+        "with --eval or --forward_only: they do not train",
     ),
-    Unused(
-        ("fp16_inc_loss_scale_every_n",),
-        lambda p: not p.fp16_enable_auto_loss_scale,
-        "without --fp16_enable_auto_loss_scale",
-    ),
-    Unused(
-        _UPDATING,
-        lambda p: not _trains(p),
-        "with --eval or --forward_only: they change no weights",
-    ),
+    _without("fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n"),
     Unused(
         ("local_parameter_device",),
-        lambda p: not _trains(p) and p.variable_update in ALL_REDUCING,
+        lambda p: _only_forward(p) and p.variable_update in ALL_REDUCING,
         "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
     ),
     Unused(
         ("print_training_accuracy",),
-        lambda p: not _trains(p),
+        _only_forward,
         "with --eval or --forward_only: they always print it",
     ),
-    Unused(("allow_nonfinite",), lambda p: p.eval, "with --eval: it ends for no loss"),
-    Unused(_PREPARING, lambda p: p.data_dir is None, "without --data_dir: images are synthetic"),
-    Unused(("distort_color_in_yiq",), lambda p: not p.distortions, "without --distortions"),
-    Unused(("momentum",), lambda p: p.optimizer != "momentum", "without --optimizer=momentum"),
-    Unused(
-        ("rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
-        lambda p: p.optimizer != "rmsprop",
-        "without --optimizer=rmsprop",
-    ),
-    Unused(
-        ("adam_beta1", "adam_beta2", "adam_epsilon"),
-        lambda p: p.optimizer != "adam",
-        "without --optimizer=adam",
-    ),
+    _with("eval", "allow_nonfinite", why="it ends for no loss"),
+    _without("data_dir", *_PREPARING),
+    _without("distortions", "distort_color_in_yiq"),
+    _without("optimizer=momentum", "momentum"),
+    _without("optimizer=rmsprop", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
+    _without("optimizer=adam", "adam_beta1", "adam_beta2", "adam_epsilon"),
     Unused(
         ("num_learning_rate_warmup_epochs",),
         _follows_model,
@@ -172,30 +168,22 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: not _follows_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    Unused(
-        ("gradient_reduction", "local_parameter_device"),
-        lambda p: p.variable_update == "independent",
-        "with --variable_update=independent: devices exchange nothing",
-    ),
+    _with("variable_update=independent", "gradient_reduction", "local_parameter_device"),
     Unused(
         _AGGREGATING,
         lambda p: p.variable_update not in ALL_REDUCING,
         "without --variable_update=replicated or distributed_all_reduce",
     ),
-    Unused(
-        tuple(name for name in _AGGREGATING if name != "variable_consistency"),
-        lambda p: p.num_gpus == 1,
-        "with one device: nothing is reduced",
-    ),
-    Unused(
-        ("gradient_reduction", "bn_stats"),
-        lambda p: p.num_gpus == 1,
-        "with one device: there is nothing to take the mean or the sum of",
+    _with(
+        "num_gpus=1",
+        *(name for name in _AGGREGATING if name != "variable_consistency"),
+        *("gradient_reduction", "bn_stats"),
+        why="there is nothing to reduce",
     ),
     Unused(
         ("local_parameter_device",),
         lambda p: p.variable_update in ALL_REDUCING and "copy" not in _running(p),
-        "with this all-reduce: of all algorithms, only copy heeds it",
+        "with this all-reduce: of all algorithms, only copy uses it",
     ),
     Unused(
         ("all_reduce_spec",),
@@ -209,11 +197,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         "where every device is a group of its own",
         says="has no first level",
     ),
-    Unused(
-        ("all_reduce_share_memory",),
-        lambda p: p.device == "gpu",
-        "with --device=gpu: GPUs never share memory",
-    ),
+    _with("device=gpu", "all_reduce_share_memory", why="GPUs never share memory"),
     Unused(
         ("all_reduce_share_memory",),
         lambda p: _running(p) <= HEEDLESS_OF_MEMORY,
@@ -225,19 +209,9 @@ UNUSED: tuple[Unused[Params], ...] = (
         "as profiles show them: --gradient_repacking joins gradients",
         says="changes only the names of operations",
     ),
-    Unused(
-        ("sparse_to_dense_grads",),
-        lambda p: p.variable_consistency == "relaxed",
-        "with --variable_consistency=relaxed: gradients are made dense to be kept",
-    ),
-    Unused(
-        ("agg_small_grads_max_bytes",),
-        lambda p: p.agg_small_grads_max_group == 1,
-        "with --agg_small_grads_max_group=1: each is joined with no other",
-    ),
-    Unused(
-        ("hierarchical_copy",), lambda p: p.all_reduce_spec is not None, "with --all_reduce_spec"
-    ),
+    _with("variable_consistency=relaxed", "sparse_to_dense_grads", why="all gradients are dense"),
+    _with("agg_small_grads_max_group=1", "agg_small_grads_max_bytes"),
+    _with("all_reduce_spec", "hierarchical_copy"),
     Unused(
         ("network_topology",),
         lambda p: "hierarchical_copy" not in _running(p),
@@ -253,18 +227,10 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: _groups(p) == 1,
         "with so few devices: they are one group",
     ),
-    Unused(
-        ("compact_gradient_transfer",),
-        lambda p: p.precision == "fp32",
-        "without --precision=fp16 or bf16",
-    ),
-    Unused(
-        ("agg_small_grads_max_group",),
-        lambda p: not p.agg_small_grads_max_bytes,
-        "without --agg_small_grads_max_bytes",
-    ),
+    _with("precision=fp32", "compact_gradient_transfer"),
+    _without("agg_small_grads_max_bytes", "agg_small_grads_max_group"),
     Unused(("iters_per_step",), lambda p: True, "in a run: it is for cnnbench allreduce"),
-    Unused(_GPU_ONLY, lambda p: p.device == "cpu", "with --device=cpu"),
+    _with("device=cpu", *_GPU_ONLY),
     Unused(
         ("peak_flops",),
         lambda p: p.result_json is None and p.result_csv is None,

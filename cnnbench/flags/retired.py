@@ -26,48 +26,30 @@ class ObsoleteParams:
     """Without meaning in TensorFlow 2; not part of ``Params``."""
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
-    use_datasets: bool = flag(
-        True, "Input always comes from tf.data; leave out --data_dir to measure without input."
-    )
-    single_l2_loss_op: bool = flag(
-        False, "The L2 gradient is part of the update; use --weight_decay=0 to measure without it."
-    )
+    use_datasets: bool = flag(True, "Leave out --data_dir to measure without input by tf.data.")
+    single_l2_loss_op: bool = flag(False, "Use --weight_decay=0 to measure without the L2 loss.")
     use_tf_layers: bool = flag(True, "There is one way to build a network; leave it out.")
     use_resource_vars: bool = flag(False, "Variables always are resource variables; leave it out.")
-    use_python32_barrier: bool = flag(
-        False, "No producer thread is left to wait for; leave it out."
-    )
-    compute_lr_on_cpu: bool = flag(
-        False, "The host always computes the learning rate; leave it out."
-    )
+    use_python32_barrier: bool = flag(False, "There is no producer thread; leave it out.")
+    compute_lr_on_cpu: bool = flag(False, "The host computes the learning rate; leave it out.")
     sync_on_finish: bool = flag(False, "Every timed step is waited for in any case; leave it out.")
     use_numa_affinity: bool = flag(False, "Start cnnbench under numactl --cpunodebind instead.")
-    force_gpu_compatible: bool = flag(
-        False, "Batches are copied ahead of need by --datasets_use_prefetch, on by default."
-    )
+    force_gpu_compatible: bool = flag(False, "Use --datasets_use_prefetch, which is on by default.")
     gpu_memory_frac_for_testing: float = flag(
         0.0, "Use --allow_growth to share a GPU between processes.", minimum=0
     )
-    timestamped_allocator: bool = flag(
-        False, "Use TF_GPU_ALLOCATOR=cuda_malloc_async in the environment for another allocator."
-    )
+    timestamped_allocator: bool = flag(False, "Set TF_GPU_ALLOCATOR=cuda_malloc_async instead.")
     gpu_kt_max_interval: int = flag(0, _GPU_TRACKER)
     gpu_kt_max_bytes: int = flag(0, _GPU_TRACKER)
     gpu_kt_max_pending: int = flag(0, _GPU_TRACKER)
-    mkl: bool = flag(
-        False, "oneDNN is built in: TF_ENABLE_ONEDNN_OPTS=0 or 1 in the environment switches it."
-    )
+    mkl: bool = flag(False, "Set TF_ENABLE_ONEDNN_OPTS=0 or 1: oneDNN is built in.")
     kmp_blocktime: int = flag(0, _OPENMP)
     kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
     kmp_settings: int = flag(1, _OPENMP)
-    rewriter_config: str | None = flag(
-        None, "Use --noenable_optimizations to switch the graph optimizer off."
-    )
+    rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
     trt_max_workspace_size_bytes: int = flag(4 << 30, "Without --trt_mode there is no workspace.")
     horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
-    debugger: str | None = flag(
-        None, "Sessions are gone and tfdbg with them: a non-finite loss is reported at once."
-    )
+    debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
     benchmark_log_dir: str | None = flag(None, _RECORD)
     benchmark_test_id: str | None = flag(None, _RECORD)
 
@@ -122,23 +104,26 @@ class NotYet:
     values: tuple[str, ...] = ()
 
 
-_PROCESSES = "runs of several processes"
-_PROFILING = "traces and profiles"
-_SUMMARIES = "summaries"
-_FREEZING = "frozen inference graphs"
+# What is missing, and the flags that are accepted at their defaults only.
+_MISSING: dict[str, tuple[str, ...]] = {
+    "object-detection models": ("collect_eval_results_async", "backbone_model_path"),
+    "frozen inference graphs": ("freeze_when_forward_only", "trt_mode"),
+    "fp16 variables": ("fp16_vars",),
+    "data-set plug-ins": ("dataset_plugin",),
+    "staged variables": ("staged_vars",),
+    "runs of several processes": (
+        *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
+        *("server_protocol", "cross_replica_sync"),
+    ),
+    "summaries": ("eval_dir", "summary_verbosity", "save_summaries_steps"),
+    "traces and profiles": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
+    "dumps of the graph": ("graph_file", "partitioned_graph_file_prefix"),
+    "MLPerf's compliance log": ("ml_perf_compliance_logging",),
+}
 
 NOT_YET: dict[str, NotYet] = {
-    # run
-    "collect_eval_results_async": NotYet("object-detection models"),
-    "freeze_when_forward_only": NotYet(_FREEZING),
-    "trt_mode": NotYet(_FREEZING),
-    # model
-    "backbone_model_path": NotYet("object-detection models"),
-    "fp16_vars": NotYet("fp16 variables"),
-    # data
+    **{name: NotYet(machinery) for machinery, names in _MISSING.items() for name in names},
     "data_name": NotYet("speech and detection data", ("librispeech", "coco")),
-    "dataset_plugin": NotYet("data-set plug-ins"),
-    # variable update
     "variable_update": NotYet(
         "this mode",
         (
@@ -151,25 +136,6 @@ NOT_YET: dict[str, NotYet] = {
         ),
     ),
     "bn_stats": NotYet("synchronised batch norm", ("sync",)),
-    "staged_vars": NotYet("staged variables"),
-    # cluster
-    "job_name": NotYet(_PROCESSES),
-    "ps_hosts": NotYet(_PROCESSES),
-    "worker_hosts": NotYet(_PROCESSES),
-    "controller_host": NotYet(_PROCESSES),
-    "task_index": NotYet(_PROCESSES),
-    "server_protocol": NotYet(_PROCESSES),
-    "cross_replica_sync": NotYet(_PROCESSES),
-    # output
-    "eval_dir": NotYet(_SUMMARIES),
-    "summary_verbosity": NotYet(_SUMMARIES),
-    "save_summaries_steps": NotYet(_SUMMARIES),
-    "trace_file": NotYet(_PROFILING),
-    "use_chrome_trace_format": NotYet(_PROFILING),
-    "tfprof_file": NotYet(_PROFILING),
-    "graph_file": NotYet("dumps of the graph"),
-    "partitioned_graph_file_prefix": NotYet("dumps of the graph"),
-    "ml_perf_compliance_logging": NotYet("MLPerf's compliance log"),
 }
 
 

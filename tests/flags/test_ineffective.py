@@ -230,8 +230,7 @@ def test_every_entry_is_about_flags():
 def test_flags_with_one_reason_share_a_line():
     notices = parse_args(["--distortions", "--ml_perf", "--datasets_use_caching"]).notices
     assert notices == (
-        "--distortions, --ml_perf and --datasets_use_caching have no effect "
-        "without --data_dir: images are synthetic",
+        "--distortions, --ml_perf and --datasets_use_caching have no effect without --data_dir",
     )
     assert parse_args(["--fp16_loss_scale=2", "--train_dir=d", "--forward_only"]).notices == (
         "--train_dir is only read from with --forward_only: it saves no checkpoints",
