@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
+from input_specs import input_spec
 
-from cnnbench.data import CIFAR10, InputSpec, make_input
+from cnnbench.data import CIFAR10, make_input
 from cnnbench.data.cifar10 import pad_crop_flip
 from cnnbench.errors import FlagError
 
@@ -22,15 +23,8 @@ def data_dir(tmp_path_factory):
 
 
 def spec(data_dir, subset="train", towers=1, batch=4, **fields):
-    return InputSpec(
-        dataset=CIFAR10,
-        subset=subset,
-        batch_per_device=batch,
-        num_devices=towers,
-        image_size=32,
-        data_dir=data_dir,
-        **fields,
-    )
+    fields = {"batch_per_device": batch, "num_devices": towers, "data_dir": data_dir, **fields}
+    return input_spec(CIFAR10, 32, subset, **fields)
 
 
 def numbers(batch):
@@ -84,9 +78,8 @@ def test_the_global_random_seed_plays_no_part(data_dir, cpu_devices):
 
 def test_distortions_differ_between_epochs_and_not_with_the_batch_size(data_dir, cpu_devices):
     def epochs(batch):
-        with make_input(
-            spec(data_dir[0], batch=batch, distortions=True), cpu_devices[:1]
-        ) as source:
+        asked = spec(data_dir[0], batch=batch, distortions=True)
+        with make_input(asked, cpu_devices[:1]) as source:
             return np.concatenate([source.next()[0].images for _ in range(2 * COUNT // batch)])
 
     images = epochs(2)
@@ -164,15 +157,5 @@ def test_the_images_are_no_part_of_the_graph(data_dir):
 
 
 def test_another_image_size_is_refused(data_dir, cpu_devices):
-    asked = InputSpec(
-        dataset=CIFAR10,
-        subset="train",
-        batch_per_device=1,
-        num_devices=1,
-        image_size=224,
-        data_dir=data_dir[0],
-    )
-    with pytest.raises(
-        FlagError, match="CIFAR-10 images are 32x32x3, but the model takes 224x224x3"
-    ):
-        make_input(asked, cpu_devices[:1])
+    with pytest.raises(FlagError, match=r"32x32x3, but the model takes 224x224x3"):
+        make_input(input_spec(CIFAR10, 224, data_dir=data_dir[0]), cpu_devices[:1])

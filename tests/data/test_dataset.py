@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 from cifar10_writer import write_cifar10
+from input_specs import input_spec
 
 from cnnbench.data import (
     CIFAR10,
@@ -82,7 +83,7 @@ def test_records_are_counted_once_for_plan_and_pipeline(imagenet_dir, tmp_path, 
         shutil.copy(path, tmp_path)
     looked_at = _watch(monkeypatch, tfrecord, "frames")
     assert IMAGENET.num_examples("train", str(tmp_path)) == 16
-    assert IMAGENET.open(_spec(IMAGENET, tmp_path, 8)).num_examples == 16
+    assert IMAGENET.open(input_spec(IMAGENET, 8, data_dir=str(tmp_path))).num_examples == 16
     assert looked_at == sorted(tmp_path.iterdir())
 
 
@@ -93,19 +94,8 @@ def test_batches_are_counted_once_and_their_images_read_when_needed(tmp_path, mo
     for _ in range(2):
         assert CIFAR10.num_examples("train", str(tmp_path)) == 7
     assert parsed == files
-    assert CIFAR10.open(_spec(CIFAR10, tmp_path, 32)).num_examples == 7
+    assert CIFAR10.open(input_spec(CIFAR10, 32, data_dir=str(tmp_path))).num_examples == 7
     assert parsed == files * 2
-
-
-def _spec(dataset, folder, size):
-    return InputSpec(
-        dataset=dataset,
-        data_dir=str(folder),
-        subset="train",
-        batch_per_device=1,
-        num_devices=1,
-        image_size=size,
-    )
 
 
 def _watch(monkeypatch, module, name):

@@ -4,8 +4,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from input_specs import input_spec
 
-from cnnbench.data import IMAGENET, InputSpec, make_input
+from cnnbench.data import IMAGENET, make_input
 from cnnbench.data.imagenet_files import count_examples, find_files, missing_shards
 from cnnbench.data.imagenet_records import ENCODED, LABEL
 from cnnbench.errors import DataError, FlagError
@@ -14,15 +15,8 @@ TRAIN, VALIDATION = 16, 8
 
 
 def spec(data_dir, subset="train", towers=1, batch=4, **fields):
-    return InputSpec(
-        dataset=IMAGENET,
-        subset=subset,
-        batch_per_device=batch,
-        num_devices=towers,
-        image_size=fields.pop("image_size", 32),
-        data_dir=str(data_dir),
-        **fields,
-    )
+    fields = {"image_size": 32, "data_dir": str(data_dir), **fields}
+    return input_spec(IMAGENET, subset=subset, batch_per_device=batch, num_devices=towers, **fields)
 
 
 def examples_of(path):
@@ -225,11 +219,6 @@ def test_a_jpeg_that_does_not_decode(broken, cpu_devices, prefetch, cached):
     assert message == f"{broken}: record 3: the JPEG cannot be decoded"
 
 
-def test_an_image_that_is_no_jpeg(broken, cpu_devices):
-    edit(broken, 0, lambda feature: feature[ENCODED].bytes_list.value.__setitem__(0, b"no image"))
-    assert error_of(broken.parent, cpu_devices).startswith(f"{broken}: record 0: the image is no")
-
-
 @pytest.mark.parametrize("key", [ENCODED, LABEL])
 def test_a_missing_key(broken, cpu_devices, key):
     edit(broken, 4, lambda feature: feature.pop(key))
@@ -291,10 +280,14 @@ def test_a_truncated_file_is_noticed_before_the_first_step(broken, cpu_devices):
         make_input(spec(broken.parent), cpu_devices[:1])
 
 
-def test_the_validation_subset_names_its_files_too(broken, cpu_devices):
-    path = broken.with_name("validation-00000-of-00002")
+@pytest.mark.parametrize(
+    ("subset", "name"),
+    [("train", "train-00001-of-00003"), ("validation", "validation-00000-of-00002")],
+)
+def test_an_image_that_is_no_jpeg(broken, cpu_devices, subset, name):
+    path = broken.with_name(name)
     edit(path, 1, lambda feature: feature[ENCODED].bytes_list.value.__setitem__(0, b"no image"))
-    message = error_of(broken.parent, cpu_devices, subset="validation")
+    message = error_of(broken.parent, cpu_devices, subset=subset)
     assert message.startswith(f"{path}: record 1: the image is no JPEG")
 
 

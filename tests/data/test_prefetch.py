@@ -3,8 +3,9 @@ import threading
 
 import pytest
 import tensorflow as tf
+from input_specs import input_spec
 
-from cnnbench.data import CIFAR10, InputSpec
+from cnnbench.data import CIFAR10
 from cnnbench.data.pipeline import Pipeline
 from cnnbench.data.prefetch import PipelineInput
 from cnnbench.errors import DataError
@@ -29,15 +30,8 @@ class Counting(Pipeline):
 
 
 def source(devices, fails_at=-1, **fields):
-    spec = InputSpec(
-        dataset=CIFAR10,
-        subset="train",
-        batch_per_device=2,
-        num_devices=len(devices),
-        image_size=32,
-        data_dir="/numbers",
-        **fields,
-    )
+    fields = {"batch_per_device": 2, "num_devices": len(devices), **fields}
+    spec = input_spec(CIFAR10, 32, data_dir="/numbers", **fields)
     return PipelineInput(spec, devices, Counting(spec, fails_at))
 
 
@@ -115,14 +109,7 @@ def test_an_abandoned_input_ends_its_thread(cpu_devices):
 
 
 def test_as_many_devices_as_towers(cpu_devices):
-    spec = InputSpec(
-        dataset=CIFAR10,
-        subset="train",
-        batch_per_device=1,
-        num_devices=2,
-        image_size=32,
-        data_dir="/",
-    )
+    spec = input_spec(CIFAR10, 32, num_devices=2, data_dir="/")
     with pytest.raises(ValueError, match="2 towers, but 1 devices"):
         PipelineInput(spec, cpu_devices[:1], Counting(spec))
 

@@ -1,18 +1,12 @@
 import numpy as np
 import tensorflow as tf
+from input_specs import input_spec
 
-from cnnbench.data import IMAGENET, InputSpec, make_input
+from cnnbench.data import IMAGENET, make_input
 
 
 def spec(towers, batch, **fields):
-    return InputSpec(
-        dataset=IMAGENET,
-        subset=fields.pop("subset", "train"),
-        batch_per_device=batch,
-        num_devices=towers,
-        image_size=fields.pop("image_size", 9),
-        **fields,
-    )
+    return input_spec(IMAGENET, 9, batch_per_device=batch, num_devices=towers, **fields)
 
 
 def global_batch(towers, batch, devices, **fields):

@@ -35,55 +35,38 @@ def normal(*shape, seed=0):
 
 
 IMAGES = (2, 6, 6, 3)
+
+
+def conv(size, *arguments, **options):
+    """A convolution to four channels, and the shape of its kernel."""
+    height, width = size if isinstance(size, tuple) else (size, size)
+
+    def layer(net, images):
+        return net.conv(images, 4, size, *arguments, **options)
+
+    return layer, {"conv0/kernel": (height, width, 3, 4)}
+
+
+AFFINE = {"affine0/kernel": (108, 5), "affine0/bias": (5,)}
 LAYERS = {
     # name: (layer, {variable: shape})
-    "conv same": (lambda n, x: n.conv(x, 4, 3, activation=None), {"conv0/kernel": (3, 3, 3, 4)}),
-    "conv same stride 2": (
-        lambda n, x: n.conv(x, 4, 3, 2, activation=None),
-        {"conv0/kernel": (3, 3, 3, 4)},
-    ),
-    "conv valid stride 2": (
-        lambda n, x: n.conv(x, 4, 3, 2, "VALID", activation=None),
-        {"conv0/kernel": (3, 3, 3, 4)},
-    ),
-    "conv same_resnet stride 2": (
-        lambda n, x: n.conv(x, 4, 3, 2, "SAME_RESNET", activation=None),
-        {"conv0/kernel": (3, 3, 3, 4)},
-    ),
-    "conv same_resnet even kernel": (
-        lambda n, x: n.conv(x, 4, (4, 1), 2, "SAME_RESNET", activation=None),
-        {"conv0/kernel": (4, 1, 3, 4)},
-    ),
-    "conv oblong, relu": (
-        lambda n, x: n.conv(x, 4, (1, 3), (2, 1)),
-        {"conv0/kernel": (1, 3, 3, 4)},
-    ),
-    "conv 1x1": (
-        lambda n, x: n.conv(x, 4, 1, activation=None),
-        {"conv0/kernel": (1, 1, 3, 4)},
-    ),
-    "conv 1x1 stride 2": (
-        lambda n, x: n.conv(x, 4, 1, 2, "SAME_RESNET", activation=None),
-        {"conv0/kernel": (1, 1, 3, 4)},
-    ),
-    "conv 1x1 of two strides": (
-        lambda n, x: n.conv(x, 4, 1, (2, 3), "VALID", activation=None),
-        {"conv0/kernel": (1, 1, 3, 4)},
-    ),
+    "conv same": conv(3, activation=None),
+    "conv same stride 2": conv(3, 2, activation=None),
+    "conv valid stride 2": conv(3, 2, "VALID", activation=None),
+    "conv same_resnet stride 2": conv(3, 2, "SAME_RESNET", activation=None),
+    "conv same_resnet even kernel": conv((4, 1), 2, "SAME_RESNET", activation=None),
+    "conv oblong, relu": conv((1, 3), (2, 1)),
+    "conv 1x1": conv(1, activation=None),
+    "conv 1x1 stride 2": conv(1, 2, "SAME_RESNET", activation=None),
+    "conv 1x1 of two strides": conv(1, (2, 3), "VALID", activation=None),
     "max pool": (lambda n, x: n.max_pool(x, 3, 2), {}),
     "max pool same": (lambda n, x: n.max_pool(x, 3, 2, "SAME"), {}),
     "avg pool": (lambda n, x: n.avg_pool(x, 2, 2), {}),
     "avg pool same": (lambda n, x: n.avg_pool(x, 3, 2, "SAME"), {}),
     "avg pool 1x1": (lambda n, x: n.avg_pool(x, 1, 2), {}),
     "global avg pool": (lambda n, x: n.global_avg_pool(x), {}),
-    "flatten, affine": (
-        lambda n, x: n.affine(n.flatten(x), 5, None),
-        {"affine0/kernel": (108, 5), "affine0/bias": (5,)},
-    ),
-    "affine, relu": (
-        lambda n, x: n.affine(n.flatten(x), 5),
-        {"affine0/kernel": (108, 5), "affine0/bias": (5,)},
-    ),
+    "flatten, affine": (lambda n, x: n.affine(n.flatten(x), 5, None), AFFINE),
+    "affine, relu": (lambda n, x: n.affine(n.flatten(x), 5), AFFINE),
     "relu": (lambda n, x: n.relu(x), {}),
     "add": (lambda n, x: n.add(x, n.relu(x)), {}),
     "concat": (lambda n, x: n.concat([x, n.relu(x)]), {}),
@@ -120,12 +103,7 @@ def test_gradient_equals_finite_differences(name):
         step = 1e-6
 
         def moved(h, i=i):
-            return loss(
-                *(
-                    s + h * d if j == i else s
-                    for j, (s, d) in enumerate(zip(start, direction, strict=True))
-                )
-            )
+            return loss(*start[:i], start[i] + h * direction[i], *start[i + 1 :])
 
         slope = (moved(step) - moved(-step)) / (2 * step)
         assert float(tf.reduce_sum(gradient * direction[i])) == pytest.approx(

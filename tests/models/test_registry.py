@@ -227,17 +227,12 @@ def install(tmp_path, monkeypatch):
     sys.modules.pop("cnnbench_provider", None)
 
 
-def test_an_entry_point_may_be_a_module(install):
-    install(PLUGIN.format(batch=5), "cnnbench_provider")
+@pytest.mark.parametrize("function", ["", "def r():\n    "])
+def test_an_entry_point_is_a_module_or_a_function(install, function):
+    code = PLUGIN.format(batch=5).replace("\nregister_model", f"\n{function}register_model")
+    install(code, "cnnbench_provider:r" if function else "cnnbench_provider")
+    assert "probe" in model_names("imagenet")
     assert get_model("probe", "imagenet").batch_size == 5
-    assert "probe" in model_names("imagenet")
-
-
-def test_an_entry_point_may_be_a_function(install):
-    code = PLUGIN.format(batch=6).replace("\nregister_model", "\ndef r():\n    register_model")
-    install(code, "cnnbench_provider:r")
-    assert "probe" in model_names("imagenet")
-    assert get_model("probe", "imagenet").batch_size == 6
 
 
 def test_a_broken_entry_point_is_named_and_built_in_models_still_work(install):
