@@ -376,26 +376,13 @@ def gpu_throttle_in_loop(then: Situation) -> Iterator[Condition]:
 
 
 BEFORE: tuple[Check, ...] = (
-    load,
-    steal,
-    threads,
-    quota,
-    governor,
-    memory,
-    numa,
-    battery,
-    gpu_processes,
-    gpu_throttle,
+    *(load, steal, threads, quota, governor),
+    *(memory, numa, battery, gpu_processes, gpu_throttle),
 )
 """The checks before the first step."""
 
 AFTER: tuple[Check, ...] = (
-    load_in_loop,
-    steal_in_loop,
-    quota_in_loop,
-    thermal,
-    memory_in_loop,
-    gpu_processes_in_loop,
-    gpu_throttle_in_loop,
+    *(load_in_loop, steal_in_loop, quota_in_loop, thermal),
+    *(memory_in_loop, gpu_processes_in_loop, gpu_throttle_in_loop),
 )
 """The checks after the timed loop."""

@@ -174,16 +174,8 @@ def load(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    identity,
-    processor,
-    logical_cpus,
-    clocks,
-    power,
-    memory,
-    memory_layout,
-    kernel,
-    limits,
-    load,
+    *(identity, processor, logical_cpus, clocks, power),
+    *(memory, memory_layout, kernel, limits, load),
 )
 
 

@@ -88,22 +88,17 @@ def test_energy_of_one_counter(values, limits, seconds, joules):
     assert measure(Scripted(*values, **limits), seconds=seconds) == expected
 
 
-def test_kinds_are_added_up_apart():
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [(1.0, Energy(3.0, 4.0, "package-0, package-1, GPU 0")), (None, Energy(None, 4.0, "GPU 0"))],
+)
+def test_kinds_are_added_up_apart_and_only_where_all_are_known(last, expected):
     found = measure(
-        Scripted(0.0, 1.0, name="package-0"),
+        Scripted(0.0, last, name="package-0"),
         Scripted(0.0, 2.0, name="package-1"),
         Scripted(0.0, 4.0, name="GPU 0", on_gpu=True),
     )
-    assert found == Energy(3.0, 4.0, "package-0, package-1, GPU 0")
-
-
-def test_a_part_is_not_given_out_as_the_whole():
-    found = measure(
-        Scripted(0.0, None, name="package-0"),
-        Scripted(0.0, 2.0, name="package-1"),
-        Scripted(0.0, 4.0, name="GPU 0", on_gpu=True),
-    )
-    assert found == Energy(None, 4.0, "GPU 0")
+    assert found == expected
 
 
 def test_nothing_to_read():

@@ -67,15 +67,7 @@ def test_shares_worked_by_hand():
     first = sample(5.0, 100.0, 10.0, 50.0, load_average=0.5, thermal_events=3, quota_seconds=1.0)
     second = sample(15.0, 112.0, 14.0, 59.0, load_average=9.0, thermal_events=4, quota_seconds=1.5)
     interval = Interval.between(first, second)
-    assert interval == Interval(
-        seconds=10.0,
-        other_cpus=0.3,
-        steal_fraction=0.25,
-        load_average=0.5,
-        thermal_events=1,
-        quota_seconds=0.5,
-    )
-    assert interval.facts() == {
+    expected = {
         "seconds": 10.0,
         "other_cpus": 0.3,
         "steal_fraction": 0.25,
@@ -83,20 +75,23 @@ def test_shares_worked_by_hand():
         "thermal_events": 1,
         "quota_seconds": 0.5,
     }
+    assert interval == Interval(**expected)
+    assert interval.facts() == expected
 
 
-def test_shares_of_a_moment_are_unknown():
-    interval = Interval.between(sample(0.0, 0.0, 0.0, 0.0), sample(0.1, 1.0, 1.0, 0.0))
-    assert (interval.other_cpus, interval.steal_fraction) == (None, None)
-
-
-def test_our_own_time_may_be_counted_more_finely_than_the_machine_s():
-    interval = Interval.between(sample(0.0, 1.0, 0.0, 1.0), sample(1.0, 1.9, 0.0, 1.93))
-    assert interval.other_cpus == 0.0
-
-
-def test_idle_machine_steals_nothing():
-    assert Interval.between(sample(0, 5, 5, 5), sample(9, 5, 5, 5)).steal_fraction == 0.0
+@pytest.mark.parametrize(
+    ("first", "second", "others", "stolen"),
+    [
+        (sample(0.0, 0.0, 0.0, 0.0), sample(0.1, 1.0, 1.0, 0.0), None, None),
+        # Our own time may be counted more finely than the machine's.
+        (sample(0.0, 1.0, 0.0, 1.0), sample(1.0, 1.9, 0.0, 1.93), 0.0, 0.0),
+        (sample(0, 5, 5, 5), sample(9, 5, 5, 5), 0.0, 0.0),
+    ],
+    ids=["a moment", "rounding", "idle"],
+)
+def test_shares_at_their_limits(first, second, others, stolen):
+    interval = Interval.between(first, second)
+    assert (interval.other_cpus, interval.steal_fraction) == (others, stolen)
 
 
 def test_counters_that_went_back_are_unknown():
