@@ -44,10 +44,6 @@ class Results:
             raise unusable(folder, error) from None
         self.journal = Journal(self.folder / JOURNAL, timespec="milliseconds")
 
-    def side(self, name: str) -> Path:
-        """The folder of the records of a side."""
-        return self.folder / name
-
     def log(self, name: str) -> Path:
         """Where a process's output goes."""
         return self.folder / _LOGS / f"{name}.log"
@@ -72,6 +68,6 @@ class Results:
         """
         source = self.pending(name)
         try:
-            source.replace(self.side(side) / f"{name}.json")
+            source.replace(self.folder / side / f"{name}.json")
         except OSError as error:
             raise cannot_write(source, error) from error

@@ -160,7 +160,7 @@ class Session:
         failure, interrupted, alpha = "", False, self._experiment.looks[0].alpha
         try:
             for number in range(1, self._experiment.burn_in + 1):
-                self._burn_in(number)
+                self._pair(number, burn_in=True)
             alpha = self._measure()
         except _Failed as error:
             failure = str(error)
@@ -210,31 +210,22 @@ class Session:
             self._reporter.line(f"after {look.pairs} pairs {told}; {after}")
         return clear or last
 
-    def _burn_in(self, number: int) -> None:
-        names = {side: f"burn-in-{number}-{side}" for side in SIDES}
-        order = self._order()
-        samples = {
-            side: self._sample(names[side], side, f"burn-in {number} {side.upper()}")
-            for side in order
-        }
-        self._check(names, samples)
+    def _pair(self, number: int, burn_in: bool = False) -> None:
+        """Runs a process of each side; one that failed ends the experiment.
 
-    def _pair(self, number: int) -> None:
-        order = self._order()
-        names = {side: f"{number:04d}-{side}" for side in SIDES}
+        The records of the burn-in do not count, unless a process failed.
+        """
+        what = f"burn-in {number}" if burn_in else f"pair {number}"
+        prefix = f"burn-in-{number}" if burn_in else f"{number:04d}"
+        names = {side: f"{prefix}-{side}" for side in SIDES}
         samples = {}
-        for position, side in enumerate(order, start=1):
-            label = f"pair {number} {side.upper()}"
-            place = {"pair": number, "position": position}
-            samples[side] = self._sample(names[side], side, label, place)
-        self._check(names, samples)
-        self._accept(names, samples)
-
-    def _check(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
-        """Ends the experiment if a process of a pair failed; keeps the records of both."""
+        for position, side in enumerate(self._order(), start=1):
+            place = {} if burn_in else {"pair": number, "position": position}
+            samples[side] = self._sample(names[side], side, f"{what} {side.upper()}", place)
         failed = [side for side in SIDES if samples[side].status != "ok"]
-        if failed:
+        if failed or not burn_in:
             self._accept(names, samples)
+        if failed:
             raise _Failed("; ".join(f"{side.upper()}: {samples[side].problem}" for side in failed))
 
     def _accept(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
@@ -247,9 +238,7 @@ class Session:
     def _order(self) -> Sequence[str]:
         return SIDES if self._coins.random() < 0.5 else SIDES[::-1]
 
-    def _sample(
-        self, name: str, side: str, label: str, place: Mapping[str, Any] | None = None
-    ) -> Sample:
+    def _sample(self, name: str, side: str, label: str, place: Mapping[str, int]) -> Sample:
         index = len(self._seconds) + 1
         if index > 1 and self._experiment.cool_down:
             time.sleep(self._experiment.cool_down)
@@ -264,7 +253,7 @@ class Session:
             like=self._records[side][-1] if self._records[side] else resolved,
             grace=self._grace,
         )
-        more = {"side": side, "seed": self._experiment.seed, **(place or {})}
+        more = {"side": side, "seed": self._experiment.seed, **place}
         self._results.keep(name, {**sample.document, "ab": more})
         self._seconds.append(sample.seconds)
         speed = throughput(sample.record)

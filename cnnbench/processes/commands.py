@@ -94,7 +94,15 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
     """
     if command == "allreduce":
         return _resolve_allreduce(flags)
-    _refuse_files(parse_args(flags).params)
+    params = parse_args(flags).params
+    _refuse_results(params)
+    if params.train_dir is not None and not (params.eval or params.forward_only):
+        raise FlagError(
+            "train_dir",
+            params.train_dir,
+            "cannot be used for training in a sweep: the second process would resume the "
+            "training of the first; leave it out, or evaluate with --eval",
+        )
     return resolve_run(flags)
 
 
@@ -203,17 +211,6 @@ def _refuse_results(params: Params | AllReduceParams) -> None:
         value = getattr(params, name)
         if value is not None:
             raise FlagError(name, value, "is set by the sweep; see --results")
-
-
-def _refuse_files(params: Params) -> None:
-    _refuse_results(params)
-    if params.train_dir is not None and not (params.eval or params.forward_only):
-        raise FlagError(
-            "train_dir",
-            params.train_dir,
-            "cannot be used for training in a sweep: the second process would resume the "
-            "training of the first; leave it out, or evaluate with --eval",
-        )
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,33 +47,44 @@ def test_an_axis_of_sets_of_flags(configurations):
     assert "size" not in made[0].flags
 
 
-def test_exclusions_match_all_their_flags(configurations):
-    made = configurations(
-        "flags: {model: lenet}\n"
-        "matrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
-        "exclude:\n  - {num_gpus: [2, 4], xla: yes, model: lenet}"
-    )
-    assert names(made) == [
-        "e num_gpus=1 xla=true",
-        "e num_gpus=1 xla=false",
-        "e num_gpus=2 xla=false",
-        "e num_gpus=4 xla=false",
-    ]
+SETS = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
 
 
-def test_exclusions_of_what_is_not_given(configurations):
-    made = configurations(
-        "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
-        "exclude: [{batch_size: null, num_gpus: 2}]"
-    )
-    assert names(made) == [
-        "e batch_size= num_gpus=1",
-        "e batch_size=4 num_gpus=1",
-        "e batch_size=4 num_gpus=2",
-    ]
-    sets = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
-    made = configurations(sets + "exclude: [{batch_size: [~, 4]}]")
-    assert names(made) == ["e model=lenet batch_size=3"]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # An exclusion matches all its flags, null those that are not given.
+        (
+            "flags: {model: lenet}\nmatrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
+            "exclude:\n  - {num_gpus: [2, 4], xla: yes, model: lenet}",
+            [
+                "num_gpus=1 xla=true",
+                "num_gpus=1 xla=false",
+                "num_gpus=2 xla=false",
+                "num_gpus=4 xla=false",
+            ],
+        ),
+        (
+            "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
+            "exclude: [{batch_size: null, num_gpus: 2}]",
+            ["batch_size= num_gpus=1", "batch_size=4 num_gpus=1", "batch_size=4 num_gpus=2"],
+        ),
+        (SETS + "exclude: [{batch_size: [~, 4]}]", ["model=lenet batch_size=3"]),
+        # Inclusions are beside the matrix, or alone.
+        (
+            "matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]",
+            ["num_gpus=1", "num_gpus=8 xla=true"],
+        ),
+        ("include: [{num_gpus: 8}]", ["num_gpus=8"]),
+        # Of a path the last part is in a name.
+        (
+            "matrix: {data_dir: [/a/b/c/], all_reduce_spec: [nccl/xring]}",
+            ["data_dir=c all_reduce_spec=nccl/xring"],
+        ),
+    ],
+)
+def test_names(configurations, text, expected):
+    assert names(configurations(text)) == [f"e {name}" for name in expected]
 
 
 def test_exclusions_are_of_values_not_of_spellings(configurations):
@@ -90,12 +101,6 @@ def test_words_for_true_and_false_are_values_of_other_flags(configurations):
     assert made.flags == {"progress": "on", "xla": "true"}
     made = configurations("matrix: {progress: [on, off], xla: [yes]}\nexclude: [{progress: off}]")
     assert names(made) == ["e progress=on xla=true"]
-
-
-def test_inclusions_come_beside_the_matrix_or_alone(configurations):
-    both = configurations("matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]")
-    assert names(both) == ["e num_gpus=1", "e num_gpus=8 xla=true"]
-    assert names(configurations("include: [{num_gpus: 8}]")) == ["e num_gpus=8"]
 
 
 def test_null_takes_a_flag_away(configurations):
@@ -132,11 +137,6 @@ def test_unless_the_entry_is_optional(suite):
     assert expand(entry, {}) == ((), "DATA is not set")
     assert expand(entry, {"DATA": ""}) == ((), "DATA is empty")
     assert len(expand(entry, {"DATA": "x"})[0]) == 1
-
-
-def test_only_the_last_part_of_a_path_is_in_a_name(configurations):
-    made = configurations("matrix: {data_dir: [/a/b/c/], all_reduce_spec: [nccl/xring]}")
-    assert names(made) == ["e data_dir=c all_reduce_spec=nccl/xring"]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cnnbench.compare import load_records
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
-from cnnbench.sweep.runner import Durations, Sweep
+from cnnbench.sweep.runner import Durations, Found, Sweep, largest_batch
+from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Store
 from cnnbench.sweep.summary import exit_code, summarise
 from cnnbench.text.progress import Reporter
@@ -359,3 +362,52 @@ def test_runs_of_other_sweeps_tell_nothing_about_unknown_ones():
     durations.add("old", False, 1000, past=True)
     assert durations.left([("new", False)]) is None
     assert durations.left([("old", False)]) == 1000
+
+
+def tried(start, search, capacity):
+    sizes = []
+
+    def fits(size):
+        sizes.append(size)
+        return size <= capacity
+
+    return largest_batch(start, search, fits), sizes
+
+
+@pytest.mark.parametrize(
+    ("start", "search", "capacity", "found", "sizes"),
+    [
+        (4, Search(limit=1000), 23, Found(23, False), [4, 8, 16, 32, 24, 20, 22, 23]),
+        (64, Search(), 5, Found(5, False), [64, 32, 16, 8]),
+        (4, Search(), 0, Found(0, False), [4]),
+        (4, Search(limit=20), 10**9, Found(20, True), [4, 8, 16, 20]),
+    ],
+)
+def test_the_largest_batch_is_doubled_then_bisected(start, search, capacity, found, sizes):
+    largest, order = tried(start, search, capacity)
+    assert (largest, order[: len(sizes)]) == (found, sizes)
+
+
+@given(
+    start=st.integers(1, 3000),
+    limit=st.integers(1, 3000),
+    unit=st.integers(1, 64),
+    capacity=st.integers(0, 4000),
+)
+def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
+    if limit < unit:
+        limit = unit
+    search = Search(limit=limit, multiple_of=unit)
+    found, sizes = tried(start, search, capacity)
+    assert found.batch_size == min(capacity, limit) // unit * unit
+    assert found.limited == (found.batch_size == limit // unit * unit)
+    assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
+    assert all(size % unit == 0 and unit <= size <= limit for size in sizes)
+
+
+def test_what_a_trial_raises_ends_it():
+    def fits(size):
+        raise RuntimeError(f"bug at {size}")
+
+    with pytest.raises(RuntimeError, match="bug at 4"):
+        largest_batch(4, Search(), fits)
