@@ -64,7 +64,7 @@ setup(
         "cnnbench": ["py.typed"],
         "cnnbench.charts": ["*.css"],
         "cnnbench.configs": ["*.yaml"],
-        "cnnbench.report.html": ["*.html", "*.css", "*.js"],
+        "cnnbench.report": ["html/*"],
     },
     install_requires=[
         TENSORFLOW,

@@ -49,9 +49,9 @@ def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
     """The page or the picture, by the suffix of the path."""
     suffix = Path(path).suffix.lower()
     if suffix == ".html":
-        from cnnbench.report import html
+        from cnnbench.report import formats
 
-        return html.render(page(trends, metric)).encode("utf-8", "backslashreplace")
+        return formats.render(page(trends, metric), "html").encode("utf-8", "backslashreplace")
     from cnnbench.charts import draw
 
     charts = _charts(trends, metric)

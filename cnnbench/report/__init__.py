@@ -7,26 +7,33 @@ baseline, `build` makes the sections as data, and `render` formats them.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.records.load import load_records as load
-from cnnbench.report.build import build
-from cnnbench.report.document import Report
-from cnnbench.report.results import Results, gather
+if TYPE_CHECKING:
+    from cnnbench.records.load import load_records as load
+    from cnnbench.report.document import Report
+    from cnnbench.report.formats import FORMATS, render
+    from cnnbench.report.results import Results, gather
+    from cnnbench.report.sections import build
 
 __all__ = ["FORMATS", "Report", "Results", "build", "gather", "load", "render"]
 
-FORMATS: dict[str, str] = {
-    "html": "cnnbench.report.html",
-    "markdown": "cnnbench.report.markdown",
+_HOMES = {
+    "FORMATS": "formats",
+    "Report": "document",
+    "Results": "results",
+    "build": "sections",
+    "gather": "results",
+    "render": "formats",
 }
-"""Formats by name; a module with ``render(report) -> str`` each."""
 
 
-def render(report: Report, format: str) -> str:
-    """The report in one of `FORMATS`.
+def __getattr__(name: str) -> Any:
+    """Imports a module when its name is used: `cnnbench compare` needs the renderers alone."""
+    if name == "load":
+        from cnnbench.records.load import load_records
 
-    Raises:
-      KeyError: an unknown format.
-    """
-    return cast("str", import_module(FORMATS[format]).render(report))
+        return load_records
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

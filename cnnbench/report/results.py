@@ -2,15 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import comb, isfinite
 
 from cnnbench.compare import Comparison, Policy, compare_records
+from cnnbench.compare.comparability import Group
+from cnnbench.compare.configuration import Configuration, labels
+from cnnbench.compare.matching import groups
+from cnnbench.metrics.registry import accuracy, memory, startup, throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, Skipped
 from cnnbench.records.run import RunRecord
-from cnnbench.report.configurations import Configured, configurations
+from cnnbench.stats.descriptive import median
+from cnnbench.text.table import natural_key
+
+CONFIDENCE = 0.95
+"""At least, of the intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values of one quantity, one per process.
+
+    Attributes:
+      values: in order of the processes' start.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Their median; None if there are none."""
+        return median(self.values) if self.values else None
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Smallest and largest; None if they are equal."""
+        ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
+        return ends if ends[0] < ends[1] else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """A confidence interval of the median; None if there are too few values for one."""
+        return median_interval(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """Width of the range as a share of the median; None for fewer than two values."""
+        if len(self.values) < 2 or not self.median:
+            return None
+        return (max(self.values) - min(self.values)) / self.median
+
+
+def median_interval(
+    values: Iterable[float], confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """The interval of order statistics that covers the median with this confidence.
+
+    It inverts the sign test, so it holds for every distribution (Hollander and Wolfe,
+    Nonparametric Statistical Methods, section 3.6). Six values are the fewest for 95 %.
+
+    Args:
+      values: independent ones.
+      confidence: at least so much.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    tail, outside = 0, 0
+    while outside < count:
+        tail += comb(count, outside)
+        if 2 * tail > (1 - confidence) * 2**count:
+            break
+        outside += 1
+    return (ordered[outside - 1], ordered[count - outside]) if outside else None
+
+
+@dataclass(frozen=True, eq=False)
+class Configured:
+    """A configuration with all of its processes.
+
+    Attributes:
+      name: in a few words, unique.
+      group: its flags and records, in order of their start.
+    """
+
+    name: str
+    group: Group
+
+    @property
+    def configuration(self) -> Configuration:
+        """The flags."""
+        return self.group.configuration
+
+    @cached_property
+    def records(self) -> tuple[RunRecord, ...]:
+        """All of its runs, failed ones too."""
+        return tuple(one for one in self.group.records if isinstance(one, RunRecord))
+
+    @cached_property
+    def good(self) -> tuple[RunRecord, ...]:
+        """Its runs that succeeded; all values are of these."""
+        return tuple(record for record in self.records if record.status == "ok")
+
+    def sample(self, value: Callable[[RunRecord], float | None]) -> Sample:
+        """One finite value of each run that succeeded and has one."""
+        found = (value(record) for record in self.good)
+        return Sample(tuple(one for one in found if one is not None and isfinite(one)))
+
+    @cached_property
+    def throughput(self) -> Sample:
+        """Images/sec, as `cnnbench compare` takes it."""
+        return self.sample(throughput)
+
+    @cached_property
+    def memory(self) -> Sample:
+        """Peak memory in bytes."""
+        return self.sample(memory)
+
+    @cached_property
+    def startup(self) -> Sample:
+        """Seconds to the end of the first step."""
+        return self.sample(startup)
+
+    @cached_property
+    def accuracy(self) -> Sample:
+        """Top-1 of the last evaluation."""
+        return self.sample(accuracy)
+
+    @cached_property
+    def step_seconds(self) -> Sample:
+        """Seconds of the median timed step."""
+        return self.sample(median_step)
+
+    @cached_property
+    def mfu(self) -> Sample:
+        """Model FLOP/s over the peak of the devices."""
+        return self.sample(lambda record: record.summary().mfu)
+
+    def flag(self, name: str) -> object:
+        """The resolved value of a flag."""
+        return self.configuration.flags.get(name)
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        return str(self.flag("model"))
+
+    @property
+    def family(self) -> str:
+        """Network and data set, a chart each."""
+        data = self.flag("data_name")
+        return self.model if data in (None, "imagenet") else f"{self.model}, {data}"
+
+    @property
+    def variant(self) -> str:
+        """The name without the family."""
+        return self.name.removeprefix(f"{self.family}, ")
+
+    @property
+    def devices(self) -> int | None:
+        """Devices of the whole job; None if no run got that far."""
+        placed = [one.placement for one in self.records if one.placement is not None]
+        return len(placed[0].devices) if placed else None
+
+    @property
+    def device(self) -> str:
+        """Kind of device."""
+        return str(self.flag("device"))
+
+
+def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
+    """The configurations of some runs, in order of their names, numbers in them by value."""
+    (found,) = groups(records)
+    names = labels(group.configuration for group in found)
+    configured = [Configured(names[group.configuration.key], group) for group in found]
+    return tuple(sorted(configured, key=lambda one: natural_key(one.name)))
+
+
+def median_step(record: RunRecord) -> float | None:
+    """Seconds of the median timed step."""
+    return median(sorted(record.step_seconds)) if record.step_seconds else None
+
+
+def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
+    """Configurations by network and data set."""
+    found: dict[str, list[Configured]] = {}
+    for one in configured:
+        found.setdefault(one.family, []).append(one)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

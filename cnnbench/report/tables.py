@@ -16,8 +16,7 @@ from cnnbench.metrics.registry import accuracy, memory, startup, throughput
 from cnnbench.records.run import RunRecord
 from cnnbench.records.steady_state import run_steady_state
 from cnnbench.records.tables import RUNS, allreduce_row, run_row
-from cnnbench.report.configurations import Configured, median_interval, median_step
-from cnnbench.report.results import Results
+from cnnbench.report.results import Configured, Results, median_interval, median_step
 from cnnbench.report.sections.scaling import curves
 from cnnbench.text.escape import spreadsheet
 

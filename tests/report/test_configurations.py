@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from cnnbench.compare import compare_records
-from cnnbench.report.configurations import Sample, configurations, median_interval
+from cnnbench.report.results import Sample, configurations, median_interval
 from cnnbench.stats.descriptive import median
 
 

@@ -8,8 +8,8 @@ from cnnbench.compare import compare_records
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Loaded
 from cnnbench.report import build, gather
-from cnnbench.report.configurations import configurations
 from cnnbench.report.document import Charts, Table, Text
+from cnnbench.report.results import configurations
 from cnnbench.report.sections.scaling import curves
 from cnnbench.report.sections.steps import percentile
 

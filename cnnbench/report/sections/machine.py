@@ -10,7 +10,6 @@ from typing import Any
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.records.run import ConditionNote, RunRecord
-from cnnbench.report.configurations import Configured
 from cnnbench.report.document import (
     Cell,
     Column,
@@ -21,7 +20,7 @@ from cnnbench.report.document import (
     table,
     text_cell,
 )
-from cnnbench.report.results import Results, time_text
+from cnnbench.report.results import Configured, Results, time_text
 from cnnbench.text import numbers
 from cnnbench.text.table import natural_key
 

@@ -13,7 +13,6 @@ from functools import partial
 from cnnbench.charts import HIGHER, LOWER, Axis, Dots, Row
 from cnnbench.records.run import RunRecord
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
-from cnnbench.report.configurations import CONFIDENCE, Configured, Sample, by_family
 from cnnbench.report.document import (
     Cell,
     Charts,
@@ -27,7 +26,7 @@ from cnnbench.report.document import (
     table,
     text_cell,
 )
-from cnnbench.report.results import Results
+from cnnbench.report.results import CONFIDENCE, Configured, Results, Sample, by_family
 from cnnbench.stats.steady_state import Shape
 from cnnbench.text import numbers
 from cnnbench.text.numbers import percent

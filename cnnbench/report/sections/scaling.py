@@ -10,7 +10,6 @@ from cnnbench.charts import HIGHER, Axis, Lines, Series
 from cnnbench.compare.configuration import labels
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.report.configurations import Configured, by_family
 from cnnbench.report.document import (
     Charts,
     Column,
@@ -22,7 +21,7 @@ from cnnbench.report.document import (
     table,
     text_cell,
 )
-from cnnbench.report.results import Results
+from cnnbench.report.results import Configured, Results, by_family
 from cnnbench.text.numbers import percent
 
 _FOLLOWING = frozenset(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from cnnbench.charts import LOWER, Axis, Box, Boxes, Lines, Series
 from cnnbench.records.run import RunRecord
-from cnnbench.report.configurations import Configured
 from cnnbench.report.document import (
     Charts,
     Column,
@@ -19,7 +18,7 @@ from cnnbench.report.document import (
     table,
     text_cell,
 )
-from cnnbench.report.results import Results, time_text
+from cnnbench.report.results import Configured, Results, time_text
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import percent
 

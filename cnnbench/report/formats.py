@@ -1,0 +1,106 @@
+"""A report as one HTML page, or as Markdown without its charts."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.charts import draw
+from cnnbench.report.document import Block, Charts, Report, Section, Table
+from cnnbench.text.escape import markdown, plain
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
+
+
+def render(report: Report, format: str) -> str:
+    """The report in one of `FORMATS`, ending in a line break.
+
+    Raises:
+      KeyError: an unknown format.
+    """
+    return FORMATS[format](report)
+
+
+def _html(report: Report) -> str:
+    """The report as one HTML document that loads nothing.
+
+    Its policy allows this style sheet and this script by their hashes and nothing else: no
+    other script or style, no resource from anywhere, no form, no frame.
+    """
+    style, script = draw.theme() + _file("style.css"), _file("script.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template().render(
+        report=report, policy=policy, style=style, script=script, svg=draw.svg
+    )
+
+
+@functools.cache
+def _template() -> Template:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, finalize=_finalize, keep_trailing_newline=True)
+    return environment.from_string(_file("template.html"))
+
+
+def _finalize(value: Any) -> Any:
+    """Text of records without control characters and direction marks."""
+    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files("cnnbench.report").joinpath(f"html/{name}").read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _markdown(report: Report) -> str:
+    lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
+    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
+    for section in report.sections:
+        written = list(_section(section))
+        # A section of charts only is left out.
+        lines += ["", *written] if written[1:] else []
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Section) -> Iterable[str]:
+    yield f"## {markdown(section.title)}"
+    for block in section.blocks:
+        lines = list(_block(block))
+        if lines:
+            yield ""
+            yield from lines
+
+
+def _block(block: Block) -> Iterable[str]:
+    if isinstance(block, Table):
+        if block.title:
+            yield f"### {markdown(block.title)}"
+            yield ""
+        yield _row([markdown(column.title) for column in block.columns])
+        yield _row(["--:" if column.number else "---" for column in block.columns])
+        for row in block.rows:
+            yield _row([f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}" for cell in row])
+    elif not isinstance(block, Charts):
+        yield f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": _markdown}
+"""Functions by the name of their format."""
