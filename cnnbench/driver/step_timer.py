@@ -73,16 +73,8 @@ class StepLoop(Generic[Handle, Values]):
         Returns:
           The number of steps run; fewer than `steps` when `pause` ended the loop.
         """
-        run = self._run_lagged if self.lag else self._run_in_step
-        return run(steps, done, pause_due, pause)
-
-    def _run_in_step(
-        self,
-        steps: int,
-        done: Callable[[int, float, Values], None],
-        pause_due: Callable[[int], bool],
-        pause: Callable[[int], bool],
-    ) -> int:
+        if self.lag:
+            return self._run_lagged(steps, done, pause_due, pause)
         launch, read, clock = self.launch, self.read, self.clock
         for step in range(1, steps + 1):
             start = clock()
@@ -103,7 +95,7 @@ class StepLoop(Generic[Handle, Values]):
             start = self.clock()
             in_flight: Future[tuple[Values, float]] | None = None
             for step in range(1, steps + 1):
-                launched = reader.submit(self._read_and_look_at_the_clock, self.launch())
+                launched = reader.submit(self._read_and_time, self.launch())
                 if in_flight is not None:
                     start = self._finish(step - 1, in_flight, start, done)
                 in_flight = launched
@@ -116,7 +108,7 @@ class StepLoop(Generic[Handle, Values]):
                     start = self.clock()
         return steps
 
-    def _read_and_look_at_the_clock(self, handle: Handle) -> tuple[Values, float]:
+    def _read_and_time(self, handle: Handle) -> tuple[Values, float]:
         return self.read(handle), self.clock()
 
     def _finish(

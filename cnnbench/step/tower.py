@@ -98,22 +98,10 @@ class Tower:
           seed: int64 [2] of dropout, another one in each step.
           factor: loss scale; the gradients handed on have it.
         """
-        run = self._compiled if self._config.xla_compile else self._forward_backward
-        return run(read, images, labels, seed, factor)
-
-    def _compiled(
-        self,
-        read: Reader,
-        images: tf.Tensor,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        factor: Factor,
-    ) -> TowerResult:
-        """The tower as one XLA computation, with the variables read outside.
-
-        A variable may live on another device than the tower, which a compiled
-        computation cannot reach; its value can be handed in from anywhere.
-        """
+        if not self._config.xla_compile:
+            return self._forward_backward(read, images, labels, seed, factor)
+        # Variables are read outside: one may live on another device than the tower, which a
+        # compiled computation cannot reach; its value can be handed in from anywhere.
         values = {spec.name: read(spec, dtype) for spec, dtype in self._dtypes_read(images).items()}
         moments: list[Moments] = []
 
@@ -148,11 +136,7 @@ class Tower:
             return tf.zeros(spec.shape, dtype)
 
         with tf.Graph().as_default():
-            self._forward(
-                read,
-                tf.zeros(images.shape, images.dtype),
-                tf.zeros([2], tf.int64),
-            )
+            self._forward(read, tf.zeros(images.shape, images.dtype), tf.zeros([2], tf.int64))
         return dtypes
 
     def _forward(self, read: Reader, images: tf.Tensor, seed: tf.Tensor) -> Forward:
@@ -197,12 +181,8 @@ class Tower:
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
-        return TowerResult(
-            gradients,
-            loss,
-            made.moments,
-            *self._accuracies(made.logits, labels),
-        )
+        accuracies = self._accuracies(made.logits, labels)
+        return TowerResult(gradients, loss, made.moments, *accuracies)
 
     def _accuracies(
         self, logits: tf.Tensor, labels: tf.Tensor

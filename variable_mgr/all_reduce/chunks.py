@@ -1,7 +1,6 @@
-"""Tensors cut into chunks, sums of chunks on their way, and the tensor joined again.
+"""Tensors cut into chunks, the sums of chunks sent on, and the tensor joined again.
 
-Ring, trees and shuffles say where each chunk is summed and along which hops its sum
-spreads; everything else is here.
+Ring, trees and shuffles decide where a chunk is summed and which hops its sum takes.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def spread(
       context: knows the memories.
 
     Returns:
-      The tensor in each memory that it comes to.
+      The tensor in each memory that it reaches.
     """
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:

@@ -1,9 +1,7 @@
-"""Contexts that algorithms refuse, checked without TensorFlow.
+"""Contexts that algorithms refuse, in one table, checked before TensorFlow is loaded.
 
-Algorithms check their context when they are built, which is after TensorFlow has been
-loaded. Checks that do not need TensorFlow are in one table here, so that a run can be
-refused before; the algorithms call them too. An algorithm without an entry accepts every
-context, or refuses it when it is built.
+The algorithms call the same checks when they are built. One without an entry accepts every
+context, or refuses it then.
 """
 
 from __future__ import annotations
@@ -135,7 +133,7 @@ def _nccl(context: ReduceContext) -> None:
     for device in context.devices:
         if "/device:GPU:" not in device:
             raise ValueError(f"nccl sums on GPUs only, and {device} is none")
-    processes = sorted(process_of(group[0]) for group in groups_of(context.devices))
+    processes = sorted(set(map(process_of, context.devices)))
     if len(processes) > 1:
         raise ValueError(
             f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
