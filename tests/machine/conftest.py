@@ -51,6 +51,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """An empty machine."""
+    return Host(root=tmp_path, environ={}, modules={})
+
+
 class NVMLError(Exception):
     """As pynvml has one."""
 

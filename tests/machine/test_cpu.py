@@ -8,12 +8,6 @@ import psutil
 import pytest
 
 from cnnbench.machine import cpu
-from cnnbench.machine.host import Host
-
-
-@pytest.fixture
-def host(tmp_path):
-    return Host(root=tmp_path, environ={}, modules={})
 
 
 def put(host, path, text):

@@ -10,11 +10,6 @@ from cnnbench.machine.energy import Counter, Energy, EnergyMeter, nvml_counters,
 from cnnbench.machine.host import Host
 
 
-@pytest.fixture
-def host(tmp_path):
-    return Host(root=tmp_path, environ={}, modules={})
-
-
 def zone(host, name, domain, microjoules=None, range_=262_143_328_850, **files):
     folder = host.root / "sys/class/powercap" / name
     folder.mkdir(parents=True, exist_ok=True)

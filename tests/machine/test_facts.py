@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import cnnbench
-from cnnbench.machine.facts import Host, collect
+from cnnbench.machine.facts import collect
 from cnnbench.machine.host import gather
 
 
@@ -29,29 +29,29 @@ def test_facts_are_plain_and_never_empty():
             assert all(isinstance(item, str) and item for item in value), name
 
 
-def test_machine_that_tells_nothing_raises_nothing(tmp_path):
-    facts = collect(Host(root=tmp_path, environ={}, modules={}))
+def test_machine_that_tells_nothing_raises_nothing(host):
+    facts = collect(host)
     assert "cgroup_cpu_limit" not in facts
     assert "gpu_names" not in facts
     assert not any(name.startswith("env_") for name in facts)
 
 
-def test_files_full_of_nonsense_raise_nothing(tmp_path):
+def test_files_full_of_nonsense_raise_nothing(host):
     for path in ("proc/cpuinfo", "proc/meminfo", "proc/self/cgroup", "sys/fs/cgroup/cpu.max"):
-        file = tmp_path / path
+        file = host.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"\xff:\x00::\n:\n\n 0 0\nmax max")
-    assert "hostname" in collect(Host(root=tmp_path, environ={}, modules={}))
+    assert "hostname" in collect(host)
 
 
-def test_group_that_fails_costs_only_its_own_facts(tmp_path):
+def test_group_that_fails_costs_only_its_own_facts(host):
     def broken(host):
         raise RuntimeError("no")
 
     def half(host):
         return {"a": 1, "b": None, "c": "", "d": [], "e": False, "f": 0}
 
-    assert gather((broken, half), Host(tmp_path)) == {"a": 1, "e": False, "f": 0}
+    assert gather((broken, half), host) == {"a": 1, "e": False, "f": 0}
 
 
 def test_collecting_does_not_load_tensorflow():
