@@ -5,11 +5,9 @@ a pair: within a round the order is drawn. A gate takes a window of consecutive 
 experiment would have run them, and a coin per pair says which of two like processes is A, as
 an experiment would have drawn it.
 
-Windows that share no round are as independent as experiments can be, but few. Windows that
-start at every round, each with coins of its own, are many, but not independent: they tell the
-share of red gates of experiments started at any moment of the sitting, from no more
-processes than the pool has. Where a window has few enough pairs, every way that its coins can
-fall is judged, so that the share of red gates does not depend on luck with coins.
+Windows that share no round are independent, but few. Windows that start at every round, each
+with coins of its own, are many, but not independent: they estimate the share of red gates over
+all starting times. A window of few pairs is judged with every outcome of its coins.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Process:
 
 
 class PoolError(ValueError):
-    """A pool that cannot be gone on with; one line."""
+    """A pool that cannot be continued; one line."""
 
 
 class Pool:
@@ -105,11 +105,7 @@ class Pool:
 
     def processes(self) -> list[Process]:
         """All, in the order of time."""
-        found = []
-        for line in self._lines():
-            if line.pop("kind") == "process":
-                found.append(Process(**line))
-        return found
+        return [Process(**line) for line in self._lines() if line.pop("kind") == "process"]
 
     def rounds(self) -> list[dict[str, Process]]:
         """The complete rounds, in the order of time: sound processes by subject."""
@@ -128,7 +124,7 @@ class Pool:
             file.write(json.dumps({"kind": kind, **content}) + "\n")
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """The objects; what a kill left of a line is passed over."""
+        """The objects; incomplete lines, which a kill leaves, are skipped."""
         if not self.path.exists():
             return
         text = self.path.read_text(encoding="ascii")
@@ -235,8 +231,7 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float) -> None:
             failures = failures + 1 if process.problem else 0
             if failures >= _PATIENCE:
                 raise PoolError(f"{failures} processes failed, the last one: {process.problem}")
-            left = max(0.0, seconds - (time.monotonic() - begun))
-            _tell(process, left)
+            _report(process, max(0.0, seconds - (time.monotonic() - begun)))
         longest = max(longest, time.monotonic() - round_begun)
         number += 1
 
@@ -256,14 +251,14 @@ def _steps(pool: Pool, start: Start, *rows: int) -> list[float]:
         for count in rows:
             process = start(0, position, f"calibration {count}", count)
             pool.add(process)
-            _tell(process, None)
+            _report(process, None)
             if process.step_seconds is None:
                 raise PoolError(f"a process of the calibration failed: {process.problem}")
             found[count].append(process.step_seconds)
     return [min(values) for values in found.values()]
 
 
-def _tell(process: Process, left: float | None) -> None:
+def _report(process: Process, left: float | None) -> None:
     speed = process.problem or f"{process.images_per_sec:.1f} images/sec"
     where = f"round {process.round}, {process.subject}" if process.round else process.subject
     eta = "" if left is None else f", {left / 60:.0f} min left"

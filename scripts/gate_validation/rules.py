@@ -1,4 +1,4 @@
-"""The ways to a verdict that are tried, each from a series of processes in order of time."""
+"""The rules that are tried: each forms a verdict from a series of processes in order of time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class Outcome:
     Attributes:
       verdict: the outcome.
       processes: of both sides together.
-      reason: of the policy.
     """
 
     verdict: Verdict
     processes: int
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[Look]) ->
         found = judge(a[: look.pairs], b[: look.pairs], policy, paired=True)
         if found.verdict in _CLEAR:
             break
-    return Outcome(found.verdict, 2 * look.pairs, found.reason)
+    return Outcome(found.verdict, 2 * look.pairs)
 
 
 def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:
@@ -90,15 +88,14 @@ def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generato
 
 def _unpaired(series: Series, factor: float, generator: Generator) -> Outcome:
     a, b = _split(series, factor, generator)
-    found = judge(a, b, POLICY)
-    return Outcome(found.verdict, len(series), found.reason)
+    return Outcome(judge(a, b, POLICY).verdict, len(series))
 
 
 def _shuffled(base: int) -> Callable[[Series, float, Generator], Outcome]:
     def decide(series: Series, factor: float, generator: Generator) -> Outcome:
         values = generator.permutation(series)
         found = judge(values[:base].tolist(), (values[base:] * factor).tolist(), POLICY)
-        return Outcome(found.verdict, len(series), found.reason)
+        return Outcome(found.verdict, len(series))
 
     return decide
 
@@ -107,7 +104,7 @@ def _blocks(series: Series, factor: float, generator: Generator) -> Outcome:
     del generator
     half = len(series) // 2
     found = judge(series[:half].tolist(), (series[half:] * factor).tolist(), POLICY)
-    return Outcome(found.verdict, len(series), found.reason)
+    return Outcome(found.verdict, len(series))
 
 
 RULES: tuple[Rule, ...] = (
@@ -119,4 +116,4 @@ RULES: tuple[Rule, ...] = (
     Rule("compare without --paired, 8 pairs", 16, _unpaired, "pairs not judged as pairs"),
     Rule("compare, 8 of A, then 8 of B", 16, _blocks, "the sides take no turns"),
 )
-"""What the simulations try; the last two do what one should not."""
+"""What the simulations try; the last two break a condition on purpose."""

@@ -121,7 +121,7 @@ def demands(
     samples: Iterable[tuple[str, Counter[Verdict], bool]],
     gates: Sequence[Gates],
 ) -> list[Demand]:
-    """What issue 4 demands of the gate, held against what was found."""
+    """What the gate has to reach, held against what was found."""
     found = []
     if rates:
         bad = [f"{r.rule.name}, {r.noise}: {text}" for r in rates if (text := r.violation())]
@@ -132,13 +132,10 @@ def demands(
         wrong = [what for what, _, right in samples if not right]
         text = "simulated: nothing follows from 1 to 3 values, NaN or nothing"
         found.append(Demand(text, "; ".join(wrong) or "never", not wrong))
-    strongest = list(SLOWED)[-1]
     for one in gates:
-        if one.separate:
-            continue
-        if one.subject == "like":
+        if one.subject == "like" and not one.separate:
             found.append(_red(one))
-        elif one.subject == strongest:
+        elif one.subject == list(SLOWED)[-1] and not one.separate:
             found += _power(one)
     return found
 

@@ -48,11 +48,17 @@ def test_one_round_has_no_finite_interval_and_bad_values_are_refused():
         mean_estimate([])
 
 
-def _rounds(subject: str, dtype: str, speeds, scenario: str = "resnet50") -> list[Measurement]:
+def _measured(scenario: str, subject: str, *readings: Reading, dtype="fp32") -> list[Measurement]:
+    """One round per reading."""
     return [
-        Measurement(scenario, i, 1, subject, dtype, OK, reading=Reading(8, (8 / speed,)))
-        for i, speed in enumerate(speeds, start=1)
+        Measurement(scenario, i, 1, subject, dtype, OK, reading=reading)
+        for i, reading in enumerate(readings, start=1)
     ]
+
+
+def _rounds(subject: str, dtype: str, speeds) -> list[Measurement]:
+    readings = (Reading(8, (8 / speed,)) for speed in speeds)
+    return _measured("resnet50", subject, *readings, dtype=dtype)
 
 
 def _demand(text: str) -> Demand:
@@ -107,26 +113,18 @@ def test_bf16_is_demanded_only_of_cpus_that_have_it():
 
 
 def test_share_of_the_matrix_product_uses_the_models_own_flops():
-    readings = (Reading(8, (2.0,), flops_per_image=20e9), Reading(flops_per_sec=100e9))
-    measurements = [
-        Measurement("resnet50", 1, i, subject, "fp32", OK, reading=reading)
-        for i, (subject, reading) in enumerate(zip(("cnnbench", "matmul"), readings, strict=True))
-    ]
+    mine, product = Reading(8, (2.0,), flops_per_image=20e9), Reading(flops_per_sec=100e9)
+    measurements = _measured("resnet50", "cnnbench", mine)
+    measurements += _measured("resnet50", "matmul", product)
     finding = judge(_demand("cnnbench fp32 / matmul fp32"), measurements, cpu_has_bf16=True)
     assert finding.estimate.mean == pytest.approx(8 / 2.0 * 20e9 / 100e9)
 
 
-def _seconds(subject: str, values) -> list[Measurement]:
-    return [
-        Measurement("startup", i, 1, subject, "fp32", OK, reading=Reading(seconds=value))
-        for i, value in enumerate(values, start=1)
-    ]
-
-
 @pytest.mark.parametrize(("start", "verdict"), [([4.0, 4.1], "met"), ([6.0, 6.1], "MISSED")])
 def test_start_up_is_the_time_after_the_import_and_bounded_from_above(start, verdict):
-    measurements = _seconds("start to first step", start)
-    measurements += _seconds("import tensorflow", [3.0, 3.1])
+    readings = [Reading(seconds=value) for value in (*start, 3.0, 3.1)]
+    measurements = _measured("startup", "start to first step", *readings[:2])
+    measurements += _measured("startup", "import tensorflow", *readings[2:])
     demand = _demand("start to first step - import tensorflow, s")
     finding = judge(demand, measurements, cpu_has_bf16=True)
     assert finding.estimate.mean == pytest.approx(start[0] - 3)
@@ -136,18 +134,14 @@ def test_start_up_is_the_time_after_the_import_and_bounded_from_above(start, ver
 @pytest.mark.parametrize(("last", "verdict"), [(1010, "met"), (1100, "MISSED")])
 def test_memory_growth(last, verdict):
     reading = Reading(bytes_first=1000, bytes_last=last)
-    measurements = [
-        Measurement("memory", i, 1, "cnnbench", "fp32", OK, reading=reading) for i in (1, 2)
-    ]
+    measurements = _measured("memory", "cnnbench", reading, reading)
     demand = _demand("resident memory, last step / warm-up")
     assert judge(demand, measurements, cpu_has_bf16=True).verdict == verdict
 
 
 def test_harness_share():
     reading = Reading(8, (0.01, 0.01), bare_steps_per_sec=125)
-    measurements = [
-        Measurement("overhead", i, 1, "harness", "fp32", OK, reading=reading) for i in (1, 2)
-    ]
+    measurements = _measured("overhead", "harness", reading, reading)
     finding = judge(_demand("harness / bare loop"), measurements, cpu_has_bf16=True)
     assert finding.estimate.mean == pytest.approx(0.8)
     assert finding.verdict == "MISSED"
