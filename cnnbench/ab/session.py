@@ -218,8 +218,9 @@ class Session:
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else f"{number:04d}"
         names = {side: f"{prefix}-{side}" for side in SIDES}
+        order = SIDES if self._coins.random() < 0.5 else SIDES[::-1]
         samples = {}
-        for position, side in enumerate(self._order(), start=1):
+        for position, side in enumerate(order, start=1):
             place = {} if burn_in else {"pair": number, "position": position}
             samples[side] = self._sample(names[side], side, f"{what} {side.upper()}", place)
         failed = [side for side in SIDES if samples[side].status != "ok"]
@@ -234,9 +235,6 @@ class Session:
             for side in SIDES:
                 self._results.accept(names[side], side)
                 self._records[side].append(samples[side].record)
-
-    def _order(self) -> Sequence[str]:
-        return SIDES if self._coins.random() < 0.5 else SIDES[::-1]
 
     def _sample(self, name: str, side: str, label: str, place: Mapping[str, int]) -> Sample:
         index = len(self._seconds) + 1

@@ -68,16 +68,12 @@ def test_nothing_unfinished_looks_like_a_record(tmp_path):
     assert len(list(tmp_path.glob("*.unusable"))) == 1
 
 
-def test_a_place_that_cannot_be(tmp_path):
+def test_what_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FlagError, match=r"--results=.*file/x: cannot be used: Not a directory"):
         Store(str(tmp_path / "file" / "x"))
-
-
-def test_a_record_that_cannot_be_written(tmp_path):
-    with Store(str(tmp_path)) as store:
-        with pytest.raises(BenchmarkError, match="No such file or directory"):
-            store.commit({}, tmp_path / "none" / "x.json")
+    with Store(str(tmp_path)) as store, pytest.raises(BenchmarkError, match="No such file"):
+        store.commit({}, tmp_path / "none" / "x.json")
 
 
 def test_the_journal_survives_a_torn_line(tmp_path):
