@@ -1,3 +1,4 @@
+import importlib
 import os
 import subprocess
 import sys
@@ -120,6 +121,9 @@ def test_help_of_a_command(command, capsys):
     assert cli.main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: cnnbench {command} ")
+    for _, specs in importlib.import_module(f"cnnbench.commands.{command}").HELP[1]:
+        for spec in specs:
+            assert f"  --{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
     assert cli.main(["help", command]) == 0
     assert capsys.readouterr().out == text
 

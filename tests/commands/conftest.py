@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.cli import main
+
 SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
 PATIENCE = 240.0
 
@@ -30,6 +32,21 @@ def save(lenet_runs):
         return str(folder)
 
     return save
+
+
+@pytest.fixture
+def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Checks a command line of wrong use: exit code 2 and one line, which holds a message."""
+
+    def check(*argv: str, message: str) -> None:
+        assert main(argv) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("cnnbench: error: ")
+        assert message in err
+        assert err.count("\n") == 1
+
+    return check
 
 
 @pytest.fixture
@@ -66,8 +83,6 @@ def photo_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Crops of photographs in four classes, made into records by the command itself."""
     import skimage.data
     from sklearn.datasets import load_sample_images
-
-    from cnnbench.cli import main
 
     china, flower = load_sample_images().images
     photos = {

@@ -12,7 +12,7 @@ from cifar10_writer import write_cifar10
 from cnnbench import cli
 from cnnbench.commands import data
 from cnnbench.data.imagenet_records import serialize
-from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.errors import DataError, FlagError
 
 
 @pytest.fixture
@@ -96,11 +96,8 @@ def test_values_out_of_range(folder, tmp_path, options, flag):
         (["make-imagenet", "a", "b", "--train=1"], "unknown flag --train"),
     ],
 )
-def test_wrong_use_is_one_line(arguments, message):
-    with pytest.raises(UsageError) as caught:
-        data.main(arguments)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_wrong_use_is_one_line(arguments, message, refuse):
+    refuse("data", *arguments, message=message)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["make-imagenet", "-h"]])
@@ -118,6 +115,16 @@ def test_wrong_use_does_without_tensorflow(alone):
     assert "tensorflow" not in done.loaded
 
 
+def _command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "cnnbench", "data", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
 def test_the_command_line_exits_with_4_and_one_line(tmp_path):
     """TensorFlow's own words about the damage stay out of it, and a cut header is no end."""
     broken = serialize(
@@ -127,12 +134,7 @@ def test_the_command_line_exits_with_4_and_one_line(tmp_path):
         writer.write(broken)
     with open(tmp_path / "train-00000-of-00001", "ab") as file:
         file.write(b"short")
-    done = subprocess.run(
-        [sys.executable, "-m", "cnnbench", "data", "check", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _command("check", tmp_path)
     assert done.returncode == 4
     assert "record 1: truncated within its header\n" in done.stdout
     assert done.stderr == (
@@ -169,16 +171,6 @@ def test_without_room_for_what_the_libraries_say_they_just_speak(monkeypatch, ca
     assert "a library speaks" in capfd.readouterr().err
 
 
-def _command(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "cnnbench", "data", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-
-
 def test_a_disk_that_is_full_ends_with_4_and_one_line(folder, tmp_path):
     """A limit on the size of files stands in for the full disk."""
 
@@ -195,8 +187,7 @@ def test_a_disk_that_is_full_ends_with_4_and_one_line(folder, tmp_path):
     assert list(out.iterdir()) == []
 
 
-def test_a_place_that_is_a_file_ends_with_2_and_one_line(folder, tmp_path):
+def test_a_place_that_is_a_file_ends_with_2_and_one_line(folder, tmp_path, refuse):
     (tmp_path / "out").touch()
-    done = _command("make-imagenet", folder, tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr == f"cnnbench: error: {tmp_path}/out: is not a folder\n"
+    arguments = ("data", "make-imagenet", str(folder), f"{tmp_path}/out")
+    refuse(*arguments, message=f"{tmp_path}/out: is not a folder\n")

@@ -115,16 +115,12 @@ def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
         ),
     ],
 )
-def test_wrong_use(folder, lenet_runs, capsys, arguments, message):
+def test_wrong_use(folder, lenet_runs, refuse, arguments, message):
     (folder.parent / "two").mkdir()
     for name in ("lenet", "trivial"):
         record = lenet_runs()(1.0, flags={"model": name}, run_id=name)
         (folder.parent / "two" / f"{name}.json").write_text(record.to_json())
-    assert history(*(one.format(folder=folder) for one in arguments)) == 2
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    refuse("history", *(one.format(folder=folder) for one in arguments), message=message)
 
 
 def test_a_wrong_repository_is_refused_before_a_record_is_read(folder, monkeypatch):
@@ -132,9 +128,8 @@ def test_a_wrong_repository_is_refused_before_a_record_is_read(folder, monkeypat
     assert history(folder, "--git=/gone") == 2
 
 
-def test_an_empty_directory_is_wrong_use(tmp_path, capsys):
-    assert history(tmp_path) == 2
-    assert "no run records" in capsys.readouterr().err
+def test_an_empty_directory_is_wrong_use(tmp_path, refuse):
+    refuse("history", str(tmp_path), message="no run records")
 
 
 def test_the_flag_offers_every_metric(capsys):

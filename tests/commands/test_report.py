@@ -71,6 +71,7 @@ def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, c
     [
         ([], "takes run records"),
         (["gone"], "gone: no such file"),
+        (["."], "neither run records nor all-reduce measurements"),
         (["{records}", "--format=pdf"], "--format=pdf"),
         (["{records}", "--table=runs"], "--table=runs: is for --format=csv"),
         (["{records}", "--format=csv", "--table=comparison"], "needs --baseline"),
@@ -85,19 +86,10 @@ def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, c
         (["{records}", "--colour=red"], "colour"),
     ],
 )
-def test_wrong_use(records, tmp_path, monkeypatch, capsys, arguments, message):
+def test_wrong_use(records, tmp_path, monkeypatch, refuse, arguments, message):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert report(*(one.format(records=records) for one in arguments)) == 2
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
-
-
-def test_an_empty_folder_is_wrong_use(tmp_path, capsys):
-    assert report(str(tmp_path)) == 2
-    assert "neither run records nor all-reduce measurements" in capsys.readouterr().err
+    refuse("report", *(one.format(records=records) for one in arguments), message=message)
 
 
 def test_imports_only_what_it_uses(records, tmp_path, alone):

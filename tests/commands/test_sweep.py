@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.commands.sweep import SweepFlags
 from cnnbench.compare import load_records
 from cnnbench.flags import parse_args
-from cnnbench.flags.declare import specs_of
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "greedy_plugin.py"
 
@@ -37,13 +35,6 @@ def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(SUITE, encoding="utf-8")
     return tmp_path
-
-
-def test_help_names_every_flag(capsys):
-    assert main(["sweep", "--help"]) == 0
-    text = capsys.readouterr().out
-    for spec in specs_of(SweepFlags):
-        assert f"--{spec.name}=" in text or f"--[no]{spec.name}\n" in text
 
 
 def test_list(in_folder, capsys):
@@ -100,15 +91,10 @@ def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
         (["typo.yaml"], 'typo.yaml:3: unknown key "modle"; did you mean "model"?'),
     ],
 )
-def test_wrong_use(in_folder, capsys, arguments, message):
+def test_wrong_use(in_folder, refuse, arguments, message):
     typo = "entries:\n - name: a\n   flags: {modle: x}\n"
     (in_folder / "typo.yaml").write_text(typo, encoding="utf-8")
-    assert main(["sweep", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("cnnbench: error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+    refuse("sweep", *arguments, message=message)
     assert not (in_folder / "results").exists()
 
 

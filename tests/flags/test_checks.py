@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 from collections import Counter
 
@@ -299,15 +298,9 @@ def test_a_run_parses_its_all_reduce_once_and_checks_its_flags_once(quick_start,
     assert "AllReduce:   copy:1K:xring#2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["run", "allreduce"])
-def test_devices_are_checked_without_tensorflow(command):
-    argv = [command, "--device=cpu", "--num_gpus=2", "--all_reduce_spec=nccl"]
-    if command == "run":
-        argv.append("--variable_update=replicated")
-    code = (
-        "import sys; from cnnbench.cli import main\n"
-        f"status = main({argv})\n"
-        "assert status == 2, status; assert 'tensorflow' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "nccl sums on GPUs only" in done.stderr
+@pytest.mark.parametrize("command", [["allreduce"], ["run", "--variable_update=replicated"]])
+def test_devices_are_checked_without_tensorflow(command, alone):
+    done = alone(*command, "--device=cpu", "--num_gpus=2", "--all_reduce_spec=nccl")
+    assert done.status == 2
+    assert "nccl sums on GPUs only" in done.err
+    assert "tensorflow" not in done.loaded

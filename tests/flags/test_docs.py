@@ -34,13 +34,8 @@ def test_every_declaration_is_a_sentence():
         assert "\n" not in spec.help, spec.name
 
 
-def test_migrating_md_names_every_obsolete_flag():
+def test_migrating_md_names_what_is_obsolete_or_not_available():
     text = (DOCS / "migrating.md").read_text(encoding="utf-8")
-    missing = [spec.name for spec in OBSOLETE if f"`--{spec.name}`" not in text]
-    assert missing == []
-
-
-def test_migrating_md_names_what_is_not_available():
-    text = (DOCS / "migrating.md").read_text(encoding="utf-8")
+    assert [spec.name for spec in OBSOLETE if f"`--{spec.name}`" not in text] == []
     old = [name for name in NOT_YET if name not in ("bn_stats", "dataset_plugin")]
     assert [name for name in old if name not in text] == []

@@ -149,13 +149,6 @@ def test_obsolete_flag(spec):
     assert notice.endswith(spec.help)
 
 
-def test_warm_up_of_a_models_own_schedule_is_noticed():
-    argv = ["--num_learning_rate_warmup_epochs=5"]
-    (notice,) = parse_args(argv).notices
-    assert "--num_learning_rate_warmup_epochs has no effect" in notice
-    assert parse_args([*argv, "--init_learning_rate=0.1"]).notices == ()
-
-
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_every_flag_can_be_given_at_its_default(spec):
     if spec.default is not None:

@@ -60,11 +60,6 @@ def test_the_rest_of_the_values_work(flag, values):
         validate(Params(**{flag: value}))
 
 
-def test_evaluations_write_no_events_yet():
-    with pytest.raises(FlagError, match=r"summaries.*leave it at"):
-        parse_args(["--eval_dir=events"])
-
-
 def test_available_choices():
     assert available_choices(SPECS["bn_stats"]) == ("first", "mean")
     assert available_choices(SPECS["server_protocol"]) == ()
