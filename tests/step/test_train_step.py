@@ -15,6 +15,7 @@ from covering import covering_pairs
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
 from cnnbench.flags import Params
+from cnnbench.step.tower import top_hits
 from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
@@ -317,3 +318,21 @@ def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: st
     built.step().loss.numpy()
     for copy in built.manager.savable_variables()["weight"].copies:
         np.testing.assert_allclose(copy.numpy(), [[-2e-8] + [0.0] * 6], rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "top_1", "top_5"),
+    [
+        # In falling order the classes are 1 6 2 3 0 4 5: 1 is first, 0 is fifth, 4 is sixth.
+        ([[0.1, 0.9, 0.3, 0.2, 0.0, -1.0, 0.5]] * 3, [1, 0, 4], [1, 0, 0], [1, 1, 0]),
+        # Fewer than five classes.
+        ([[0.0, 1.0]] * 2, [0, 1], [0, 1], [1, 1]),
+        # A logit that is not a number is never right.
+        ([[np.nan, 1.0, 2.0]], [0], [0], [0]),
+    ],
+)
+def test_top_hits(
+    logits: list[list[float]], labels: list[int], top_1: list[int], top_5: list[int]
+) -> None:
+    found = top_hits(tf.constant(logits), tf.constant(labels, tf.int64))
+    assert [hits.numpy().tolist() for hits in found] == [top_1, top_5]
