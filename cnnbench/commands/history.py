@@ -186,15 +186,14 @@ def _refuse_selection(
 
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
+    from cnnbench.history import formats
+
     if options.format == "table":
-        from cnnbench.history.text import render
-
-        text = render(trends, metric, options.last)
+        text = formats.table_text(trends, metric, options.last)
+    elif options.format == "csv":
+        text = formats.csv_text(trends, metric)
     else:
-        from cnnbench.history.export import csv_text, json_text
-
-        csv = options.format == "csv"
-        text = csv_text(trends, metric) if csv else json_text(trends, metric, found.skipped)
+        text = formats.json_text(trends, metric, found.skipped)
     write_output(options.output, text)
     if options.plot is not None:
         from cnnbench.history import page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Event, Lines, Series
 from cnnbench.errors import FlagError
-from cnnbench.history import text
+from cnnbench.history import formats
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Step, Trend
 from cnnbench.metrics.registry import Metric
@@ -49,9 +49,9 @@ def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
     """The page or the picture, by the suffix of the path."""
     suffix = Path(path).suffix.lower()
     if suffix == ".html":
-        from cnnbench.report import formats
+        from cnnbench.report.formats import render as write
 
-        return formats.render(page(trends, metric), "html").encode("utf-8", "backslashreplace")
+        return write(page(trends, metric), "html").encode("utf-8", "backslashreplace")
     from cnnbench.charts import draw
 
     charts = _charts(trends, metric)
@@ -116,13 +116,14 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         events=tuple(
             Event(
                 x=step.index - 0.5,
-                label=text.step_text(step, metric),
+                label=formats.step_text(step, metric),
                 mark=_mark(step),
                 gain=not step.worse,
             )
             for step in found.steps
         ),
-        note="; ".join(text.step_text(step, metric) for step in found.steps) or text.outcome(found),
+        note="; ".join(formats.step_text(step, metric) for step in found.steps)
+        or formats.outcome(found),
     )
 
 
@@ -142,7 +143,7 @@ def _axis(points: Sequence[Point]) -> Axis:
 def _hint(point: Point, metric: Metric) -> str:
     values = count(len(point.values), "process", "processes")
     value = metric.value_text(point.value)
-    return f"{point.short}, {text.time_text(point)} UTC: {value}, {values}"
+    return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
 
 def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
@@ -158,9 +159,9 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
                     text_cell(step.last_good.short),
                     text_cell(step.first_bad.short),
                     text_cell(_likely(step.earliest, step.latest)),
-                    text_cell(text.time_text(step.first_bad)),
+                    text_cell(formats.time_text(step.first_bad)),
                     text_cell("stands" if step.stands else "undone since"),
-                    text_cell(text.facts_text(step)),
+                    text_cell(formats.facts_text(step)),
                 )
             )
     few = [found.series.configuration for found in trends if not found.enough]
@@ -208,9 +209,9 @@ def _points(trends: Sequence[Trend], metric: Metric) -> Table:
                     text_cell(found.series.configuration),
                     text_cell(found.series.machine),
                     text_cell(point.short),
-                    text_cell(text.time_text(point)),
+                    text_cell(formats.time_text(point)),
                     value,
-                    text_cell(text.range_text(point.values, metric)),
+                    text_cell(formats.range_text(point.values, metric)),
                     number(len(point.values), str(len(point.values))),
                     number(point.failed, str(point.failed)) if point.failed else number(None),
                     text_cell(error),

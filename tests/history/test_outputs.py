@@ -12,8 +12,8 @@ import pytest
 from cnnbench import __version__
 from cnnbench.charts import Lines
 from cnnbench.compare import Skipped
-from cnnbench.history import METRICS, page, text, trend
-from cnnbench.history.export import csv_text, json_text
+from cnnbench.history import METRICS, page, trend
+from cnnbench.history.formats import csv_text, json_text, table_text
 from cnnbench.report import render
 from cnnbench.report.document import Charts
 
@@ -65,7 +65,7 @@ def golden(name, text):
 
 
 def test_table_is_golden(trends):
-    golden("table.txt", text.render(trends, SPEED, last=10))
+    golden("table.txt", table_text(trends, SPEED, last=10))
 
 
 def test_document_is_golden(trends):
@@ -123,7 +123,7 @@ def test_hostile_text_is_escaped_everywhere(hostile):
     html = page.render("x.html", hostile, SPEED).decode()
     assert html.count("<script") == 1
     assert "<script>alert" not in html
-    for line in text.render(hostile, SPEED).splitlines():
+    for line in table_text(hostile, SPEED).splitlines():
         assert line.isprintable()
     for row in csv.reader(io.StringIO(csv_text(hostile, SPEED))):
         assert not any(cell.startswith(("=", "@", "+")) for cell in row)

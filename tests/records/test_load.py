@@ -6,7 +6,7 @@ import pytest
 from cnnbench import testing
 from cnnbench.compare import load_records
 from cnnbench.errors import UsageError
-from cnnbench.history import export as history
+from cnnbench.history import formats as history
 from cnnbench.predict import report
 from cnnbench.records import load as loading
 from cnnbench.report.renderers import json as comparison
