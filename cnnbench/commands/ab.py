@@ -292,7 +292,7 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
 def _tell_again(
     experiment: Experiment, finding: Finding, folder: Path, judging: Judging, reporter: Reporter
 ) -> None:
-    """The command that comes to the same verdict from the files."""
+    """The compare command that gives the same verdict from the files."""
     from cnnbench.compare import METRICS, Policy
     from cnnbench.compare.comparability import unknown_facts
 

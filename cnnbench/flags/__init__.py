@@ -1,7 +1,7 @@
 """Flags and parameters; imports no TensorFlow.
 
 Every flag is declared once, as a field of one of the group dataclasses that
-make up ``Params`` (see declaration.py). Everything else derives from that.
+make up ``Params`` (see declare.py). Everything else derives from that.
 """
 
 from __future__ import annotations

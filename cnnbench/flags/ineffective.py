@@ -1,7 +1,7 @@
 """Flags that were given but change nothing in this run: one table.
 
-A wrong combination is refused (see the ``check`` of each group). A flag that merely has
-nothing to act on brings a notice, so that nobody believes to have measured it.
+checks.py refuses wrong combinations. A flag that merely has nothing to act on gets a notice,
+so that nobody believes to have measured it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "on", "off")
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """What a command line says.
+    """A parsed command line.
 
     Attributes:
       params: validated parameters.
