@@ -44,9 +44,12 @@ tf.config.set_logical_device_configuration(
 )
 tf.config.set_soft_device_placement(False)
 
-# A shell ignores it for background jobs, and so would the processes that tests interrupt.
+# A shell ignores the first for background jobs, nohup the second, and so would the processes that
+# tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
