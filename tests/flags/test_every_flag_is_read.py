@@ -47,7 +47,7 @@ def _read_anywhere():
                 continue
             # The input and the runtime get their flags as fields of the same names
             # (InputSpec.from_flags, Settings.of).
-            holders = {"params", "flags"}
+            holders = {"params", "_params", "flags"}
             if path.is_relative_to(ROOT / "cnnbench" / "data"):
                 holders |= {"spec", "_spec"}
             if path == ROOT / "cnnbench" / "runtime" / "tensorflow.py":
