@@ -243,7 +243,7 @@ def _x_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], botto
         shown.append(text if fits else "")
         free = place + half + 8 if fits else free
     axes.set_xticks(ticks, shown, minor=False)
-    axes.xaxis.minorticks_off()
+    axes.set_xticks([], minor=True)
     axes.spines["bottom"].set(visible=True, color=_palette()["soft"], linewidth=1)
     middle = (start + end) / 2 - sheet._left
     sheet.text(middle, bottom + 36, axis.caption, colour="soft", align="center")
@@ -256,7 +256,7 @@ def _y_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], top: 
         axes.set_yscale("log", base=axis.base)
     axes.set_ylim(low, high)
     axes.set_yticks(*_ticks(axis, low, high, 5), minor=False)
-    axes.yaxis.minorticks_off()
+    axes.set_yticks([], minor=True)
     sheet.text(0, top - 10, axis.caption, colour="soft")
 
 
