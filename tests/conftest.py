@@ -194,6 +194,18 @@ def lenet_runs():
     return LenetRuns
 
 
+@pytest.fixture
+def machine_runs(lenet_runs):
+    """Makes runs with a few facts of a machine."""
+    return lenet_runs({"logical_cpus": 2, "tensorflow_version": "2.21.0", "git_commit": "a" * 40})
+
+
+@pytest.fixture
+def runs(machine_runs):
+    """The same; folders whose tests need other runs have a fixture of this name."""
+    return machine_runs
+
+
 @pytest.fixture(scope="session")
 def fake_python(tmp_path_factory) -> str:
     """A program to name as the Python of other processes; see fake_python.py."""
