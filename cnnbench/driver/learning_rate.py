@@ -8,6 +8,7 @@ mode or on how many towers share that batch.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -24,11 +25,12 @@ def make_schedule(
     defaults: LearningRateSpec,
     global_batch: int,
     examples_per_epoch: int,
+    steps: int,
 ) -> Schedule:
     """The schedule of a run.
 
-    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or
-    without decay), the model's own schedule. Only the first two know
+    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without
+    decay, see --learning_rate_schedule), the model's own schedule. Only the first two know
     --num_learning_rate_warmup_epochs; only models that scale their rate by the batch
     size (the ResNets of ImageNet) know --resnet_base_lr.
 
@@ -37,6 +39,7 @@ def make_schedule(
       defaults: the model's own schedule.
       global_batch: images per step over all towers and workers.
       examples_per_epoch: images of the training set.
+      steps: of the whole run, counted from global step 0; a cosine ends with them.
 
     Returns:
       A function from the step, counted from 0, to the learning rate.
@@ -50,6 +53,7 @@ def make_schedule(
     steps_per_epoch = examples_per_epoch / global_batch
     if flags.piecewise_learning_rate_schedule is None and flags.init_learning_rate is None:
         return _of_model(defaults, flags.resnet_base_lr, global_batch, steps_per_epoch)
+    warmup = int(steps_per_epoch * flags.num_learning_rate_warmup_epochs)
     if flags.piecewise_learning_rate_schedule is not None:
         pieces = flags.piecewise_learning_rate_schedule
         first = pieces.rates[0]
@@ -59,10 +63,11 @@ def make_schedule(
     else:
         assert flags.init_learning_rate is not None
         first = flags.init_learning_rate
-        schedule = _decaying(first, flags, steps_per_epoch)
-    return _with_warmup(
-        schedule, first, int(steps_per_epoch * flags.num_learning_rate_warmup_epochs)
-    )
+        if flags.learning_rate_schedule == "cosine":
+            schedule = _cosine(first, flags.minimum_learning_rate, warmup, steps)
+        else:
+            schedule = _decaying(first, flags, steps_per_epoch)
+    return _with_warmup(schedule, first, warmup)
 
 
 def _of_model(
@@ -81,7 +86,7 @@ def _of_model(
 
 
 def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float) -> Schedule:
-    """Staircase: a constant factor after every whole number of decay periods."""
+    """A constant factor per decay period: after each (staircase), or in equal shares per step."""
     factor = flags.learning_rate_decay_factor
     if not (flags.num_epochs_per_decay > 0 and factor > 0):
         return lambda step: rate
@@ -93,7 +98,20 @@ def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float) -> Sc
             f"is less than one step; an epoch has {steps_per_epoch:.3g} steps",
         )
     floor = flags.minimum_learning_rate
+    if flags.learning_rate_schedule == "exponential":
+        return lambda step: max(floor, rate * factor ** (step / period))
     return lambda step: max(floor, rate * factor ** (step // period))
+
+
+def _cosine(peak: float, floor: float, warmup: int, steps: int) -> Schedule:
+    """Half a cosine from `peak` after the warm-up to `floor` after `steps` (arXiv:1608.03983)."""
+    length = max(1, steps - warmup)
+
+    def rate(step: int) -> float:
+        done = min(1.0, max(0, step - warmup) / length)
+        return floor + (peak - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+    return rate
 
 
 def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:

@@ -188,21 +188,44 @@ def _check_model(params: Params) -> None:
         )
 
 
+_DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
+
+
 def _check_optimizer(params: Params) -> None:
-    decay = ("num_epochs_per_decay", "learning_rate_decay_factor")
+    schedule, start = params.learning_rate_schedule, params.init_learning_rate
+    asked = [name for name in (*_DECAY, "minimum_learning_rate") if getattr(params, name)]
+    if schedule != "staircase":  # which as the default asks for no decay by itself
+        asked.insert(0, "learning_rate_schedule")
     if params.piecewise_learning_rate_schedule is not None:
-        for name in (*decay, "minimum_learning_rate", "init_learning_rate"):
-            value = getattr(params, name)
-            if value or (name == "init_learning_rate" and value is not None):
-                raise FlagError(name, value, "cannot go with --piecewise_learning_rate_schedule")
+        if start is not None:
+            asked.append("init_learning_rate")
+        if asked:
+            value = getattr(params, asked[0])
+            raise FlagError(asked[0], value, "cannot go with --piecewise_learning_rate_schedule")
         return
-    missing = [name for name in decay if not getattr(params, name)]
-    if params.init_learning_rate is None:
+    missing = [name for name in _DECAY if not getattr(params, name) and schedule != "cosine"]
+    if start is None:
         missing.insert(0, "init_learning_rate")
-    for name in (*decay, "minimum_learning_rate"):
-        if getattr(params, name) and missing:
-            needed = " and ".join(f"--{other}" for other in missing)
-            raise FlagError(name, getattr(params, name), f"needs {needed}")
+    if asked and missing:
+        needed = " and ".join(f"--{other}" for other in missing)
+        raise FlagError(asked[0], getattr(params, asked[0]), f"needs {needed}")
+    if schedule == "cosine":
+        _check_cosine(params)
+
+
+def _check_cosine(params: Params) -> None:
+    for name in _DECAY:
+        if getattr(params, name):
+            raise FlagError(
+                name,
+                getattr(params, name),
+                "cannot go with --learning_rate_schedule=cosine, which ends with the run",
+            )
+    peak, floor = params.init_learning_rate, params.minimum_learning_rate
+    if peak is not None and floor > peak:
+        raise FlagError(
+            "minimum_learning_rate", floor, f"must be at most --init_learning_rate={peak:g}"
+        )
 
 
 def _check_variable_update(params: Params) -> None:

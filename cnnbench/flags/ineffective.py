@@ -159,6 +159,11 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("optimizer=rmsprop", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
     _without("optimizer=adam", "adam_beta1", "adam_beta2", "adam_epsilon"),
     Unused(
+        ("learning_rate_schedule",),
+        lambda p: p.learning_rate_schedule == "staircase" and not p.num_epochs_per_decay,
+        "without --num_epochs_per_decay",
+    ),
+    Unused(
         ("num_learning_rate_warmup_epochs",),
         _follows_model,
         "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",

@@ -12,6 +12,7 @@ import pytest
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.step.train_step import TrainStep
 from cnnbench.text.progress import Messages
 
 TINY = {
@@ -63,6 +64,15 @@ def test_synthetic_training_lowers_the_loss() -> None:
     record, _ = run(num_batches=15)
     assert all(math.isfinite(loss) for loss in record.losses)
     assert record.losses[-1] < record.losses[0]
+
+
+def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+    monkeypatch.setattr(TrainStep, "set_learning_rate", lambda self, rate: rates.append(rate))
+    run(learning_rate_schedule="cosine", init_learning_rate=0.04, minimum_learning_rate=0.02)
+    # 2 warm-up steps and 4 timed ones.
+    expected = [0.03 + 0.01 * math.cos(math.pi * step / 6) for step in range(6)]
+    assert rates == pytest.approx(expected)
 
 
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(tmp_path: Path) -> None:

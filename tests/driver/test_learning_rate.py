@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cnnbench.driver.learning_rate import make_schedule
+from cnnbench.driver import learning_rate
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule, parse_piecewise
 from cnnbench.models.spec import LearningRateSpec
@@ -27,12 +27,17 @@ RESNET = LearningRateSpec(
 @dataclass(frozen=True)
 class Flags:
     init_learning_rate: float | None = None
+    learning_rate_schedule: str = "staircase"
     piecewise_learning_rate_schedule: PiecewiseSchedule | None = None
     num_epochs_per_decay: float = 0.0
     learning_rate_decay_factor: float = 0.0
     minimum_learning_rate: float = 0.0
     num_learning_rate_warmup_epochs: float = 0.0
     resnet_base_lr: float | None = None
+
+
+def make_schedule(flags, defaults, global_batch, examples_per_epoch, steps=1000):
+    return learning_rate.make_schedule(flags, defaults, global_batch, examples_per_epoch, steps)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +183,48 @@ def test_warmup_wins_over_decay_and_leaves_the_model_alone():
     assert schedule(30) == 0.125
     own = make_schedule(Flags(num_learning_rate_warmup_epochs=3), CONSTANT, 10, 100)
     assert own(0) == 0.005
+
+
+def test_exponential_decay_falls_in_every_step():
+    flags = Flags(
+        init_learning_rate=0.8,
+        learning_rate_schedule="exponential",
+        num_epochs_per_decay=2,
+        learning_rate_decay_factor=0.25,
+        minimum_learning_rate=0.06,
+    )
+    schedule = make_schedule(flags, CONSTANT, 10, 100)  # a period is 20 steps
+    rates = [schedule(step) for step in (0, 5, 10, 20, 30, 40)]
+    assert rates == pytest.approx([0.8, 0.8 / 2**0.5, 0.4, 0.2, 0.1, 0.06])
+
+
+def test_a_cosine_ends_at_the_minimum_with_the_run():
+    flags = Flags(
+        init_learning_rate=1.1, learning_rate_schedule="cosine", minimum_learning_rate=0.1
+    )
+    schedule = make_schedule(flags, CONSTANT, 10, 100, steps=80)
+    rates = [schedule(step) for step in (0, 20, 40, 60, 80, 81, 10**6)]
+    # (1 + cos 45 degrees) / 2 and its complement.
+    assert rates == pytest.approx([1.1, 0.9535533906, 0.6, 0.2464466094, 0.1, 0.1, 0.1])
+
+
+def test_a_cosine_begins_after_the_warm_up():
+    flags = Flags(
+        init_learning_rate=0.4, learning_rate_schedule="cosine", num_learning_rate_warmup_epochs=3
+    )
+    schedule = make_schedule(flags, CONSTANT, 10, 100, steps=90)  # 30 steps of them warm up
+    rates = [schedule(step) for step in (0, 15, 29, 30, 45, 60, 75, 90)]
+    assert rates == pytest.approx(
+        [0, 0.2, 0.4 * 29 / 30, 0.4, 0.3414213562, 0.2, 0.0585786438, 0], abs=1e-9
+    )
+
+
+def test_a_cosine_in_a_run_shorter_than_the_warm_up_only_climbs():
+    flags = Flags(
+        init_learning_rate=0.4, learning_rate_schedule="cosine", num_learning_rate_warmup_epochs=3
+    )
+    schedule = make_schedule(flags, CONSTANT, 10, 100, steps=20)
+    assert [schedule(step) for step in (0, 15, 19)] == pytest.approx([0, 0.2, 0.4 * 19 / 30])
 
 
 def test_warmup_shorter_than_a_step_does_nothing():

@@ -27,6 +27,7 @@ DECAY = {
     "num_epochs_per_decay": 2.0,
     "learning_rate_decay_factor": 0.5,
 }
+COSINE = {"learning_rate_schedule": "cosine", "init_learning_rate": 0.1}
 PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
@@ -73,6 +74,30 @@ REFUSED = [
         {"minimum_learning_rate": 0.01, "init_learning_rate": 0.1},
         "minimum_learning_rate",
         "needs --num_epochs_per_decay and --learning_rate_decay_factor",
+    ),
+    *(
+        ({**PIECEWISE, "learning_rate_schedule": schedule}, "learning_rate_schedule", "--piecewise")
+        for schedule in ("exponential", "cosine")
+    ),
+    (
+        {"learning_rate_schedule": "exponential", "init_learning_rate": 0.1},
+        "learning_rate_schedule",
+        "needs --num_epochs_per_decay and --learning_rate_decay_factor",
+    ),
+    (
+        {"learning_rate_schedule": "cosine", "minimum_learning_rate": 0.1},
+        "learning_rate_schedule",
+        "needs --init_learning_rate",
+    ),
+    (
+        {**DECAY, "learning_rate_schedule": "cosine"},
+        "num_epochs_per_decay",
+        "cannot go with --learning_rate_schedule=cosine",
+    ),
+    (
+        {**COSINE, "minimum_learning_rate": 0.2},
+        "minimum_learning_rate",
+        "must be at most --init_learning_rate=0.1",
     ),
     ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),
     ({**TWO, "all_reduce_spec": "copy:1K:xring"}, "all_reduce_spec", "algorithms by size"),

@@ -38,6 +38,11 @@ CASES += [
     ("--rmsprop_decay=0.5", [], ["--optimizer=rmsprop"]),
     ("--adam_beta1=0.5", [], ["--optimizer=adam"]),
     ("--num_learning_rate_warmup_epochs=5", [], ["--init_learning_rate=0"]),
+    (
+        "--learning_rate_schedule=staircase",
+        ["--init_learning_rate=1"],
+        ["--init_learning_rate=1", "--num_epochs_per_decay=1", "--learning_rate_decay_factor=0.5"],
+    ),
     ("--resnet_base_lr=0.5", ["--init_learning_rate=0"], []),
     ("--gradient_reduction=mean", ["--variable_update=independent"], ["--num_gpus=2"]),
     ("--gradient_reduction=sum", ["--num_gpus=1"], ["--num_gpus=2"]),

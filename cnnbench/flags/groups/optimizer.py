@@ -83,13 +83,20 @@ class OptimizerParams:
         "0.3;10;0.2;25;0.1 is 0.3 for ten epochs, 0.2 until epoch 25, then 0.1.",
         parser=parse_piecewise,
     )
+    learning_rate_schedule: str = flag(
+        "staircase",
+        "How --init_learning_rate falls: by --learning_rate_decay_factor every "
+        "--num_epochs_per_decay epochs, at once (staircase) or spread over them (exponential), or "
+        "along half a cosine to --minimum_learning_rate at the end of the run (cosine).",
+        choices=("staircase", "exponential", "cosine"),
+    )
     num_epochs_per_decay: float = flag(
         0.0, "Epochs between two decays of --init_learning_rate; 0 for no decay.", minimum=0
     )
     learning_rate_decay_factor: float = flag(
         0.0, "Factor on the learning rate at every decay; 0 for no decay.", minimum=0
     )
-    minimum_learning_rate: float = flag(0.0, "Decay stops at this learning rate.", minimum=0)
+    minimum_learning_rate: float = flag(0.0, "Decay of any kind stops here.", minimum=0)
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
         "Epochs over which the learning rate rises linearly from 0; only with "
