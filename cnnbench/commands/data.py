@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.data.dataset import find_dataset
+from cnnbench.data.dataset import Dataset, detect, find_dataset
 from cnnbench.data.image_folder import scan
-from cnnbench.data.open import detect, find_subsets
-from cnnbench.errors import BenchmarkError, DataError, ExitCode, UsageError
+from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.runtime.native import filtered_stderr
@@ -27,8 +26,8 @@ into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Cla
 from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
 RGB JPEGs of quality 100.
 
-check reads every record of an ImageNet or CIFAR-10 directory: checksums, keys, labels, images. It
-prints statistics, and a line per defect that names file and record.
+check reads every record of a data set: checksums, keys, labels, images. It prints statistics, and a
+line per defect that names file and record.
 """
 
 _EXIT_CODES = """\
@@ -60,11 +59,9 @@ class MakeImagenetFlags:
 class CheckFlags:
     """Flags of check."""
 
-    data_name: str | None = flag(
-        None, "Data set; found out from the files if not given.", choices=("imagenet", "cifar10")
-    )
+    data_name: str | None = flag(None, "Data set; found out from the files if not given.")
     num_classes: int | None = flag(
-        None, "Labels must be below; 1001 or 11 if not given.", minimum=1
+        None, "Labels must be below; what the data set says if not given.", minimum=1
     )
 
 
@@ -117,13 +114,12 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
 
 
 def _check(folder: str, options: CheckFlags) -> int:
-    dataset = find_dataset(options.data_name, None) if options.data_name else detect(folder)
-    find_subsets(folder, dataset)
+    dataset = _dataset_of(folder, options.data_name)
     with _tensorflow():
         from cnnbench.data.check import check
 
         reports = check(folder, dataset, options.num_classes or dataset.num_classes)
-    defects = [defect for report in reports for defect in report.defects]
+    defects = [defect for report in reports for defect in report.found.defects]
     lines = [f"{folder}: {dataset.name}"]
     lines += [line for report in reports for line in report.lines()]
     lines += [f"defect: {defect}" for defect in defects]
@@ -132,6 +128,17 @@ def _check(folder: str, options: CheckFlags) -> int:
         noun = "defect" if len(defects) == 1 else "defects"
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
     return ExitCode.OK
+
+
+def _dataset_of(folder: str, data_name: str | None) -> Dataset:
+    """The data set asked for, or the one whose files are there; its files are there in any case."""
+    named = find_dataset(data_name, None) if data_name else None
+    try:
+        dataset = named or detect(folder)
+        dataset.subsets_in(folder)
+    except FlagError as error:
+        raise UsageError(f"{folder}: {error.reason}") from error
+    return dataset
 
 
 def _tensorflow() -> contextlib.AbstractContextManager[None]:

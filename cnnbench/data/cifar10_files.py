@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnnbench.data import safe_pickle
+from cnnbench.data.findings import Findings, ImageFacts, ImageTally
 from cnnbench.data.folder import once_per_content, readable, reason
 from cnnbench.errors import DataError, FlagError
 
@@ -113,6 +114,30 @@ def count_records(path: Path) -> int:
       DataError: the file is truncated or is no data of CIFAR-10.
     """
     return len(_parse(path)[1])
+
+
+def count_examples(files: Sequence[Path]) -> int:
+    """Images in the files of a subset; see `count_records`."""
+    return sum(count_records(path) for path in files)
+
+
+def check_files(files: Sequence[Path], num_classes: int) -> Findings:
+    """Reads every image of the files of a subset; see `Dataset.check`.
+
+    A file with a defect counts as a whole: there is no telling what the rest of it means.
+    """
+    found, tally = Findings(), ImageTally()
+    for path in files:
+        try:
+            part = read_file(path, num_classes)
+        except DataError as error:
+            found.defects.append(str(error))
+            continue
+        found.records += len(part.labels)
+        for label in part.labels.tolist():
+            tally.add(ImageFacts(label, SIZE, SIZE, _IMAGE_BYTES))
+    found.details = tally.lines()
+    return found
 
 
 def _parse(path: Path) -> tuple[Images, Labels]:

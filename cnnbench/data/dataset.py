@@ -5,16 +5,18 @@ No TensorFlow here: flags are resolved and help is printed without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from cnnbench.data.findings import Findings
 from cnnbench.errors import FlagError
 
 SUBSETS = ("train", "validation")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """What the rest of the program must know about one data set.
 
@@ -23,15 +25,24 @@ class Dataset:
       num_classes: width of the logits. ImageNet has 1000 classes and label 0 is the
         background; CIFAR-10 keeps the 11 of tf_cnn_benchmarks (10 classes, one spare).
       examples: examples per subset of the published data set, the epoch of synthetic data.
+      files: what its files are called, for messages.
+      find: the files of a subset in their order, given the directory and the subset; raises
+        FlagError if there is none.
+      count: examples in the files of a subset, given these and the subset; raises DataError for
+        a file that cannot be used.
       open: takes an `InputSpec`, returns the `Pipeline` that reads the files it names.
-      count: examples in the files of a directory, given the directory and the subset.
+      check: looks at every record of the files of a subset, given these and the number of
+        classes.
     """
 
     name: str
     num_classes: int
     examples: Mapping[str, int]
+    files: str
+    find: Callable[[str, str], Sequence[Path]] = field(repr=False)
+    count: Callable[[Sequence[Path], str], int] = field(repr=False)
     open: Callable[[Any], Any] = field(repr=False)
-    count: Callable[[str, str], int] = field(repr=False)
+    check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
 
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
@@ -44,7 +55,30 @@ class Dataset:
           FlagError: ``data_dir`` holds no files of this subset.
           DataError: a file that cannot be used.
         """
-        return self.examples[subset] if data_dir is None else self.count(data_dir, subset)
+        if data_dir is None:
+            return self.examples[subset]
+        return self.count(self.find(data_dir, subset), subset)
+
+    def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
+        """The files of every subset that is in a directory.
+
+        Raises:
+          FlagError: the directory holds no files of this data set, or cannot be read.
+        """
+        found = self._look_into(data_dir)
+        if not found:
+            raise FlagError("data_dir", data_dir, f"holds no {self.name} files ({self.files})")
+        return found
+
+    def _look_into(self, data_dir: str) -> dict[str, Sequence[Path]]:
+        found = {}
+        for subset in SUBSETS:
+            try:
+                found[subset] = self.find(data_dir, subset)
+            except FlagError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise
+        return found
 
 
 _DATASETS: dict[str, Dataset] = {}
@@ -72,10 +106,11 @@ def find_dataset(data_name: str | None, data_dir: str | None) -> Dataset:
     Args:
       data_name: value of ``--data_name``, or None.
       data_dir: value of ``--data_dir``, or None. Without a name, the first data set whose
-        name is part of this path is taken; without either, ImageNet.
+        name is part of this path is taken, or else one whose files are there; without either,
+        ImageNet.
 
     Raises:
-      FlagError: an unknown name, or a directory whose path names no data set.
+      FlagError: an unknown name, or a directory that neither its path nor its files tell.
     """
     if data_name is not None:
         if data_name not in _DATASETS:
@@ -86,9 +121,23 @@ def find_dataset(data_name: str | None, data_dir: str | None) -> Dataset:
     for name, dataset in _DATASETS.items():
         if name in data_dir:
             return dataset
-    raise FlagError(
-        "data_dir", data_dir, f"the path names no data set; add --data_name, one of {_choices()}"
-    )
+    return detect(data_dir)
+
+
+def detect(data_dir: str) -> Dataset:
+    """The data set whose files a directory holds; the one registered last, if several do.
+
+    Raises:
+      FlagError: no such directory, one that cannot be read, or no files of a known data set
+        in it.
+    """
+    if not Path(data_dir).is_dir():
+        raise FlagError("data_dir", data_dir, "there is no such directory")
+    for dataset in reversed(_DATASETS.values()):
+        if dataset._look_into(data_dir):
+            return dataset
+    known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
+    raise FlagError("data_dir", data_dir, f"holds files of no data set ({known})")
 
 
 def _choices() -> str:

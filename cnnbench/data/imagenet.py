@@ -7,6 +7,7 @@ import re
 import tensorflow as tf
 
 from cnnbench.data import imagenet_records, tfrecord
+from cnnbench.data.findings import RecordDefect
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.imagenet_files import count_examples, find_files
 from cnnbench.data.pipeline import Pipeline, with_threads
@@ -140,7 +141,7 @@ class ImageNetPipeline(Pipeline):
             try:
                 data = tfrecord.find_record(path, number)
                 imagenet_records.examine(data, self.spec.num_classes, min_size)
-            except imagenet_records.RecordDefect as defect:
+            except RecordDefect as defect:
                 return DataError(f"{path}: record {number}: {defect}")
             except DataError as defect:
                 return defect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def _is_of(path: Path, subset: str) -> bool:
     return fnmatchcase(path.name, f"{subset}-*-of-*")
 
 
-def count_examples(files: list[Path], dataset: Dataset, subset: str) -> int:
+def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
     """Examples in the files of a subset.
 
     The published ImageNet is known by the number of its files and the size of the first, and
@@ -62,7 +63,7 @@ def count_examples(files: list[Path], dataset: Dataset, subset: str) -> int:
     return count
 
 
-def missing_shards(files: list[Path]) -> list[str]:
+def missing_shards(files: Sequence[Path]) -> list[str]:
     """Names of files that the numbering ``-i-of-n`` promises and that are not there."""
     matches = [match for path in files if (match := SHARD_NAME.fullmatch(path.name))]
     present = {match[0] for match in matches}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+
+from cnnbench.data.check_records import check_records
+from cnnbench.data.findings import Findings, ImageFacts, ImageTally, RecordDefect
+from cnnbench.data.imagenet_files import missing_shards
 
 ENCODED = "image/encoded"
 LABEL = "image/class/label"
@@ -14,21 +18,6 @@ BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax
 
 # The cheapest decoding that training tolerates, and the one tf_cnn_benchmarks used.
 DECODING = {"channels": 3, "fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
-
-
-class RecordDefect(ValueError):
-    """Why a record cannot be used, in words that complete "FILE: record N: "."""
-
-
-@dataclass(frozen=True)
-class RecordFacts:
-    """What a sound record holds: label, size in pixels, bytes of the JPEG, boxes."""
-
-    label: int
-    height: int
-    width: int
-    jpeg_bytes: int
-    boxes: int
 
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -49,7 +38,17 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return found[ENCODED], found[LABEL], boxes[tf.newaxis]
 
 
-def examine(record: bytes, num_classes: int, min_size: int = 1) -> RecordFacts:
+def check_files(files: Sequence[Path], num_classes: int) -> Findings:
+    """Reads every record of the files of a subset; see `Dataset.check`."""
+    tally = ImageTally()
+    found = check_records(files, lambda record: examine(record, num_classes), tally.add)
+    missing = [f"{files[0].parent / name}: this file is missing" for name in missing_shards(files)]
+    found.defects[:0] = missing
+    found.details = tally.lines()
+    return found
+
+
+def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     """Looks at everything a run would use of a record.
 
     Args:
@@ -71,7 +70,7 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> RecordFacts:
         raise RecordDefect(
             f"the image is {height}x{width}, but --resize_method=crop needs {min_size}x{min_size}"
         )
-    return RecordFacts(label, height, width, len(jpeg), boxes)
+    return ImageFacts(label, height, width, len(jpeg), boxes)
 
 
 def _features(record: bytes) -> Any:

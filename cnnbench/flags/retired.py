@@ -123,7 +123,6 @@ _MISSING: dict[str, tuple[str, ...]] = {
 
 NOT_YET: dict[str, NotYet] = {
     **{name: NotYet(machinery) for machinery, names in _MISSING.items() for name in names},
-    "data_name": NotYet("speech and detection data", ("librispeech", "coco")),
     "variable_update": NotYet(
         "this mode",
         (

@@ -8,9 +8,9 @@ from cifar10_writer import write_cifar10
 
 from cnnbench.data import CIFAR10, IMAGENET
 from cnnbench.data.check import check
+from cnnbench.data.dataset import detect
 from cnnbench.data.imagenet_records import serialize
-from cnnbench.data.open import detect, find_subsets
-from cnnbench.errors import UsageError
+from cnnbench.errors import FlagError
 
 
 @pytest.fixture
@@ -22,23 +22,37 @@ def copy(imagenet_dir, tmp_path):
 
 def test_statistics_of_a_sound_set(imagenet_dir):
     train, validation = check(str(imagenet_dir), IMAGENET, 1001)
-    assert (train.subset, train.files, train.records) == ("train", 3, 16)
-    assert (validation.subset, validation.files, validation.records) == ("validation", 2, 8)
-    assert train.labels == {1: 4, 2: 4, 3: 4, 4: 4}
-    assert validation.labels == {1: 2, 2: 2, 3: 2, 4: 2}
-    assert set(train.heights + validation.heights) == {90, 93, 96, 99, 102, 105}
-    assert set(train.widths + validation.widths) == {95, 100, 105, 110, 115, 120}
+    assert (train.subset, len(train.files), train.found.records) == ("train", 3, 16)
+    assert (validation.subset, len(validation.files), validation.found.records) == (
+        "validation",
+        2,
+        8,
+    )
     sizes = sum(path.stat().st_size for path in imagenet_dir.glob("train-*"))
-    assert train.file_bytes == sizes > train.image_bytes > 0
-    assert train.defects == validation.defects == []
+    assert train.file_bytes == sizes
+    assert train.found.defects == validation.found.defects == []
 
 
-def test_the_lines_for_people(imagenet_dir):
-    train, _ = check(str(imagenet_dir), IMAGENET, 1001)
-    head, labels, images = train.lines()
+def test_the_lines_for_people(imagenet_dir, image_folder):
+    reports = check(str(imagenet_dir), IMAGENET, 1001)
+    head, labels, images = reports[0].lines()
     assert head.startswith("train: 16 sound records in 3 files, ")
-    assert labels.strip() == "labels: 4 different from 1 to 4, 4 to 4 records each"
-    assert images.strip().endswith("bytes on average, 0 boxes")
+    assert labels == "  labels: 4 different from 1 to 4, 4 to 4 records each"
+    # The photographs are 90 + 3i high and 120 - 5i wide, i from 0 to 5; 16 of 24 hold extremes.
+    assert images.startswith("  images: 90 to 105 high, 95 to 120 wide, ")
+    assert images.endswith(" bytes on average, 0 boxes")
+    mean = int(images.split(", ")[2].split()[0].replace(",", ""))
+    stored = [path.stat().st_size for path in image_folder.rglob("*.jpg")]
+    assert min(stored) < mean < max(stored)
+
+
+def test_a_subset_that_is_missing_altogether_is_said_to_be(copy):
+    for path in copy.glob("train-*"):
+        path.unlink()
+    train, validation = check(str(copy), IMAGENET, 1001)
+    assert train.lines() == ["train: no files"]
+    assert train.found.defects == []
+    assert validation.found.records == 8
 
 
 def test_every_defect_is_found_with_its_record(copy, photos):
@@ -52,33 +66,33 @@ def test_every_defect_is_found_with_its_record(copy, photos):
     content[20] ^= 1
     path.write_bytes(content)
     train, validation = check(str(copy), IMAGENET, 10)
-    assert train.defects == [
+    assert train.found.defects == [
         f"{path}: record 0: its checksum is wrong",
         f"{path}: record 2: label 99 is not in [0, 10)",
         f"{path}: record 3: the JPEG cannot be decoded",
     ]
-    assert validation.defects == []
-    assert train.records == 2 + 11
+    assert validation.found.defects == []
+    assert train.found.records == 2 + 11
 
 
 def test_a_truncated_file_keeps_its_sound_records(copy):
     path = copy / "validation-00001-of-00002"
     path.write_bytes(path.read_bytes()[:-7])
     _, validation = check(str(copy), IMAGENET, 1001)
-    assert validation.defects == [f"{path}: record 3: truncated, 7 bytes are missing"]
-    assert validation.records == 7
+    assert validation.found.defects == [f"{path}: record 3: truncated, 7 bytes are missing"]
+    assert validation.found.records == 7
 
 
 def test_a_missing_file_is_a_defect(copy):
     (copy / "train-00002-of-00003").unlink()
     train, _ = check(str(copy), IMAGENET, 1001)
-    assert train.defects == [f"{copy / 'train-00002-of-00003'}: this file is missing"]
+    assert train.found.defects == [f"{copy / 'train-00002-of-00003'}: this file is missing"]
 
 
 def test_empty_files_are_a_defect(tmp_path):
     (tmp_path / "train-00000-of-00001").touch()
-    (train,) = check(str(tmp_path), IMAGENET, 1001)
-    assert train.defects == [f"{tmp_path}: the train files hold no records"]
+    train, _ = check(str(tmp_path), IMAGENET, 1001)
+    assert train.found.defects == [f"{tmp_path}: the train files hold no records"]
     assert len(train.lines()) == 1
 
 
@@ -86,28 +100,31 @@ def test_empty_files_are_a_defect(tmp_path):
 def test_cifar10(tmp_path, form):
     images = np.random.default_rng(0).integers(0, 255, (20, 32, 32, 3), np.uint8)
     write_cifar10(tmp_path, images, np.arange(20) % 5, form=form, files=2)
-    (train,) = check(str(tmp_path), CIFAR10, 11)
-    assert (train.files, train.records, train.labels) == (2, 20, dict.fromkeys(range(5), 4))
-    assert train.image_bytes == 20 * 3072
+    train, _ = check(str(tmp_path), CIFAR10, 11)
+    assert (len(train.files), train.found.records) == (2, 20)
+    assert train.found.details == [
+        "labels: 5 different from 0 to 4, 4 to 4 records each",
+        "images: 32 to 32 high, 32 to 32 wide, 3,072 bytes on average, 0 boxes",
+    ]
     first = min(path for path in tmp_path.iterdir())
     first.write_bytes(first.read_bytes()[:-100])
-    (train,) = check(str(tmp_path), CIFAR10, 11)
-    assert train.records == 10
-    assert len(train.defects) == 1
-    assert train.defects[0].startswith(f"{first}: ")
+    train, _ = check(str(tmp_path), CIFAR10, 11)
+    assert train.found.records == 10
+    assert len(train.found.defects) == 1
+    assert train.found.defects[0].startswith(f"{first}: ")
 
 
 def test_the_data_set_is_told_from_the_files(imagenet_dir, tmp_path):
     assert detect(str(imagenet_dir)) is IMAGENET
-    with pytest.raises(UsageError, match="nowhere: there is no such directory"):
+    with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         detect(str(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match="holds neither ImageNet records"):
+    with pytest.raises(FlagError, match=r"holds files of no data set \(imagenet: train-\*-of-\*"):
         detect(str(tmp_path))
     write_cifar10(tmp_path, np.zeros((1, 32, 32, 3), np.uint8), [0], subset="validation")
     assert detect(str(tmp_path)) is CIFAR10
-    assert list(find_subsets(str(tmp_path), CIFAR10)) == ["validation"]
-    with pytest.raises(UsageError, match="holds no imagenet files"):
-        find_subsets(str(tmp_path), IMAGENET)
+    assert list(CIFAR10.subsets_in(str(tmp_path))) == ["validation"]
+    with pytest.raises(FlagError, match="holds no imagenet files"):
+        IMAGENET.subsets_in(str(tmp_path))
 
 
 def test_a_directory_that_cannot_be_read_is_not_called_empty(tmp_path, monkeypatch):
@@ -117,7 +134,7 @@ def test_a_directory_that_cannot_be_read_is_not_called_empty(tmp_path, monkeypat
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    for look in (detect, lambda folder: find_subsets(folder, CIFAR10)):
-        with pytest.raises(UsageError) as caught:
+    for look in (detect, CIFAR10.subsets_in):
+        with pytest.raises(FlagError) as caught:
             look(str(tmp_path))
-        assert str(caught.value) == f"{tmp_path}: cannot be read: Permission denied"
+        assert str(caught.value) == f"--data_dir={tmp_path}: cannot be read: Permission denied"

@@ -32,13 +32,19 @@ def test_neither_means_imagenet():
     assert find_dataset(None, None) is IMAGENET
 
 
-@pytest.mark.parametrize(
-    ("name", "directory", "flag"), [("mnist", None, "data_name"), (None, "/data/x", "data_dir")]
-)
-def test_unknown_is_a_flag_error_that_lists_the_choices(name, directory, flag):
-    with pytest.raises(FlagError, match="imagenet, cifar10") as caught:
-        find_dataset(name, directory)
-    assert caught.value.flag == flag
+def test_a_path_that_says_nothing_leaves_it_to_the_files(imagenet_dir, tmp_path):
+    assert find_dataset(None, str(imagenet_dir)) is IMAGENET
+    write_cifar10(tmp_path, np.zeros((1, 32, 32, 3), np.uint8), [0])
+    assert find_dataset(None, str(tmp_path)) is CIFAR10
+
+
+def test_unknown_is_a_flag_error_that_lists_what_is_known(tmp_path):
+    with pytest.raises(FlagError, match="must be one of imagenet, cifar10") as caught:
+        find_dataset("mnist", None)
+    assert caught.value.flag == "data_name"
+    with pytest.raises(FlagError, match=r"; cifar10: data_batch_\*") as caught:
+        find_dataset(None, str(tmp_path))
+    assert caught.value.flag == "data_dir"
 
 
 def test_published_sizes():

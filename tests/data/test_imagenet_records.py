@@ -83,7 +83,7 @@ def test_facts_of_a_sound_record(jpeg, example):
     set_boxes(example, (0, 0, 1, 1))
     facts = examine(example.SerializeToString(), 4)
     assert (facts.label, facts.height, facts.width) == (3, 50, 70)
-    assert (facts.jpeg_bytes, facts.boxes) == (len(jpeg), 1)
+    assert (facts.stored_bytes, facts.boxes) == (len(jpeg), 1)
 
 
 def defect(example, num_classes=1001, **options):

@@ -37,7 +37,6 @@ def test_messages_say_what_works():
             validate(Params(**{flag: value}))
         return caught.value.reason.split("; ")[-1]
 
-    assert message("data_name", "coco") == "use imagenet or cifar10"
     assert message("bn_stats", "sync") == "use first or mean"
     assert message("staged_vars", True) == "only --staged_vars=false is"
     assert message("cross_replica_sync", False) == "only --cross_replica_sync=true is"
@@ -50,7 +49,6 @@ def test_messages_say_what_works():
     ("flag", "values"),
     [
         ("variable_update", ("parameter_server", "replicated", "independent")),
-        ("data_name", ("imagenet", "cifar10")),
         ("bn_stats", ("first", "mean")),
         ("compact_gradient_transfer", (True, False)),
     ],

@@ -37,11 +37,7 @@ class TensorParams:
     model: str | None = flag(
         None, "Reduce the gradients of this network; `cnnbench models` lists them."
     )
-    data_name: str | None = flag(
-        None,
-        "Data set of --model; imagenet if not given.",
-        choices=("imagenet", "cifar10"),
-    )
+    data_name: str | None = flag(None, "Data set of --model; imagenet if not given.")
     model_plugin: str | None = flag_of(ModelParams, "model_plugin")
     dtype: str = flag(
         "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")

@@ -16,8 +16,8 @@ class DataParams:
     )
     data_name: str | None = flag(
         None,
-        "Data set; guessed from --data_dir if not given, imagenet if that is not given either.",
-        choices=("imagenet", "cifar10", "librispeech", "coco"),
+        "Data set: imagenet, cifar10, or what a plug-in registers; if not given, told by the path "
+        "of --data_dir or the files there, imagenet without --data_dir.",
     )
     dataset_plugin: str | None = flag(
         None, "Python file that registers data sets of your own; imported before the run."

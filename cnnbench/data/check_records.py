@@ -1,0 +1,93 @@
+"""Looking at every record of TFRecord files, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import tensorflow as tf
+
+from cnnbench.data import tfrecord
+from cnnbench.data.findings import Findings, RecordDefect
+from cnnbench.errors import DataError
+
+_CHUNK = 256
+
+F = TypeVar("F")
+
+
+def check_records(
+    files: Sequence[Path], examine: Callable[[bytes], F], add: Callable[[F], None]
+) -> Findings:
+    """Looks at every record, and goes on behind damaged ones as long as the framing holds.
+
+    Args:
+      files: TFRecord files.
+      examine: the facts of a serialized record; raises `RecordDefect` for one that cannot be
+        used. Called from several threads.
+      add: is given the facts of each sound record, in order.
+
+    Returns:
+      Sound records and defects; no details.
+    """
+    found = Findings()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for path in files:
+            look = partial(_examine, path, examine)
+            for chunk in _chunks(_read(path), _CHUNK):
+                for facts, defect in pool.map(look, chunk):
+                    if facts is None:
+                        found.defects.append(defect)
+                    else:
+                        found.records += 1
+                        add(facts)
+    return found
+
+
+def _examine(
+    path: Path, examine: Callable[[bytes], F], numbered: tuple[int, bytes | DataError]
+) -> tuple[F | None, str]:
+    """The facts of a record, or None and what is wrong with it."""
+    number, data = numbered
+    if isinstance(data, DataError):
+        return None, str(data)
+    try:
+        return examine(data), ""
+    except RecordDefect as defect:
+        return None, f"{path}: record {number}: {defect}"
+
+
+def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
+    """Numbers and data of all records; for a damaged record the error instead.
+
+    TensorFlow's reader checks the checksums quickly, but it stops at the first damage, and
+    takes a header that is cut off for the end of the file. From there on our own goes on, as
+    long as the framing holds.
+    """
+    sound = 0
+    with contextlib.suppress(tf.errors.OpError):
+        for data in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            yield sound, data
+            sound += 1
+    try:
+        for frame in itertools.islice(tfrecord.frames(path), sound, None):
+            try:
+                yield frame.record, tfrecord.read_data(path, frame)
+            except DataError as error:
+                yield frame.record, error
+    except DataError as error:
+        yield -1, error
+
+
+def _chunks(
+    records: Iterable[tuple[int, bytes | DataError]], size: int
+) -> Iterator[list[tuple[int, bytes | DataError]]]:
+    iterator = iter(records)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
