@@ -61,6 +61,10 @@ class Model(abc.ABC):
 
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
+    def has_softmax_loss(self) -> bool:
+        """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
+        return type(self).loss is Model.loss
+
     _ATTRIBUTES: ClassVar[dict[str, type]] = {
         "name": str,
         "dataset": str,

@@ -125,6 +125,7 @@ def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
         gradient_clip=params.gradient_clip,
         gradient_reduction=params.gradient_reduction,
         bn_stats=params.bn_stats,
+        label_smoothing=params.label_smoothing,
         report_total_loss=params.loss_type_to_report == "total_loss",
         accuracy=params.print_training_accuracy or params.forward_only,
         forward_only=params.forward_only,

@@ -149,19 +149,25 @@ def make_plan(params: Params) -> Plan:
       The plan.
 
     Raises:
-      FlagError: unknown model, data set or all-reduce algorithm, or an evaluation point
-        that cannot be.
+      FlagError: unknown model, data set or all-reduce algorithm, an evaluation point that
+        cannot be, or smoothed labels for a loss without any.
     """
     if params.model_plugin:
         registry.load_plugin(params.model_plugin)
     dataset = find_dataset(params.data_name, params.data_dir)
     model = registry.get_model(params.model, dataset.name)
+    mode = _mode(params)
+    if params.label_smoothing and mode.startswith("training") and not model.has_softmax_loss():
+        raise FlagError(
+            "label_smoothing",
+            params.label_smoothing,
+            f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
+        )
     num_classes = dataset.num_classes
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
     towers = params.num_gpus
-    mode = _mode(params)
     eval_batches, eval_epochs = 0, 0.0
     if mode in ("evaluation", "training + evaluation"):
         eval_batches, eval_epochs = batches_and_epochs(

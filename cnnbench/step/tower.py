@@ -27,6 +27,7 @@ class StepConfig:
       gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
       gradient_reduction: "mean" or "sum" over towers.
       bn_stats: "first" or "mean".
+      label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
       accuracy: whether top-1 and top-5 accuracies are computed too.
       forward_only: only logits are computed; in place of the loss stands their mean.
@@ -40,6 +41,7 @@ class StepConfig:
     gradient_clip: float | None = None
     gradient_reduction: str = "mean"
     bn_stats: str = "first"
+    label_smoothing: float = 0.0
     report_total_loss: bool = True
     accuracy: bool = False
     forward_only: bool = False
@@ -176,13 +178,23 @@ class Tower:
                 return values[spec.name]
 
             made = self._forward(read_and_watch, images, seed)
-            loss = tf.reduce_mean(self._model.loss(made.logits, labels))
+            loss = tf.reduce_mean(self._losses(made.logits, labels))
             target = scaled(loss, factor)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
         accuracies = self._accuracies(made.logits, labels)
         return TowerResult(gradients, loss, made.moments, *accuracies)
+
+    def _losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Loss per example, against labels smoothed as in arXiv:1512.00567."""
+        losses = self._model.loss(logits, labels)
+        share = self._config.label_smoothing
+        if not share:
+            return losses
+        # The cross entropy is linear in the labels: one part is that of even labels.
+        even = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+        return losses * (1.0 - share) + even * share
 
     def _accuracies(
         self, logits: tf.Tensor, labels: tf.Tensor

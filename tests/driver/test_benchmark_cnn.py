@@ -75,6 +75,16 @@ def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     assert rates == pytest.approx(expected)
 
 
+def test_smoothed_labels_are_for_training_with_a_softmax_loss(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    evaluate = {"eval": True, "train_dir": str(tmp_path), "num_eval_batches": 1}
+    plain, smoothed = (run(**evaluate, label_smoothing=share)[0] for share in (0.0, 0.5))
+    assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
+    plugin = str(Path(__file__).parents[1] / "plugins" / "oracle_plugin.py")
+    with pytest.raises(FlagError, match=r"--label_smoothing=0\.1: needs a softmax loss, but --mod"):
+        run(model="oracle", model_plugin=plugin, label_smoothing=0.1)
+
+
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     out = io.StringIO()

@@ -31,6 +31,7 @@ NEW_FLAGS = {
     "precision",
     "gradient_reduction",
     "bn_stats",
+    "label_smoothing",
     "learning_rate_schedule",
     "model_plugin",
     "dataset_plugin",

@@ -320,6 +320,49 @@ def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: st
         np.testing.assert_allclose(copy.numpy(), [[-2e-8] + [0.0] * 6], rtol=2e-3)
 
 
+def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand(tmp_path: Path) -> None:
+    plugin = tmp_path / "scores.py"
+    plugin.write_text(
+        "from cnnbench.models import Initializer, LearningRateSpec, Model, register_model\n"
+        "import tensorflow as tf\n"
+        "class Scores(Model):\n"
+        "    name, dataset, image_size, batch_size = 'scores', 'cifar10', 1, 4\n"
+        "    learning_rate = LearningRateSpec(1.0)\n"
+        "    def build(self, net, images):\n"
+        "        made = net.variable('scores', (net.num_classes,), Initializer.constant(0.0))\n"
+        "        def tile(x, scores):\n"
+        "            return tf.tile(scores[None], [x.shape[0], 1])\n"
+        "        return net.apply(tile, images, made, shape=(net.num_classes,))\n"
+        "register_model('scores', 'cifar10', Scores)\n"
+    )
+    scores = np.linspace(-1.0, 1.0, 11)
+    chances = np.exp(scores) / np.exp(scores).sum()
+
+    def step(share: float) -> tuple[float, np.ndarray]:
+        """The loss and the gradient of the scores, whatever the labels."""
+        built = build(
+            model="scores",
+            model_plugin=str(plugin),
+            data_name="cifar10",
+            num_gpus=2,
+            label_smoothing=share,
+            weight_decay=0.0,
+        )
+        variable = built.manager.savable_variables()["scores"]
+        variable.assign(scores.astype(np.float32))
+        built.step.set_learning_rate(1.0)
+        return float(built.step().loss.numpy()), scores - variable.primary.numpy()
+
+    labels = chances - step(0.0)[1]
+    assert labels.sum() == pytest.approx(1.0, abs=1e-6)
+    assert labels.max() > 0.1
+    for share in (0.25, 1.0):
+        targets = (1 - share) * labels + share / 11
+        loss, gradient = step(share)
+        assert loss == pytest.approx(-(targets * np.log(chances)).sum(), rel=1e-5)
+        np.testing.assert_allclose(gradient, chances - targets, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("logits", "labels", "top_1", "top_5"),
     [

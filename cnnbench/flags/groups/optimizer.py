@@ -115,6 +115,13 @@ class OptimizerParams:
     adam_beta1: float = flag(0.9, "Decay of Adam's first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of Adam's second moment.", minimum=0, below=1)
     adam_epsilon: float = flag(1e-8, "Added to Adam's denominator, outside the root.", minimum=0)
+    label_smoothing: float = flag(
+        0.0,
+        "Share of every label that the training loss spreads evenly over all classes; for models "
+        "whose loss is the softmax cross entropy.",
+        minimum=0,
+        maximum=1,
+    )
     gradient_clip: float | None = flag(
         None, "Cut every element of the reduced gradients to within plus and minus this.", above=0
     )
