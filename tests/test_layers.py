@@ -18,6 +18,7 @@ LAYERS = (
     ("machine",),
     ("flags",),
     ("step", "metrics"),
+    ("observe",),
     ("driver", "compare", "allreduce", "predict"),
     ("report", "processes"),
     ("history", "ab", "sweep"),

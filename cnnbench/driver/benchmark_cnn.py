@@ -27,6 +27,7 @@ from cnnbench.flags.checks import running_all_reduce
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
+from cnnbench.observe import outputs
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
@@ -96,6 +97,7 @@ class BenchmarkCNN:
           KeyboardInterrupt: likewise.
         """
         self._files.prepare()
+        outputs.prepare(self.params)
         try:
             total = self._run()
         except UsageError:
@@ -168,11 +170,15 @@ class BenchmarkCNN:
         return total
 
     def _train(self, built: BuiltRun) -> float | None:
+        from cnnbench.driver.probes import make_probes
         from cnnbench.driver.training import Training
+        from cnnbench.observe.graphs import write_graph
 
         params, plan = self.params, self.plan
         assert built.step is not None
         assert built.inputs is not None
+        if params.graph_file:
+            write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
         global_step, steps = self._initialize(built)
         training = Training(
             params,
@@ -194,6 +200,7 @@ class BenchmarkCNN:
             global_step,
             self._watch,
             lag=1 if built.devices.kind == "gpu" else 0,
+            probes=make_probes(params, self._messages),
         )
         return training.run(steps)
 

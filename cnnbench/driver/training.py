@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
 from cnnbench.driver.plan import Plan
+from cnnbench.driver.probes import Probe
 from cnnbench.driver.step_timer import StepLoop
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
@@ -50,6 +51,7 @@ class Training:
       around_loop: entered before the timed loop and left after it.
       lag: see StepLoop.
       clock: of step times, in seconds.
+      probes: look at steps of the warm-up.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Training:
         around_loop: AbstractContextManager[object] | None = None,
         lag: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        probes: Sequence[Probe] = (),
     ) -> None:
         self._params = params
         self._plan = plan
@@ -83,6 +86,7 @@ class Training:
         self._around_loop = nullcontext() if around_loop is None else around_loop
         self._lag = lag
         self._clock = clock
+        self._probes = probes
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
         self._away_seconds = 0.0
@@ -133,12 +137,22 @@ class Training:
         self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
-        def is_steady(step: int) -> bool:
+        # A probe is entered in the pause before its step and left in the pause after it.
+        edges = {step for probe in self._probes for step in (probe.step - 1, probe.step)}
+
+        def pause(step: int) -> bool:
             nonlocal steady
-            steady = warm_up.steady(measurements.warmup_step_seconds)
+            looking.close()
+            for probe in self._probes:
+                if probe.step == step + 1:
+                    looking.enter_context(probe.look)
+            if step in warm_up.checks:
+                steady = warm_up.steady(measurements.warmup_step_seconds)
             return steady
 
-        loop.run(warm_up.most, self._warmup_done, warm_up.checks.__contains__, is_steady)
+        with ExitStack() as looking:
+            pause(0)
+            loop.run(warm_up.most, self._warmup_done, (warm_up.checks | edges).__contains__, pause)
         measurements.warmup_status = warm_up.status(steady)
         self._progress.finish()
         self._console.phase(Phase.WARM_UP_DONE)

@@ -29,6 +29,11 @@ _AUTO_LOSS_SCALE_MODES = (
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
 
+# Files that are written at different times; each needs a name of its own.
+_FILES = ("result_json", "result_csv", "graph_file")
+LOOKING = ("partitioned_graph_file_prefix",)
+"""Flags that look at a step of the warm-up."""
+
 
 def validate(params: Params) -> None:
     """Checks every value by itself, then the values against one another.
@@ -298,10 +303,25 @@ def _check_output(params: Params) -> None:
     if params.save_model_secs:
         _refuse_both(params, "save_model_steps", "save_model_secs")
     check_labels(params.result_label)
-    if params.result_json is None or params.result_csv is None:
-        return
-    if os.path.abspath(params.result_json) == os.path.abspath(params.result_csv):
-        raise FlagError("result_csv", params.result_csv, "is the file of --result_json too")
+    _check_looks(params)
+    files: dict[str, str] = {}
+    for flag in _FILES:
+        path = getattr(params, flag)
+        if path:
+            other = files.setdefault(os.path.abspath(path), flag)
+            if other != flag:
+                raise FlagError(flag, path, f"is the file of --{other} too")
+
+
+def _check_looks(params: Params) -> None:
+    """Refuses to look at a step of the warm-up where there is none."""
+    given = [flag for flag in LOOKING if getattr(params, flag)]
+    if given and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
+        raise FlagError(
+            given[0],
+            getattr(params, given[0]),
+            "looks at a step of the warm-up; leave out --num_warmup_batches=0",
+        )
 
 
 _CHECKS: tuple[Callable[[Params], None], ...] = (

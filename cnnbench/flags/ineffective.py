@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cnnbench.flags.checks import local_groups, running_all_reduce
+from cnnbench.flags.checks import LOOKING, local_groups, running_all_reduce
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
@@ -153,6 +153,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         "with --eval or --forward_only: they always print it",
     ),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
+    _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
     _without("data_dir", *_PREPARING),
     _without("distortions", "distort_color_in_yiq"),
     _without("optimizer=momentum", "momentum"),

@@ -117,7 +117,6 @@ _MISSING: dict[str, tuple[str, ...]] = {
     ),
     "summaries": ("eval_dir", "summary_verbosity", "save_summaries_steps"),
     "traces and profiles": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
-    "dumps of the graph": ("graph_file", "partitioned_graph_file_prefix"),
     "MLPerf's compliance log": ("ml_perf_compliance_logging",),
 }
 

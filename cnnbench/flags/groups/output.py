@@ -57,9 +57,14 @@ class OutputParams:
     use_chrome_trace_format: bool = flag(True, "Write --trace_file in Chrome's trace format.")
     tfprof_file: str | None = flag(None, "Profile the first steps and write the profile here.")
     graph_file: str | None = flag(
-        None, "Write the graph of the step here, as text if the name ends in txt."
+        None,
+        "Write the traced graph of the step to this file, as text if the name ends in txt, else "
+        "binary (GraphDef).",
     )
     partitioned_graph_file_prefix: str | None = flag(
-        None, "Write the graph of every device to files that start with this."
+        None,
+        "Write the graph of every device, as TensorFlow optimized and partitioned it in the first "
+        "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
+        "text.",
     )
     ml_perf_compliance_logging: bool = flag(False, "Print MLPerf's compliance log.")

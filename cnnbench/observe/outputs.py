@@ -1,0 +1,29 @@
+"""Where a run writes what it shows of itself; checked before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import os
+
+from cnnbench.flags import Params
+from cnnbench.records.files import resolve_output
+
+
+def partition_file(prefix: str, number: int) -> str:
+    """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
+    stem, suffix = os.path.splitext(prefix)
+    return f"{stem}{number}{suffix}"
+
+
+def prepare(params: Params) -> None:
+    """Proves that every file can be written, and leaves no trace.
+
+    Raises:
+      FlagError: names the flag of a path that cannot be written.
+    """
+    for flag in ("graph_file",):
+        path = getattr(params, flag)
+        if path:
+            resolve_output(flag, path)
+    prefix = params.partitioned_graph_file_prefix
+    if prefix:
+        resolve_output("partitioned_graph_file_prefix", partition_file(prefix, 0))

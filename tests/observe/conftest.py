@@ -1,0 +1,25 @@
+"""Short runs from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.cli import main
+
+RUN = (
+    *("--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2"),
+    *("--num_batches=2", "--num_warmup_batches=2", "--quiet_conditions=all"),
+)
+
+
+@pytest.fixture
+def run(quick_start, capsys):
+    """run("--flag=value", ...): a short run that succeeds; its standard output and error."""
+
+    def go(*flags):
+        status = main([*RUN, *map(str, flags)])
+        out, err = capsys.readouterr()
+        assert status == 0, err
+        return out, err
+
+    return go
