@@ -19,7 +19,10 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 
 # Each of these modules registers its models when imported. A new network is a new module and
 # a line here.
-BUILTIN_MODULES = ("trivial", "lenet", "alexnet", "resnet", "resnet_cifar")
+BUILTIN_MODULES = (
+    *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception"),
+    *("resnet", "resnet_cifar", "densenet"),
+)
 
 Key = tuple[str, str]  # (dataset, name)
 

@@ -17,6 +17,25 @@ TABLE = {
     ("trivial", "imagenet"): (4_263_877, 227, 32, 0.005),
     ("lenet", "imagenet"): (2_173_353, 28, 32, 0.005),
     ("alexnet", "imagenet"): (61_842_345, 227, 512, 0.005),
+    # keras.applications has 138,357,544 and 143,667,240, torchvision 132,863,336 for 1000 classes;
+    # one class more is 4097 weights.
+    ("vgg11", "imagenet"): (132_863_336 + 4_097, 224, 64, 0.005),
+    ("vgg16", "imagenet"): (138_357_544 + 4_097, 224, 64, 0.005),
+    ("vgg19", "imagenet"): (143_667_240 + 4_097, 224, 64, 0.005),
+    # By hand: 96 to 1024 filters of side 11, 5, 3, 3, 3; 6 * 6 * 1024 to 3072 to 4096 to 1001.
+    ("overfeat", "imagenet"): (
+        (34_944 + 614_656 + 1_180_160 + 4_719_616 + 9_438_208)
+        + (36_864 * 3_072 + 3_072 + 3_072 * 4_096 + 4_096 + 4_097 * 1_001),
+        231,
+        32,
+        0.005,
+    ),
+    # Caffe's bvlc_googlenet without its auxiliary classifiers has 6,998,552 for 1000 classes.
+    ("googlenet", "imagenet"): (6_998_552 + 1_025, 224, 32, 0.005),
+    # keras.applications.InceptionV3 has 23,817,352 trainable ones for 1000 classes.
+    ("inception3", "imagenet"): (23_817_352 + 2_049, 299, 32, 0.005),
+    # timm's inception_v4 has 42,679,816 for 1000 classes, 31,584 scales of batch norm among them.
+    ("inception4", "imagenet"): (42_679_816 - 31_584 + 1_537, 299, 32, 0.005),
     ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128),
@@ -28,6 +47,8 @@ TABLE = {
     ("resnet32", "cifar10"): (464_219, 32, 128, 0.1),
     ("resnet110", "cifar10"): (1_728_027, 32, 128, 0.1),
     ("resnet110_v2", "cifar10"): (1_726_027, 32, 128, 0.1),
+    ("densenet40_k12", "cifar10"): (357_491, 32, 64, 0.1),
+    ("densenet100_k12", "cifar10"): (2_217_411, 32, 64, 0.1),
     # By hand: 3072 + 1, 4096 + 4096, 4096 * 11 + 11.
     ("trivial", "cifar10"): (3_073 + 8_192 + 45_067, 32, 32, 0.005),
     # By hand: two 5 x 5 convolutions with biases, 8 * 8 * 64 to 384 to 192 to 11.
@@ -53,6 +74,25 @@ def test_size_and_defaults(name, dataset):
         3,
         CLASSES[dataset],
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "giga"),
+    # torchvision's table of models; for inception4, timm's.
+    [
+        *(("vgg11", 7.61), ("vgg16", 15.47), ("vgg19", 19.63), ("googlenet", 1.58)),
+        *(("inception3", 5.71), ("inception4", 12.28)),
+    ],
+)
+def test_multiply_adds_are_those_published(name, giga):
+    spec = declare(get_model(name, "imagenet"), 1001)
+    assert spec.forward_flops_per_image == pytest.approx(2e9 * giga, rel=0.005)
+
+
+def test_densenets_lower_their_rate_twice_within_300_epochs():
+    rate = get_model("densenet40_k12", "cifar10").learning_rate
+    assert rate.boundaries_epochs == (150.0, 225.0, 300.0)
+    assert [rate.base * f for f in rate.factors] == pytest.approx([0.1, 0.01, 0.001, 0.0001])
 
 
 @pytest.mark.parametrize(("depth", "stages"), [(101, (3, 4, 23, 3)), (152, (3, 8, 36, 3))])
@@ -90,8 +130,12 @@ def test_cifar_alexnet_follows_its_initial_values_and_schedule():
 
 
 # Large images or depth cost minutes, not insight: those networks are cut to a size of theirs.
-SIZES = {"alexnet": 67, "resnet50": 64, "resnet50_v1.5": 64, "resnet50_v2": 64}
-TRAINED = [(n, d) for n, d in TABLE if "152" not in n and "110" not in n]
+SIZES = {
+    **{"alexnet": 67, "overfeat": 71, "vgg11": 32, "googlenet": 64, "inception3": 75},
+    **{"resnet50": 64, "resnet50_v1.5": 64, "resnet50_v2": 64},
+}
+LARGE = ("vgg16", "vgg19", "inception4", "152", "110", "densenet100")
+TRAINED = [(n, d) for n, d in TABLE if not any(large in n for large in LARGE)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

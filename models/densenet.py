@@ -1,0 +1,69 @@
+"""DenseNet for CIFAR-10: each layer sees the outputs of all layers of its block.
+
+Source: Huang et al., Densely connected convolutional networks, 2016 (arXiv:1608.06993), the
+networks without bottlenecks and compression. As in tf_cnn_benchmarks, convolutions have biases
+and a ReLU follows the 1 x 1 convolution between blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+
+BLOCKS = 3
+
+
+class DenseNetCifar10(Model):
+    """Three blocks of (depth - 4) / 3 layers.
+
+    Attributes:
+      layers: per block.
+      growth: channels that each layer adds.
+    """
+
+    dataset = "cifar10"
+    image_size = 32
+    batch_size = 64
+    batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
+    learning_rate = LearningRateSpec(
+        0.1, boundaries_epochs=(150.0, 225.0, 300.0), factors=(1.0, 0.1, 0.01, 0.001)
+    )
+
+    def __init__(self, depth: int, growth: int) -> None:
+        self.name = f"densenet{depth}_k{growth}"
+        self.layers = (depth - BLOCKS - 1) // BLOCKS
+        self.growth = growth
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Stem, blocks with transitions in between, mean over the image, logits."""
+        x = net.conv(images, 16, 3, activation=None)
+        for block in range(BLOCKS):
+            with net.scope(f"block{block}"):
+                if block > 0:
+                    x = self._transition(net, x)
+                for _ in range(self.layers):
+                    x = net.concat([x, self._layer(net, x, self.growth, 3)])
+        x = net.batch_norm(x, activation="relu")
+        return net.logits(net.global_avg_pool(x))
+
+    def _transition(self, net: Network[T], x: T) -> T:
+        """Half the height and width, and two layers' worth of channels."""
+        y = self._layer(net, x, 2 * self.growth, 1)
+        return net.avg_pool(net.relu(y), 2, 2)
+
+    @staticmethod
+    def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:
+        # The same standard deviation for both kernels, as if the 1 x 1 one were 3 x 3 too.
+        stddev = math.sqrt(2 / 9 / filters)
+        y = net.batch_norm(x, activation="relu")
+        return net.conv(y, filters, kernel, activation=None, stddev=stddev)
+
+
+for _depth, _growth in ((40, 12), (100, 12), (100, 24)):
+    _factory = functools.partial(DenseNetCifar10, _depth, _growth)
+    register_model(_factory().name, "cifar10", _factory)

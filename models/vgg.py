@@ -1,0 +1,50 @@
+"""VGG: stacks of 3 x 3 convolutions between poolings.
+
+Source: Simonyan and Zisserman, Very deep convolutional networks for large-scale image
+recognition, 2014 (arXiv:1409.1556), configurations A (11), D (16) and E (19) of table 1.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import LearningRateSpec
+
+FILTERS = (64, 128, 256, 512, 512)
+CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+class Vgg(Model):
+    """Five stages of convolutions, then two affine layers with dropout.
+
+    Attributes:
+      convolutions: per stage.
+    """
+
+    dataset = "imagenet"
+    image_size = 224
+    batch_size = 64
+    learning_rate = LearningRateSpec(0.005)
+
+    def __init__(self, depth: int) -> None:
+        self.name = f"vgg{depth}"
+        self.convolutions = CONVOLUTIONS[depth]
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Each stage halves the image; then 4096 units twice."""
+        x = images
+        for filters, count in zip(FILTERS, self.convolutions, strict=True):
+            for _ in range(count):
+                x = net.conv(x, filters, 3)
+            x = net.max_pool(x, 2, 2)
+        x = net.flatten(x)
+        for _ in range(2):
+            x = net.dropout(net.affine(x, 4096))
+        return net.logits(x)
+
+
+for _depth in CONVOLUTIONS:
+    register_model(f"vgg{_depth}", "imagenet", functools.partial(Vgg, _depth))

@@ -1,0 +1,35 @@
+"""One network of each family takes a step on two devices, at the smallest image it can."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.driver.console import Console
+from cnnbench.models import get_model
+
+SMALLEST = {
+    ("overfeat", "imagenet"): 71,
+    ("vgg11", "imagenet"): 32,
+    ("googlenet", "imagenet"): 32,
+    ("inception3", "imagenet"): 75,
+    ("densenet40_k12", "cifar10"): 32,
+}
+
+
+@pytest.mark.parametrize(("name", "dataset"), SMALLEST)
+def test_a_step_on_two_devices(name, dataset, monkeypatch):
+    model = type(get_model(name, dataset))
+    monkeypatch.setattr(model, "image_size", SMALLEST[name, dataset])
+    record = BenchmarkCNN(
+        Params(
+            **{"model": name, "data_name": dataset, "device": "cpu", "num_gpus": 2},
+            variable_update="replicated",
+            **{"batch_size": 1, "num_warmup_batches": 0, "num_batches": 1},
+        ),
+        console=Console(None),
+    ).run()
+    assert record.placement.num_towers == 2
+    assert [math.isfinite(loss) for loss in record.losses] == [True]
