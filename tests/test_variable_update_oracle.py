@@ -105,17 +105,9 @@ def expected_losses(
 
 
 def run(**flags: object) -> tuple[float, ...]:
-    params = Params(
-        model="oracle",
-        model_plugin=PLUGIN,
-        device="cpu",
-        num_batches=STEPS,
-        num_warmup_batches=0,
-        init_learning_rate=RATE,
-        allow_nonfinite=True,
-        **flags,
-    )
-    return BenchmarkCNN(params).run().losses
+    own = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
+    own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
+    return BenchmarkCNN(Params.from_dict({**own, **flags})).run().losses
 
 
 MODES = ("parameter_server", "replicated", "independent")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
@@ -34,6 +35,11 @@ _FILES = ("result_json", "result_csv", "graph_file")
 LOOKING = ("partitioned_graph_file_prefix",)
 """Flags that look at a step of the warm-up."""
 
+_SPECS = {spec.name: spec for spec in FLAGS}
+
+Refusals: TypeAlias = "Iterator[tuple[str, str]]"
+"""Names of flags whose values cannot be used, with the reason; the first one is reported."""
+
 
 def validate(params: Params) -> None:
     """Checks every value by itself, then the values against one another.
@@ -51,7 +57,8 @@ def validate(params: Params) -> None:
         spec.check(value, available_choices(spec))
         check_available(spec, value)
     for check in _CHECKS:
-        check(params)
+        for name, reason in check(params):
+            raise FlagError(name, _SPECS[name].text(getattr(params, name)), reason)
     params.mark_validated()
 
 
@@ -114,6 +121,21 @@ def check_on_local_devices(
     raise refusals[0]
 
 
+def check_fp16(precision: str, use_fp16: bool) -> None:
+    """Refuses two precisions.
+
+    Args:
+      precision: value of --precision.
+      use_fp16: value of --use_fp16, the old name of one of these.
+
+    Raises:
+      FlagError: they contradict each other.
+    """
+    if use_fp16 != (precision == "fp16"):
+        reason = f"contradicts --precision={precision}; give one of the two"
+        raise FlagError("use_fp16", str(use_fp16).lower(), reason)
+
+
 def check_labels(text: str | None) -> None:
     """Refuses a malformed --result_label.
 
@@ -135,59 +157,38 @@ def _context(num_gpus: int, kind: str, network_topology: str = "dgx1") -> Reduce
     )
 
 
-def _check_run(params: Params) -> None:
+def _check_run(params: Params) -> Refusals:
     if params.eval and params.forward_only:
-        raise FlagError(
-            "forward_only", "true", "cannot go with --eval, which runs forward only by itself"
-        )
+        yield "forward_only", "cannot go with --eval, which runs forward only by itself"
     if params.eval and params.train_dir is None:
-        raise FlagError("eval", "true", "needs --train_dir, the folder of the checkpoints")
-    _check_eval_during_training(params)
-    for one, other in (
-        ("num_batches", "num_epochs"),
-        ("num_eval_batches", "num_eval_epochs"),
-    ):
-        _refuse_both(params, one, other)
-
-
-def _check_eval_during_training(params: Params) -> None:
+        yield "eval", "needs --train_dir, the folder of the checkpoints"
     given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
     if len(given) > 1:
-        _refuse_both(params, given[1], given[0])
-    if given:
-        value = getattr(params, given[0])
-        for excluded in ("eval", "forward_only"):
-            if getattr(params, excluded):
-                raise FlagError(given[0], value, f"needs training, so leave out --{excluded}")
-    elif params.stop_at_top_1_accuracy is not None:
-        raise FlagError(
+        yield given[1], _one_of_two(given[0])
+    for excluded in ("eval", "forward_only"):
+        if given and getattr(params, excluded):
+            yield given[0], f"needs training, so leave out --{excluded}"
+    if params.stop_at_top_1_accuracy is not None and not given:
+        yield (
             "stop_at_top_1_accuracy",
-            params.stop_at_top_1_accuracy,
             "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
             "or another of the eval_during_training flags",
         )
+    for one, other in (("num_batches", "num_epochs"), ("num_eval_batches", "num_eval_epochs")):
+        if getattr(params, one) is not None and getattr(params, other) is not None:
+            yield one, _one_of_two(other)
 
 
-def _refuse_both(params: Params, one: str, other: str) -> None:
-    value = getattr(params, one)
-    if value is not None and getattr(params, other) is not None:
-        raise FlagError(one, value, f"cannot go with --{other}; give one of the two")
-
-
-def _check_model(params: Params) -> None:
-    if params.use_fp16 and params.precision != "fp16":
-        raise FlagError(
-            "use_fp16", "true", f"contradicts --precision={params.precision}; give one of the two"
-        )
+def _check_model(params: Params) -> Refusals:
+    check_fp16(params.precision, params.use_fp16)
     if params.precision != "fp16":
         return
     scale = params.fp16_loss_scale
     if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
-        raise FlagError("fp16_loss_scale", scale, "must be from 2^-126 to 2^126; 128 is usual")
+        yield "fp16_loss_scale", "must be from 2^-126 to 2^126; 128 is usual"
     if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
-        raise FlagError(
+        yield (
             "fp16_enable_auto_loss_scale",
-            "true",
             f"cannot go with --variable_update={params.variable_update}; use one of "
             + ", ".join(_AUTO_LOSS_SCALE_MODES),
         )
@@ -196,57 +197,35 @@ def _check_model(params: Params) -> None:
 _DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
 
 
-def _check_optimizer(params: Params) -> None:
+def _check_optimizer(params: Params) -> Refusals:
     schedule, start = params.learning_rate_schedule, params.init_learning_rate
-    asked = [name for name in (*_DECAY, "minimum_learning_rate") if getattr(params, name)]
+    given = [name for name in (*_DECAY, "minimum_learning_rate") if getattr(params, name)]
     if schedule != "staircase":  # which as the default asks for no decay by itself
-        asked.insert(0, "learning_rate_schedule")
+        given.insert(0, "learning_rate_schedule")
     if params.piecewise_learning_rate_schedule is not None:
-        if start is not None:
-            asked.append("init_learning_rate")
-        if asked:
-            value = getattr(params, asked[0])
-            raise FlagError(asked[0], value, "cannot go with --piecewise_learning_rate_schedule")
+        for name in (*given, *(["init_learning_rate"] if start is not None else [])):
+            yield name, "cannot go with --piecewise_learning_rate_schedule"
         return
-    missing = [name for name in _DECAY if not getattr(params, name) and schedule != "cosine"]
-    if start is None:
-        missing.insert(0, "init_learning_rate")
-    if asked and missing:
-        needed = " and ".join(f"--{other}" for other in missing)
-        raise FlagError(asked[0], getattr(params, asked[0]), f"needs {needed}")
+    needed = [] if start is not None else ["--init_learning_rate"]
+    needed += [f"--{n}" for n in _DECAY if n not in given and schedule != "cosine"]
+    if given and needed:
+        yield given[0], f"needs {' and '.join(needed)}"
     if schedule == "cosine":
-        _check_cosine(params)
+        for name in (name for name in _DECAY if name in given):
+            yield name, "cannot go with --learning_rate_schedule=cosine, which ends with the run"
+        if start is not None and params.minimum_learning_rate > start:
+            yield "minimum_learning_rate", f"must be at most --init_learning_rate={start:g}"
 
 
-def _check_cosine(params: Params) -> None:
-    for name in _DECAY:
-        if getattr(params, name):
-            raise FlagError(
-                name,
-                getattr(params, name),
-                "cannot go with --learning_rate_schedule=cosine, which ends with the run",
-            )
-    peak, floor = params.init_learning_rate, params.minimum_learning_rate
-    if peak is not None and floor > peak:
-        raise FlagError(
-            "minimum_learning_rate", floor, f"must be at most --init_learning_rate={peak:g}"
-        )
-
-
-def _check_variable_update(params: Params) -> None:
+def _check_variable_update(params: Params) -> Refusals:
     mode, spec = params.variable_update, params.all_reduce_spec
     if reduces(params) and params.gradient_repacking > MOST_PACKS:
-        raise FlagError(
-            "gradient_repacking", params.gradient_repacking, f"must be at most {MOST_PACKS} packs"
-        )
+        yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
     if spec is None and mode == "distributed_all_reduce":
-        raise FlagError(
-            "variable_update", mode, "needs --all_reduce_spec, such as --all_reduce_spec=xring"
-        )
+        yield "variable_update", "needs --all_reduce_spec, such as --all_reduce_spec=xring"
     if spec is not None and mode == "replicated" and len(spec.ranges) > 1:
-        raise FlagError(
+        yield (
             "all_reduce_spec",
-            spec.source,
             "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
             "replicated takes one algorithm",
         )
@@ -264,67 +243,50 @@ def _check_variable_update(params: Params) -> None:
         if spec:
             raise
         # No spec was given that the error could point into.
-        reason = error.reason.partition(": ")[2]
-        raise FlagError("network_topology", params.network_topology, reason) from error
+        yield "network_topology", error.reason.partition(": ")[2]
 
 
-def _check_runtime(params: Params) -> None:
+def _check_runtime(params: Params) -> Refusals:
     if params.device == "cpu" and params.data_format == "NCHW":
-        raise FlagError(
+        yield (
             "data_format",
-            "NCHW",
             "works on the CPU only where oneDNN replaces TensorFlow's own kernels; "
             "use NHWC or auto, or --device=gpu",
         )
     if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
-        raise FlagError(
-            "per_gpu_thread_count",
-            params.per_gpu_thread_count,
-            "needs --gpu_thread_mode=gpu_private or gpu_shared",
-        )
-    if params.gpu_indices:
-        _check_gpu_indices(params.gpu_indices, params.num_gpus)
-
-
-def _check_gpu_indices(text: str, num_gpus: int) -> None:
-    indices = [piece.strip() for piece in text.split(",")]
+        yield "per_gpu_thread_count", "needs --gpu_thread_mode=gpu_private or gpu_shared"
+    if not params.gpu_indices:
+        return
+    indices = [piece.strip() for piece in params.gpu_indices.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
-        raise FlagError("gpu_indices", text, "must be whole numbers with commas, as in 0,1,3,2")
+        yield "gpu_indices", "must be whole numbers with commas, as in 0,1,3,2"
     if len({int(index) for index in indices}) != len(indices):
-        raise FlagError("gpu_indices", text, "must name every GPU once")
-    if len(indices) != num_gpus:
-        raise FlagError(
-            "gpu_indices", text, f"names {len(indices)} GPUs, but --num_gpus={num_gpus}"
-        )
+        yield "gpu_indices", "must name every GPU once"
+    if len(indices) != params.num_gpus:
+        yield "gpu_indices", f"names {len(indices)} GPUs, but --num_gpus={params.num_gpus}"
 
 
-def _check_output(params: Params) -> None:
+def _check_output(params: Params) -> Refusals:
     parse_quiet(params.quiet_conditions)
-    if params.save_model_secs:
-        _refuse_both(params, "save_model_steps", "save_model_secs")
+    if params.save_model_secs and params.save_model_steps is not None:
+        yield "save_model_steps", _one_of_two("save_model_secs")
     check_labels(params.result_label)
-    _check_looks(params)
+    looking = [flag for flag in LOOKING if getattr(params, flag)]
+    if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
+        yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
     files: dict[str, str] = {}
     for flag in _FILES:
-        path = getattr(params, flag)
-        if path:
+        if path := getattr(params, flag):
             other = files.setdefault(os.path.abspath(path), flag)
             if other != flag:
-                raise FlagError(flag, path, f"is the file of --{other} too")
+                yield flag, f"is the file of --{other} too"
 
 
-def _check_looks(params: Params) -> None:
-    """Refuses to look at a step of the warm-up where there is none."""
-    given = [flag for flag in LOOKING if getattr(params, flag)]
-    if given and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
-        raise FlagError(
-            given[0],
-            getattr(params, given[0]),
-            "looks at a step of the warm-up; leave out --num_warmup_batches=0",
-        )
+def _one_of_two(other: str) -> str:
+    return f"cannot go with --{other}; give one of the two"
 
 
-_CHECKS: tuple[Callable[[Params], None], ...] = (
+_CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_run,
     _check_model,
     _check_optimizer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable
@@ -19,25 +20,64 @@ from cnnbench.errors import FlagError
 
 _METADATA = "cnnbench.flag"
 
-_TRUE = ("true", "t", "1")
-_FALSE = ("false", "f", "0")
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
+
+def _boolean(text: str) -> bool:
+    try:
+        return _BOOLEANS[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def _integer(text: str) -> int:
+    return int(text, 16) if text[:2].lower() == "0x" else int(text)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of single values: their type, the wording of errors, and the reader of text."""
+
+    type: Any
+    wording: str
+    read: Callable[[str], Any]
+
+
+_SINGLE = {
+    "boolean": _Kind(bool, "true or false", _boolean),
+    "integer": _Kind(int, "an integer", _integer),
+    "number": _Kind(float, "a number", float),
+    "string": _Kind(str, "a string", str),
+}
+_LISTS = {"integers": "integer", "numbers": "number"}
 _KINDS: dict[Any, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
+    **{kind.type: name for name, kind in _SINGLE.items()},
     tuple[int, ...]: "integers",
     tuple[float, ...]: "numbers",
 }
-_ITEM_KIND = {"integers": "integer", "numbers": "number"}
-_ARTICLE = {"integer": "an integer", "number": "a number", "string": "a string"}
-_FINITE = "must be a finite number"
+_RANGE: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
+    ("minimum", operator.ge, "at least"),
+    ("above", operator.gt, "greater than"),
+    ("maximum", operator.le, "at most"),
+    ("below", operator.lt, "less than"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """What a field's metadata holds beside its name, type and default."""
+    """What a field's metadata holds beside its name, type and default.
+
+    Attributes:
+      help: what the flag does, with its unit, as one sentence or two.
+      parser: makes the value from text, once; the annotation is the type of what it makes,
+        whose `source` is that text. It raises FlagError.
+      choices: the only values allowed (strings).
+      minimum: smallest value allowed, for every item of a list.
+      maximum: largest value allowed.
+      above: the value must be greater than this.
+      below: the value must be less than this.
+      lower: upper-case spellings mean the same and are stored in lower case.
+    """
 
     help: str
     parser: Callable[[str], Any] | None = None
@@ -49,46 +89,21 @@ class _Limits:
     lower: bool = False
 
 
-def flag(
-    default: Any,
-    help: str,
-    *,
-    parser: Callable[[str], Any] | None = None,
-    choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    lower: bool = False,
-) -> Any:
+def flag(default: Any, help: str, **limits: Any) -> Any:
     """Declares one flag as a dataclass field; name and type come from the annotation.
 
     Args:
       default: value when the flag is not given; None needs an optional type.
       help: what the flag does, with its unit, as one sentence or two.
-      parser: makes the value from text, once; the annotation is the type of what it makes,
-        whose `source` is that text. It raises FlagError.
-      choices: the only values allowed (strings).
-      minimum: smallest value allowed, for every item of a list.
-      maximum: largest value allowed.
-      above: the value must be greater than this.
-      below: the value must be less than this.
-      lower: upper-case spellings mean the same and are stored in lower case.
+      **limits: parser, choices, minimum, maximum, above, below and lower; see `_Limits`.
 
     Returns:
       A ``dataclasses.field``.
+
+    Raises:
+      TypeError: another keyword.
     """
-    limits = _Limits(
-        help=help,
-        parser=parser,
-        choices=choices,
-        minimum=minimum,
-        maximum=maximum,
-        above=above,
-        below=below,
-        lower=lower,
-    )
-    return dataclasses.field(default=default, metadata={_METADATA: limits})
+    return dataclasses.field(default=default, metadata={_METADATA: _Limits(help=help, **limits)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,34 +124,37 @@ class FlagSpec(_Limits):
     optional: bool
     default: Any
 
+    @property
+    def _single(self) -> _Kind:
+        """The kind of the value, or of the items of a list."""
+        return _SINGLE[_LISTS.get(self.kind, self.kind)]
+
+    @property
+    def _kind_text(self) -> str:
+        is_list = self.kind in _LISTS
+        return f"a comma-separated list of {self.kind}" if is_list else self._single.wording
+
     def parse(self, text: str) -> Any:
         """Turns the text of a command line into a value of the right type.
 
         Raises:
           FlagError: the text does not spell such a value; its range is not checked here.
         """
-        if self.kind in _ITEM_KIND:
-            parts = [part.strip() for part in text.split(",")] if text.strip() else []
-            return tuple(self._parse_item(part, _ITEM_KIND[self.kind], text) for part in parts)
-        return self.normalise(self._parse_item(text, self.kind, text))
+        if self.kind in _LISTS:
+            parts = text.split(",") if text.strip() else []
+            return tuple(self._read(part.strip(), text) for part in parts)
+        value = self.normalise(self._read(text, text))
+        return value if self.parser is None or value is None else self.parser(value)
 
     def normalise(self, value: Any) -> Any:
-        """Brings a value into the form it is stored in; leaves values of a wrong type alone.
-
-        Raises:
-          FlagError: the flag's parser refuses the text.
-        """
-        if self.kind == "number" and _is_integer(value):
-            return float(value)
-        if self.kind in _ITEM_KIND and isinstance(value, list | tuple):
-            to_float = self.kind == "numbers"
-            return tuple(float(v) if to_float and _is_integer(v) else v for v in value)
-        if self.kind == "string" and isinstance(value, str):
+        """Brings a value into the form it is stored in; leaves values of a wrong type alone."""
+        if self.kind in _LISTS and isinstance(value, list | tuple):
+            return tuple(self._as_float(item) for item in value)
+        if isinstance(value, str) and self.kind == "string":
             if value == "" and self.optional:
                 return None
-            value = value.lower() if self.lower else value
-            return self.parser(value) if self.parser else value
-        return value
+            return value.lower() if self.lower else value
+        return self._as_float(value)
 
     def check(self, value: Any, offer: tuple[str, ...] | None = None) -> None:
         """Checks type, choices and range.
@@ -148,15 +166,18 @@ class FlagSpec(_Limits):
         Raises:
           FlagError: says what would be valid.
         """
-        if (value is None and self.optional) or (self.parser and isinstance(value, self.type)):
+        if value is None and self.optional:
             return
-        if self.kind in _ITEM_KIND:
-            if not isinstance(value, tuple):
-                raise FlagError(self.name, value, f"must be a list of {self.kind}")
-            for item in value:
-                self._check_item(item, _ITEM_KIND[self.kind], value)
+        if self.parser is not None:
+            if not isinstance(value, self.type):
+                raise FlagError(self.name, value, f"must be of the type {self.type.__name__}")
             return
-        self._check_item(value, self.kind, value)
+        items = value if self.kind in _LISTS else (value,)
+        if not isinstance(items, tuple):
+            raise FlagError(self.name, value, f"must be a list of {self.kind}")
+        for item in items:
+            if reason := self._fault(item):
+                raise FlagError(self.name, self.text(value), reason)
         if self.choices and value not in self.choices:
             raise FlagError(self.name, value, f"must be {_one_of(offer or self.choices)}")
 
@@ -180,58 +201,40 @@ class FlagSpec(_Limits):
             return _one_of(self.choices)
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:.10g} to {self.maximum:.10g}"
-        parts = []
-        if self.minimum is not None:
-            parts.append(f"at least {self.minimum:.10g}")
-        if self.above is not None:
-            parts.append(f"greater than {self.above:.10g}")
-        if self.maximum is not None:
-            parts.append(f"at most {self.maximum:.10g}")
-        if self.below is not None:
-            parts.append(f"less than {self.below:.10g}")
-        return " and ".join(parts)
+        bounds = ((getattr(self, name), words) for name, _, words in _RANGE)
+        return " and ".join(f"{words} {bound:.10g}" for bound, words in bounds if bound is not None)
 
-    def _parse_item(self, text: str, kind: str, whole: str) -> Any:
+    def _read(self, text: str, whole: str) -> Any:
+        """One value or item; `whole` is the text to show in an error."""
         try:
-            if kind == "boolean":
-                return _parse_boolean(text)
-            if kind == "integer":
-                return int(text, 16) if text[:2].lower() == "0x" else int(text)
-            number = float(text) if kind == "number" else None
+            value = self._single.read(text)
         except ValueError:
-            raise FlagError(self.name, whole, f"must be {self._kind_text()}") from None
-        if number is None:
-            return text
-        if not math.isfinite(number):
-            raise FlagError(self.name, whole, _FINITE)
-        return number
+            raise FlagError(self.name, whole, f"must be {self._kind_text}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FlagError(self.name, whole, "must be a finite number")
+        return value
 
-    def _check_item(self, value: Any, kind: str, whole: Any) -> None:
-        if not _has_kind(value, kind):
-            raise FlagError(self.name, self.text(whole), f"must be {self._kind_text()}")
-        if kind == "number" and not math.isfinite(value):
-            raise FlagError(self.name, self.text(whole), _FINITE)
-        if kind in ("integer", "number") and not self._in_range(value):
-            raise FlagError(self.name, self.text(whole), f"must be {self.range_text}")
+    def _fault(self, item: Any) -> str:
+        """Why a value or item is refused, or ''."""
+        if type(item) is not self._single.type:
+            return f"must be {self._kind_text}"
+        if type(item) is float and not math.isfinite(item):
+            return "must be a finite number"
+        bounds = ((getattr(self, name), holds) for name, holds, _ in _RANGE)
+        fits = all(bound is None or holds(item, bound) for bound, holds in bounds)
+        return "" if fits else f"must be {self.range_text}"
 
-    def _in_range(self, value: float) -> bool:
-        return (
-            (self.minimum is None or value >= self.minimum)
-            and (self.maximum is None or value <= self.maximum)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
-
-    def _kind_text(self) -> str:
-        if self.kind == "boolean":
-            return "true or false"
-        if self.kind in _ITEM_KIND:
-            return f"a comma-separated list of {self.kind}"
-        return _ARTICLE[self.kind]
+    def _as_float(self, value: Any) -> Any:
+        return float(value) if self._single.type is float and type(value) is int else value
 
 
 def flag_of(group: type, name: str) -> Any:
-    """Declares the flag `name` of another dataclass here too: same default, limits and help."""
+    """Declares the flag of another dataclass again: same default, limits and help.
+
+    Args:
+      group: the dataclass that declares it.
+      name: of the field there and here.
+    """
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
@@ -262,31 +265,9 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
         type=annotation,
         optional=optional,
         default=field.default,
-        **{f.name: getattr(limits, f.name) for f in dataclasses.fields(_Limits)},
+        **vars(limits),
     )
 
 
 def _one_of(choices: tuple[str, ...]) -> str:
     return "one of " + ", ".join(choice or "''" for choice in choices)
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise ValueError(text)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _has_kind(value: Any, kind: str) -> bool:
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if kind == "integer":
-        return _is_integer(value)
-    if kind == "number":
-        return isinstance(value, float)
-    return isinstance(value, str)

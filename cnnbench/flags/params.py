@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,9 @@ class Params(
     """Every parameter of a run; a field is a flag of the same name.
 
     Values are brought into one form (device names in lower case, whole numbers for number
-    flags as floats, ``use_fp16`` equal to ``precision == "fp16"``, texts that have a parser
-    parsed), but only those parsers and ``validate`` refuse bad ones. An unknown name is a
-    TypeError.
-
-    Raises:
-      FlagError: a text that its parser refuses.
+    flags as floats, ``use_fp16`` equal to ``precision == "fp16"``), but only ``validate``
+    refuses bad ones. Flags that have a parser hold what it makes; `from_dict` takes their
+    texts. An unknown name is a TypeError.
     """
 
     validated = False
@@ -48,6 +46,20 @@ class Params(
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Params:
+        """The parameters that `as_dict` gave, such as those of a record.
+
+        Args:
+          values: by name, missing ones at their defaults; texts where a flag has a parser.
+
+        Raises:
+          FlagError: a text that its parser refuses.
+          TypeError: an unknown name.
+        """
+        texts = {s.name: s for s in FLAGS if s.parser and isinstance(values.get(s.name), str)}
+        return cls(**{**values, **{name: s.parse(values[name]) for name, s in texts.items()}})
 
     def replace(self, **changes: Any) -> Params:
         """A copy with some values changed; either name of fp16 takes the other along."""

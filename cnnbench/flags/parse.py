@@ -9,8 +9,8 @@ from typing import Any
 
 from absl import flags
 
-from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.checks import validate
+from cnnbench.errors import UsageError
+from cnnbench.flags.checks import check_fp16, validate
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
@@ -45,7 +45,8 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
       UsageError: an unknown flag, a missing value or a stray argument.
     """
     given = parse_flags(argv, (*FLAGS, *OBSOLETE))
-    _check_fp16_spellings(given)
+    if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
+        check_fp16(given["precision"], given["use_fp16"])
     known = {spec.name for spec in FLAGS}
     params = Params(**{name: value for name, value in given.items() if name in known})
     validate(params)
@@ -150,18 +151,6 @@ def _define(values: flags.FlagValues, spec: FlagSpec) -> None:
         boolean=spec.kind == "boolean",
     )
     flags.DEFINE_flag(entry, flag_values=values, module_name="cnnbench")
-
-
-def _check_fp16_spellings(given: dict[str, Any]) -> None:
-    """Refuses --precision and --use_fp16 that disagree, which Params cannot tell any more."""
-    if "precision" in given and "use_fp16" in given:
-        precision, use_fp16 = given["precision"], given["use_fp16"]
-        if (precision == "fp16") != use_fp16:
-            raise FlagError(
-                "use_fp16",
-                "true" if use_fp16 else "false",
-                f"contradicts --precision={precision}; give one of the two",
-            )
 
 
 def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:

@@ -27,7 +27,7 @@ TINY = {
 
 def run(**flags: object) -> tuple[RunRecord, list[str]]:
     out = io.StringIO()
-    record = BenchmarkCNN(Params(**{**TINY, **flags}), console=Console(out)).run()
+    record = BenchmarkCNN(Params.from_dict({**TINY, **flags}), console=Console(out)).run()
     return record, out.getvalue().splitlines()
 
 

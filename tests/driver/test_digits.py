@@ -14,6 +14,7 @@ from cifar10_writer import write_cifar10
 from sklearn.datasets import load_digits
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.flags.groups.optimizer import parse_piecewise
 
 HELD_OUT = 360
 
@@ -48,7 +49,7 @@ def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_epochs=3,
         num_warmup_batches=0,
         optimizer="momentum",
-        piecewise_learning_rate_schedule="0.05;2;0.005",
+        piecewise_learning_rate_schedule=parse_piecewise("0.05;2;0.005"),
         weight_decay=1e-4,
         train_dir=str(train_dir),
     )

@@ -160,7 +160,7 @@ AGGREGATION = [
 @pytest.mark.parametrize(("flag", "value", "field", "expected"), AGGREGATION)
 def test_an_aggregation_flag_sets_its_field(flag, value, field, expected) -> None:
     assert expected != getattr(AggregationSpec(), field)
-    plan = make_plan(Params(**{flag: value}))
+    plan = make_plan(Params.from_dict({flag: value}))
     assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
 
 

@@ -95,4 +95,4 @@ def test_as_dict_has_every_flag_once():
     values = Params(model="lenet").as_dict()
     assert list(values) == [spec.name for spec in FLAGS]
     assert set(values) == {field.name for field in dataclasses.fields(Params)}
-    assert Params(**values) == Params(model="lenet")
+    assert Params.from_dict(values) == Params(model="lenet")

@@ -121,7 +121,7 @@ _ARGUMENT = st.one_of(
 def test_whatever_is_typed_is_used_or_refused(argv):
     with contextlib.suppress(UsageError):
         parsed = parse_args(argv)
-        assert Params(**parsed.params.as_dict()) == parsed.params
+        assert Params.from_dict(parsed.params.as_dict()) == parsed.params
 
 
 def test_missing_flagfile_is_wrong_use(tmp_path):

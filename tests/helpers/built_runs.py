@@ -26,15 +26,9 @@ MODES = [
 
 def build(model: str = "poison", **flags: object) -> BuiltRun:
     """A built run of a model in plugins/, whose variables are initialised, at rate `RATE`."""
-    built = BenchmarkCNN(
-        Params(
-            model=model,
-            model_plugin=str(PLUGINS / f"{model}_plugin.py"),
-            device="cpu",
-            num_warmup_batches=0,
-            **flags,
-        )
-    ).build()
+    plugin = str(PLUGINS / f"{model}_plugin.py")
+    own = {"model": model, "model_plugin": plugin, "device": "cpu", "num_warmup_batches": 0}
+    built = BenchmarkCNN(Params.from_dict({**own, **flags})).build()
     built.manager.after_initialization()
     built.step.set_learning_rate(RATE)
     return built

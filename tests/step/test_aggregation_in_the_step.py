@@ -21,14 +21,9 @@ class Operations:
     """The step of a run, by the devices and scopes of its operations."""
 
     def __init__(self, **flags: object) -> None:
-        params = Params(
-            model="lenet",
-            device="cpu",
-            batch_size=2,
-            num_warmup_batches=0,
-            **{"num_gpus": TOWERS, "variable_update": "replicated", **flags},
-        )
-        self.step = BenchmarkCNN(params).build().step
+        own = {"num_gpus": TOWERS, "variable_update": "replicated", **flags}
+        common = {"model": "lenet", "device": "cpu", "batch_size": 2, "num_warmup_batches": 0}
+        self.step = BenchmarkCNN(Params.from_dict({**common, **own})).build().step
         self.all: list[tf.Operation] = self.step.graph.get_operations()
 
     @property
