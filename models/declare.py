@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from cnnbench.errors import UsageError
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Elementwise, Network
+from cnnbench.models.sequence import Cell
 from cnnbench.models.spec import BatchNorm, ModelSpec, VariableSpec
 from cnnbench.models.window import Window
 
@@ -105,6 +106,11 @@ class ShapeNetwork(Network[Shaped]):
         self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
         return Shaped(shape, True)
 
+    def _depthwise(self, x: Shaped, kernel: Shaped, window: Window) -> Shaped:
+        channels, multiplier = kernel.shape[2:]
+        self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
+        return Shaped((*window.output, channels * multiplier), True)
+
     def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
         return Shaped(x.shape, True)
 
@@ -120,10 +126,10 @@ class ShapeNetwork(Network[Shaped]):
         return Shaped(x.shape, True)
 
     def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
-        self._count(2 * math.prod(kernel.shape), x.differentiated)
-        return Shaped((units,), True)
+        self._count(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
+        return Shaped((*x.shape[:-1], units), True)
 
-    def _relu(self, x: Shaped) -> Shaped:
+    def _elementwise(self, kind: Elementwise, x: Shaped) -> Shaped:
         return x
 
     def _pool(self, kind: Literal["max", "avg"], x: Shaped, window: Window) -> Shaped:
@@ -135,11 +141,17 @@ class ShapeNetwork(Network[Shaped]):
     def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
         return x
 
+    def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
+        return x
+
     def _flatten(self, x: Shaped) -> Shaped:
         return Shaped((math.prod(x.shape),), x.differentiated)
 
     def _add(self, x: Shaped, y: Shaped) -> Shaped:
         return Shaped(x.shape, x.differentiated or y.differentiated)
+
+    def _multiply(self, x: Shaped, y: Shaped, shape: tuple[int, ...]) -> Shaped:
+        return Shaped(shape, x.differentiated or y.differentiated)
 
     def _concat(self, xs: Sequence[Shaped]) -> Shaped:
         channels = sum(x.shape[-1] for x in xs)
@@ -151,6 +163,41 @@ class ShapeNetwork(Network[Shaped]):
     def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
         height, width, channels = x.shape
         return Shaped((height, width, before + channels + after), x.differentiated)
+
+    def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
+        return Shaped(shape, x.differentiated)
+
+    def _transpose(self, x: Shaped, order: tuple[int, ...]) -> Shaped:
+        return Shaped(tuple(x.shape[axis] for axis in order), x.differentiated)
+
+    def _split(self, x: Shaped, parts: int) -> list[Shaped]:
+        shape = (*x.shape[:-1], x.shape[-1] // parts)
+        return [Shaped(shape, x.differentiated) for _ in range(parts)]
+
+    def _layer_norm(
+        self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
+    ) -> Shaped:
+        return Shaped(x.shape, True)
+
+    def _attention(
+        self, query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None
+    ) -> Shaped:
+        # Two products whose factors all come from layers: query by key, weights by value.
+        product = 2 * math.prod(query.shape) * key.shape[-2]
+        scored = query.differentiated or key.differentiated
+        self._count(product, query.differentiated, weights=key.differentiated)
+        scored = scored or (bias is not None and bias.differentiated)
+        self._count(product, scored, weights=value.differentiated)
+        return Shaped(query.shape, scored or value.differentiated)
+
+    def _embedding(self, ids: Shaped, table: Shaped) -> Shaped:
+        return Shaped((*ids.shape, table.shape[1]), True)
+
+    def _recurrent(self, x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> Shaped:
+        tokens, units = x.shape[0], weights[1].shape[0]
+        self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
+        self._count(2 * tokens * math.prod(weights[1].shape), True)
+        return Shaped((tokens, units), True)
 
     def _apply(
         self,

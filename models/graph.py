@@ -16,10 +16,13 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
+from cnnbench.models.attention import attend
 from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
 from cnnbench.models.declare import check_logits
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network
+from cnnbench.models.network import Elementwise, Network
+from cnnbench.models.recurrence import recurrence
+from cnnbench.models.sequence import Cell
 from cnnbench.models.spec import BatchNorm, VariableSpec
 from cnnbench.models.window import Window
 
@@ -29,6 +32,15 @@ Reader = Callable[[VariableSpec, Any], Tensor]
 
 _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)
+
+_ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "sigmoid": tf.sigmoid,
+    "tanh": tf.tanh,
+    "swish": tf.nn.silu,
+    "gelu": tf.nn.gelu,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +85,7 @@ def forward(
     data_format: DataFormat = "NHWC",
     compute_dtype: Any = tf.float32,
     seed: Any = 0,
+    progress: Any = 1.0,
     on_cpu: bool = True,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
@@ -90,6 +103,8 @@ def forward(
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
         for other draws in each step. XLA draws other numbers from it than the kernels do.
+      progress: share of training done, in [0, 1], a number or a float32 scalar.
+      on_cpu: whether the operations run on a CPU.
 
     Returns:
       Logits and batch moments.
@@ -112,6 +127,7 @@ def forward(
         data_format=data_format,
         compute_dtype=tf.as_dtype(compute_dtype),
         seed=seed,
+        progress=progress,
         on_cpu=on_cpu,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
@@ -138,6 +154,7 @@ class GraphNetwork(Network[Tensor]):
         data_format: DataFormat,
         compute_dtype: Any,
         seed: Any,
+        progress: Any = 1.0,
         on_cpu: bool,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
@@ -147,6 +164,7 @@ class GraphNetwork(Network[Tensor]):
         self._format = data_format
         self._dtype = compute_dtype
         self._seed = seed
+        self._progress = progress
         self._on_cpu = on_cpu
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
@@ -192,6 +210,10 @@ class GraphNetwork(Network[Tensor]):
     def _channel_axis(self) -> int:
         return 1 if self._channels_first else 3
 
+    def _channels_at(self, x: Tensor) -> int:
+        image_like = len(x.shape) == 4 and id(x) not in self._unbatched
+        return self._channel_axis if image_like else -1
+
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
@@ -203,27 +225,43 @@ class GraphNetwork(Network[Tensor]):
 
     def _read(self, spec: VariableSpec) -> Tensor:
         value = self._reader(spec, self._dtype)
+        return self._keep_unbatched(value)
+
+    def _keep_unbatched(self, value: Tensor) -> Tensor:
         self._unbatched[id(value)] = value
         return value
 
     # Layers ------------------------------------------------------------------------------
 
     def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
-        if self._on_cpu and self.training and not self._channels_first:
+        grouped = kernel.shape[2] != self.shape(x)[2]
+        if self._on_cpu and self.training and not self._channels_first and not grouped:
             if window.size == (1, 1):
                 return pointwise_conv(self._subsample(x, window), kernel)
             same = window.stride == (1, 1) and window.padding == "SAME"
             if same and patches_pay(window.size, x):
                 return patches_conv(x, kernel)
-        if window.explicit:
-            x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
         return tf.raw_ops.Conv2D(
-            input=x,
+            input=self._with_zeros(x, window),
             filter=kernel,
             strides=self._per_dimension(*window.stride, 1),
             padding=window.padding,
             data_format=self._format,
         )
+
+    def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
+        return tf.raw_ops.DepthwiseConv2dNative(
+            input=self._with_zeros(x, window),
+            filter=kernel,
+            strides=self._per_dimension(*window.stride, 1),
+            padding=window.padding,
+            data_format=self._format,
+        )
+
+    def _with_zeros(self, x: Tensor, window: Window) -> Tensor:
+        if not window.explicit:
+            return x
+        return tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
 
     def _subsample(self, x: Tensor, window: Window) -> Tensor:
         """Every stride-th row and column; shared by the two convolutions that open a block."""
@@ -267,10 +305,14 @@ class GraphNetwork(Network[Tensor]):
         return fused.y
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
-        return tf.linalg.matmul(x, kernel)
+        if len(x.shape) == 2:
+            return tf.linalg.matmul(x, kernel)
+        # One product of all rows: a batched one would make a kernel gradient per example.
+        rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
+        return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
-    def _relu(self, x: Tensor) -> Tensor:
-        return tf.nn.relu(x)
+    def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
+        return _ELEMENTWISE[kind](x)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
         pool = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
@@ -291,14 +333,40 @@ class GraphNetwork(Network[Tensor]):
             seed = tf.stack([seed, tf.zeros_like(seed)])
         return tf.random.experimental.stateless_fold_in(seed, index)
 
+    def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
+        share = 1.0 - (1.0 - keep) * self._progress if by_progress else keep
+        each = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
+        draw = tf.random.stateless_uniform(each, self._dropout_seed(index), alg="philox")
+        return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
+
     def _flatten(self, x: Tensor) -> Tensor:
         return tf.reshape(self._to_nhwc(x), [-1, math.prod(self.shape(x))])
 
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
+        return tf.add(*self._aligned(x, y, len(self.shape(x))))
+
+    def _multiply(self, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+        product = tf.multiply(*self._aligned(x, y, len(shape)))
+        both = id(x) in self._unbatched and id(y) in self._unbatched
+        return self._keep_unbatched(product) if both else product
+
+    def _aligned(self, x: Tensor, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+        """Both with the dimensions and the layout of examples of that rank."""
+        unbatched = [id(value) in self._unbatched for value in (x, y)]
+        if all(unbatched):
+            return x, y
+        return self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank)
+
+    def _align(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
+        shape = self.shape(x)
+        if not unbatched and len(shape) == rank:
+            return x
+        padded = (1,) * (rank - len(shape)) + shape
+        y = tf.reshape(x, [1 if unbatched else -1, *padded])
+        return self._lay_out(y) if rank == 3 else y
 
     def _concat(self, xs: Sequence[Tensor]) -> Tensor:
-        return tf.concat(xs, self._channel_axis if len(xs[0].shape) == 4 else -1)
+        return tf.concat(xs, self._channels_at(xs[0]))
 
     def _lrn(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
         # In float32 (squares overflow float16) and NHWC, the only layout the kernel has.
@@ -310,6 +378,55 @@ class GraphNetwork(Network[Tensor]):
         padding = [(0, 0)] * 4
         padding[self._channel_axis] = (before, after)
         return tf.pad(x, padding)
+
+    # Layers of sequences -----------------------------------------------------------------
+
+    def _reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if id(x) in self._unbatched:
+            return self._keep_unbatched(tf.reshape(x, shape))
+        return self._like_images(tf.reshape(self._to_nhwc(x), [-1, *shape]))
+
+    def _transpose(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
+        if id(x) in self._unbatched:
+            return self._keep_unbatched(tf.transpose(x, order))
+        y = tf.transpose(self._to_nhwc(x), [0, *(axis + 1 for axis in order)])
+        return self._like_images(y)
+
+    def _like_images(self, x: Tensor) -> Tensor:
+        return self._lay_out(x) if len(x.shape) == 4 else x
+
+    def _split(self, x: Tensor, parts: int) -> list[Tensor]:
+        made: list[Tensor] = tf.split(x, parts, self._channels_at(x))
+        return [self._keep_unbatched(y) for y in made] if id(x) in self._unbatched else made
+
+    def _layer_norm(
+        self, x: Tensor, gamma: VariableSpec, beta: VariableSpec, epsilon: float
+    ) -> Tensor:
+        axis = self._channels_at(x)
+        whole = _cast(x, tf.float32) if x.dtype.size == 2 else x
+        shape = [1] * len(x.shape)
+        shape[axis] = gamma.size
+        scale, offset = (tf.reshape(self._reader(v, whole.dtype), shape) for v in (gamma, beta))
+        mean, variance = tf.nn.moments(whole, [axis], keepdims=True)
+        y = (whole - mean) * tf.math.rsqrt(variance + epsilon) * scale + offset
+        return _cast(y, x.dtype)
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor | None
+    ) -> Tensor:
+        if bias is not None and id(bias) not in self._unbatched:
+            raise UsageError("attention bias must be made of variables, without the batch")
+        return attend(query, key, value, heads, bias)
+
+    def _embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        if not ids.dtype.is_integer:
+            raise UsageError(f"embedding takes integers, not {ids.dtype.name}")
+        return self._like_images(tf.gather(table, self._to_nhwc(ids)))
+
+    def _recurrent(self, x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
+        return recurrence(x, cell, weights, reverse)
+
+    # Functions of the model's own --------------------------------------------------------
 
     def _apply(
         self,
@@ -323,9 +440,7 @@ class GraphNetwork(Network[Tensor]):
         made = tuple(result.shape if unbatched else result.shape[1:])
         if made != shape:
             raise UsageError(f"apply declared the shape {shape} but its function made {made}")
-        if unbatched:
-            self._unbatched[id(result)] = result
-        return self._lay_out(result) if len(shape) == 3 and not unbatched else result
+        return self._keep_unbatched(result) if unbatched else self._like_images(result)
 
 
 def _cast(x: Tensor, dtype: Any) -> Tensor:

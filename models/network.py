@@ -1,5 +1,7 @@
 """The layers a model is written with; names, arguments and padding are settled here.
 
+Those of tokens and sequences are in `cnnbench.models.sequence`.
+
 `Network` has two interpreters: `cnnbench.models.declare.ShapeNetwork` follows shapes and
 counts, `cnnbench.models.graph.GraphNetwork` makes TensorFlow operations. What a layer is
 called, which variables it has and how it pads is decided once, in this class, so the two
@@ -9,25 +11,27 @@ cannot disagree.
 from __future__ import annotations
 
 import abc
-import collections
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 from cnnbench.errors import UsageError
-from cnnbench.models.spec import BatchNorm, Initializer, VariableSpec
+from cnnbench.models.scopes import T
+from cnnbench.models.sequence import SequenceLayers, broadcast
+from cnnbench.models.spec import TRUNCATED_STDDEV, BatchNorm, Initializer, VariableSpec
 from cnnbench.models.window import Padding, Pair, Window, as_pair
 
-T = TypeVar("T")
-Activation = Literal["relu"] | None
+__all__ = ["Activation", "Elementwise", "Network", "T"]
+
+Elementwise = Literal["relu", "relu6", "sigmoid", "tanh", "swish", "gelu"]
+Activation = Elementwise | None
 
 
-class Network(abc.ABC, Generic[T]):
+class Network(SequenceLayers[T]):
     """Makes the layers of one network, in the order in which the model asks for them.
 
     Shapes never include the batch: an image-like value has shape ``(h, w, c)`` whatever the
-    memory layout, a flat one ``(units,)``.
+    memory layout, a flat one ``(units,)``, a sequence of tokens ``(n, c)``.
 
     Attributes:
       num_classes: outputs of `logits`.
@@ -35,12 +39,10 @@ class Network(abc.ABC, Generic[T]):
     """
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
+        super().__init__()
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        self._scopes: list[str] = []
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._names: set[str] = set()
         self._dropouts = 0
 
     # Layers ------------------------------------------------------------------------------
@@ -53,6 +55,7 @@ class Network(abc.ABC, Generic[T]):
         stride: int | Pair = 1,
         padding: Padding = "SAME",
         *,
+        groups: int = 1,
         batch_norm: bool | BatchNorm = False,
         activation: Activation = "relu",
         bias: float | None = 0.0,
@@ -67,9 +70,11 @@ class Network(abc.ABC, Generic[T]):
           stride: likewise.
           padding: ``SAME``, ``VALID``, or ``SAME_RESNET``: SAME at stride 1, else
             (k - 1) // 2 zeros before and the rest of k - 1 after, whatever the input size.
+          groups: parts of the channels that are convolved on their own; both channels and
+            filters must be multiples of it.
           batch_norm: True for the model's settings, or settings of its own; then there is
             no bias.
-          activation: ``relu`` or None.
+          activation: see `activate`; None for none.
           bias: initial value, None for no bias.
           stddev: of a truncated normal for the kernel; default variance scaling by fan-in.
 
@@ -77,20 +82,97 @@ class Network(abc.ABC, Generic[T]):
           ``(h', w', filters)`` per example.
         """
         height, width, channels = self._image_shape(x, "conv")
+        if groups < 1 or channels % groups or filters % groups:
+            raise UsageError(
+                f"conv of {groups} groups needs multiples of that many channels and filters, "
+                f"not {channels} and {filters}"
+            )
         window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
         with self._layer("conv"):
-            kernel_spec = self._spec(
-                "kernel",
-                (*window.size, channels, filters),
-                Initializer.variance_scaling() if stddev is None else _normal(stddev),
-            )
-            y = self._conv(x, self._read(kernel_spec), window, filters)
-            if not batch_norm and bias is not None:
-                y = self._bias_add(y, self._read(self._bias_spec(filters, bias)))
-        if batch_norm:
-            settings = None if batch_norm is True else batch_norm
-            return self.batch_norm(y, activation=activation, settings=settings)
-        return self._activate(y, activation)
+            shape = (*window.size, channels // groups, filters)
+            y = self._conv(x, self._kernel("kernel", shape, stddev), window, filters)
+            y = self._offset(y, filters, batch_norm, bias)
+        return self._finish(y, batch_norm, activation)
+
+    def depthwise_conv(
+        self,
+        x: T,
+        kernel: int | Pair,
+        stride: int = 1,
+        padding: Padding = "SAME",
+        *,
+        multiplier: int = 1,
+        batch_norm: bool | BatchNorm = False,
+        activation: Activation = "relu",
+        bias: float | None = 0.0,
+        stddev: float | None = None,
+    ) -> T:
+        """Convolves each channel on its own; the rest as in `conv`.
+
+        Args:
+          x: ``(h, w, c)`` per example.
+          kernel: side, or (height, width).
+          stride: of both directions.
+          padding: as in `conv`.
+          multiplier: outputs per channel.
+          batch_norm: as in `conv`.
+          activation: as in `conv`.
+          bias: as in `conv`.
+          stddev: of a truncated normal for the kernel; default variance scaling by the
+            height x width inputs of an output.
+
+        Returns:
+          ``(h', w', c * multiplier)`` per example.
+        """
+        height, width, channels = self._image_shape(x, "depthwise_conv")
+        window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
+        with self._layer("depthwise"):
+            y = self._depthwise_by("kernel", x, window, multiplier, stddev)
+            y = self._offset(y, channels * multiplier, batch_norm, bias)
+        return self._finish(y, batch_norm, activation)
+
+    def separable_conv(
+        self,
+        x: T,
+        filters: int,
+        kernel: int | Pair,
+        stride: int = 1,
+        padding: Padding = "SAME",
+        *,
+        multiplier: int = 1,
+        batch_norm: bool | BatchNorm = False,
+        activation: Activation = "relu",
+        bias: float | None = 0.0,
+        stddev: float | None = None,
+    ) -> T:
+        """A depthwise convolution and a 1 x 1 one, with nothing in between.
+
+        Args:
+          x: ``(h, w, c)`` per example.
+          filters: output channels.
+          kernel: of the depthwise convolution, like ``stride``, ``padding`` and
+            ``multiplier``; see `depthwise_conv`.
+          stride: see ``kernel``.
+          padding: see ``kernel``.
+          multiplier: see ``kernel``.
+          batch_norm: as in `conv`, once, at the end.
+          activation: as in `conv`.
+          bias: as in `conv`.
+          stddev: of truncated normals for both kernels; default variance scaling, each by
+            its own fan-in.
+
+        Returns:
+          ``(h', w', filters)`` per example. Source: Chollet, arXiv:1610.02357.
+        """
+        height, width, channels = self._image_shape(x, "separable_conv")
+        window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
+        pointwise = Window.make(window.output, (1, 1), (1, 1), "SAME")
+        with self._layer("separable"):
+            y = self._depthwise_by("depthwise_kernel", x, window, multiplier, stddev)
+            shape = (1, 1, channels * multiplier, filters)
+            y = self._conv(y, self._kernel("pointwise_kernel", shape, stddev), pointwise, filters)
+            y = self._offset(y, filters, batch_norm, bias)
+        return self._finish(y, batch_norm, activation)
 
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
@@ -119,26 +201,31 @@ class Network(abc.ABC, Generic[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """Matrix product, bias, activation.
+        """Matrix product over the last dimension, bias, activation.
 
         Args:
-          x: ``(units,)`` per example; see `flatten`.
+          x: ``(inputs,)`` per example (see `flatten`), or tokens ``(..., inputs)``; for
+            an image a 1 x 1 `conv` does the same.
           units: outputs.
-          activation: ``relu`` or None.
+          activation: see `activate`; None for none.
           bias: initial value, None for no bias.
           stddev: of a truncated normal for the kernel; default sqrt(2 / inputs) before a
-            ReLU and sqrt(1 / inputs) without.
+            ReLU (or ReLU6) and sqrt(1 / inputs) otherwise.
 
         Returns:
-          ``(units,)`` per example.
+          ``(..., units)`` per example.
         """
         shape = self.shape(x)
-        if len(shape) != 1:
-            raise UsageError(f"affine takes a flat input, not shape {shape}; flatten it first")
+        if len(shape) in (0, 3):
+            raise UsageError(
+                f"affine takes a flat input, not shape {shape}; flatten it first, or use a "
+                "1 x 1 conv"
+            )
+        inputs = shape[-1]
         if stddev is None:
-            stddev = math.sqrt((2.0 if activation == "relu" else 1.0) / shape[0])
+            stddev = math.sqrt((2.0 if activation in ("relu", "relu6") else 1.0) / inputs)
         with self._layer("affine"):
-            kernel = self._spec("kernel", (shape[0], units), _normal(stddev))
+            kernel = self._spec("kernel", (inputs, units), _normal(stddev))
             y = self._matmul(x, self._read(kernel), units)
             if bias is not None:
                 y = self._bias_add(y, self._read(self._bias_spec(units, bias)))
@@ -150,7 +237,17 @@ class Network(abc.ABC, Generic[T]):
 
     def relu(self, x: T) -> T:
         """max(x, 0)."""
-        return self._relu(x)
+        return self._elementwise("relu", x)
+
+    def activate(self, x: T, activation: Activation) -> T:
+        """An activation by its name.
+
+        Args:
+          x: any value.
+          activation: ``relu``, ``relu6`` (cut off at 6), ``sigmoid``, ``tanh``, ``swish``
+            (x sigmoid(x)), ``gelu`` (x Phi(x), exact), or None for ``x`` itself.
+        """
+        return self._activate(x, activation)
 
     def max_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
         """Largest value of each window."""
@@ -167,13 +264,28 @@ class Network(abc.ABC, Generic[T]):
 
     def dropout(self, x: T, keep: float = 0.5) -> T:
         """In training keeps each value with probability ``keep``, scaled by 1 / ``keep``."""
-        if not 0.0 < keep <= 1.0:
-            raise UsageError(f"dropout keeps a share in (0, 1], not {keep}")
-        index = self._dropouts
-        self._dropouts += 1
+        index = self._draw("dropout", keep)
         if not self.training or keep == 1.0:
             return x
         return self._dropout(x, keep, index)
+
+    def drop_path(self, x: T, keep: float, *, by_progress: bool = False) -> T:
+        """In training keeps an example's whole value with some probability, or makes it 0.
+
+        What is kept is scaled by 1 / probability. Meant for the branch of a residual block.
+
+        Args:
+          x: any value.
+          keep: the probability.
+          by_progress: whether it falls from 1 at the start of training to ``keep`` at its
+            end, in proportion to the share of training done.
+
+        Source: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
+        """
+        index = self._draw("drop_path", keep)
+        if not self.training or keep == 1.0:
+            return x
+        return self._drop_path(x, keep, index, by_progress)
 
     def flatten(self, x: T) -> T:
         """``(h, w, c)`` to ``(h * w * c,)``, channels fastest whatever the memory layout."""
@@ -184,6 +296,19 @@ class Network(abc.ABC, Generic[T]):
         if self.shape(x) != self.shape(y):
             raise UsageError(f"add takes equal shapes, not {self.shape(x)} and {self.shape(y)}")
         return self._add(x, y)
+
+    def multiply(self, x: T, y: T) -> T:
+        """Elementwise product, shapes broadcast from the right as in NumPy.
+
+        ``(h, w, c)`` times ``(c,)`` scales channels: by a variable, or in each example by
+        factors of its own (squeeze and excitation, Hu et al., arXiv:1709.01507).
+        """
+        shape = broadcast(self.shape(x), self.shape(y))
+        if shape is None:
+            raise UsageError(
+                f"multiply takes shapes that broadcast, not {self.shape(x)} and {self.shape(y)}"
+            )
+        return self._multiply(x, y, shape)
 
     def concat(self, xs: Sequence[T]) -> T:
         """Joins values along the channels (the last dimension of their shapes)."""
@@ -215,36 +340,6 @@ class Network(abc.ABC, Generic[T]):
 
     # For models of one's own -------------------------------------------------------------
 
-    def variable(
-        self,
-        name: str,
-        shape: Sequence[int],
-        initializer: Initializer,
-        *,
-        trainable: bool = True,
-        weight_decay: bool = True,
-    ) -> T:
-        """A variable of the model's own, read in the compute precision.
-
-        Args:
-          name: canonical name within the current scope; must be new.
-          shape: static, without batch; ``()`` is a scalar.
-          initializer: first value.
-          trainable: whether the optimizer updates it.
-          weight_decay: whether L2 decay applies; ignored when not trainable.
-
-        Returns:
-          Its value.
-        """
-        spec = self._spec(
-            name,
-            tuple(shape),
-            initializer,
-            trainable=trainable,
-            weight_decay=weight_decay and trainable,
-        )
-        return self._read(spec)
-
     def apply(
         self,
         function: Callable[..., Any],
@@ -269,43 +364,7 @@ class Network(abc.ABC, Generic[T]):
         result = self.shape(xs[0]) if shape is None else tuple(shape)
         return self._apply(function, xs, result, flops)
 
-    @contextlib.contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Prefixes the names of the variables made inside with ``name/``."""
-        self._scopes.append(name)
-        try:
-            with self._name_scope(name):
-                yield
-        finally:
-            self._scopes.pop()
-
-    @abc.abstractmethod
-    def shape(self, x: T) -> tuple[int, ...]:
-        """Shape without batch: ``(h, w, c)`` or ``(units,)``."""
-
     # Shared by the interpreters ----------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _layer(self, kind: str) -> Iterator[None]:
-        key = "/".join([*self._scopes, kind])
-        number = self._counts[key]
-        self._counts[key] += 1
-        with self.scope(f"{kind}{number}"):
-            yield
-
-    def _spec(
-        self, name: str, shape: tuple[int, ...], initializer: Initializer, **flags: bool
-    ) -> VariableSpec:
-        full = "/".join([*self._scopes, name])
-        if full in self._names:
-            raise UsageError(f"variable {full} is declared twice; names must differ")
-        self._names.add(full)
-        spec = VariableSpec(full, shape, initializer, **flags)
-        self._declare(spec)
-        return spec
-
-    def _bias_spec(self, size: int, value: float) -> VariableSpec:
-        return self._spec("bias", (size,), Initializer.constant(value))
 
     def _image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
         shape = self.shape(x)
@@ -330,24 +389,54 @@ class Network(abc.ABC, Generic[T]):
     def _activate(self, x: T, activation: Activation) -> T:
         if activation is None:
             return x
-        if activation != "relu":
-            raise UsageError(f"activation is 'relu' or None, not {activation!r}")
-        return self._relu(x)
+        if activation not in get_args(Elementwise):
+            names = ", ".join(get_args(Elementwise))
+            raise UsageError(f"activation is one of {names}, or None, not {activation!r}")
+        return self._elementwise(activation, x)
+
+    def _draw(self, layer: str, keep: float) -> int:
+        """Checks a share and numbers the draw, so that no two are alike."""
+        if not 0.0 < keep <= 1.0:
+            raise UsageError(f"{layer} keeps a share in (0, 1], not {keep}")
+        index = self._dropouts
+        self._dropouts += 1
+        return index
+
+    def _kernel(self, name: str, shape: tuple[int, ...], stddev: float | None) -> T:
+        scaled = Initializer.variance_scaling() if stddev is None else _normal(stddev)
+        return self._read(self._spec(name, shape, scaled))
+
+    def _depthwise_by(
+        self, name: str, x: T, window: Window, multiplier: int, stddev: float | None
+    ) -> T:
+        if window.stride[0] != window.stride[1]:
+            raise UsageError(f"a depthwise convolution has one stride, not {window.stride}")
+        if multiplier < 1:
+            raise UsageError(f"depthwise multiplier {multiplier} must be at least 1")
+        if stddev is None:  # an output has height x width inputs, however many the channels
+            stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
+        kernel = self._kernel(name, (*window.size, self.shape(x)[2], multiplier), stddev)
+        return self._depthwise(x, kernel, window)
+
+    def _offset(self, y: T, size: int, batch_norm: bool | BatchNorm, bias: float | None) -> T:
+        """The bias of a convolution, which has none before batch norm."""
+        if batch_norm or bias is None:
+            return y
+        return self._bias_add(y, self._read(self._bias_spec(size, bias)))
+
+    def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
+        if not batch_norm:
+            return self._activate(y, activation)
+        settings = None if batch_norm is True else batch_norm
+        return self.batch_norm(y, activation=activation, settings=settings)
 
     # What an interpreter provides --------------------------------------------------------
 
-    def _declare(self, spec: VariableSpec) -> None:
-        """Told of each variable, in creation order."""
-
-    def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Groups the operations made inside under a name."""
-        return contextlib.nullcontext()
-
-    @abc.abstractmethod
-    def _read(self, spec: VariableSpec) -> T: ...
-
     @abc.abstractmethod
     def _conv(self, x: T, kernel: T, window: Window, filters: int) -> T: ...
+
+    @abc.abstractmethod
+    def _depthwise(self, x: T, kernel: T, window: Window) -> T: ...
 
     @abc.abstractmethod
     def _bias_add(self, x: T, bias: T) -> T: ...
@@ -367,7 +456,7 @@ class Network(abc.ABC, Generic[T]):
     def _matmul(self, x: T, kernel: T, units: int) -> T: ...
 
     @abc.abstractmethod
-    def _relu(self, x: T) -> T: ...
+    def _elementwise(self, kind: Elementwise, x: T) -> T: ...
 
     @abc.abstractmethod
     def _pool(self, kind: Literal["max", "avg"], x: T, window: Window) -> T: ...
@@ -379,13 +468,16 @@ class Network(abc.ABC, Generic[T]):
     def _dropout(self, x: T, keep: float, index: int) -> T: ...
 
     @abc.abstractmethod
+    def _drop_path(self, x: T, keep: float, index: int, by_progress: bool) -> T: ...
+
+    @abc.abstractmethod
     def _flatten(self, x: T) -> T: ...
 
     @abc.abstractmethod
     def _add(self, x: T, y: T) -> T: ...
 
     @abc.abstractmethod
-    def _concat(self, xs: Sequence[T]) -> T: ...
+    def _multiply(self, x: T, y: T, shape: tuple[int, ...]) -> T: ...
 
     @abc.abstractmethod
     def _lrn(self, x: T, radius: int, bias: float, alpha: float, beta: float) -> T: ...

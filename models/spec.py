@@ -177,7 +177,8 @@ class ModelSpec:
       channels: of its images.
       num_classes: outputs of the last layer.
       variables: in creation order, each with its canonical name.
-      forward_flops_per_image: twice the multiply-adds of convolutions and affine layers.
+      forward_flops_per_image: twice the multiply-adds of convolutions, affine and recurrent
+        layers and attention.
       training_flops_per_image: forward and backward pass: three times the forward count,
         without the input gradient of layers that are fed by the images alone.
     """

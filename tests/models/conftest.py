@@ -54,3 +54,20 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_factories", models)
     monkeypatch.setattr(registry, "_plugins", {})
     monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
+
+
+def nchw_runs() -> bool:
+    """Stock CPU kernels are NHWC; oneDNN's take NCHW too."""
+    try:
+        tf.nn.conv2d(tf.zeros([1, 1, 4, 4]), tf.zeros([1, 1, 1, 1]), 1, "SAME", data_format="NCHW")
+        tf.nn.max_pool2d(tf.zeros([1, 1, 4, 4]), 2, 2, "SAME", data_format="NCHW")
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+@pytest.fixture
+def nchw(request: pytest.FixtureRequest) -> None:
+    """Skips a case whose ``layout`` is NCHW where the CPU has no such kernels."""
+    if request.getfixturevalue("layout") == "NCHW" and not nchw_runs():
+        pytest.skip("this TensorFlow build has no NCHW convolution for CPUs")

@@ -46,6 +46,50 @@ def test_flops_by_hand():
     assert spec.parameters == (108 + 4) + (180 + 5) + (200 + 10)
 
 
+def test_flops_of_convolutions_over_parts_of_the_channels_by_hand():
+    def body(net, images):
+        x = net.conv(images, 12, 3, 2)  # 4 x 4 outputs of 27 inputs: 16 * 12 * 27 MACs
+        x = net.conv(x, 8, 3, groups=4)  # of 9 * 3 inputs: 16 * 8 * 27
+        x = net.depthwise_conv(x, 5, 2, multiplier=2)  # 2 x 2 x 16 outputs of 25: 64 * 25
+        x = net.separable_conv(x, 6, 3)  # 2 x 2 x 16 of 9, then 2 x 2 x 6 of 16
+        return net.logits(net.multiply(net.global_avg_pool(x), net.global_avg_pool(x)))
+
+    spec = declare(model_of(body), 10)
+    first = 2 * 16 * 12 * 27
+    others = 2 * (16 * 8 * 27 + 64 * 25 + 64 * 9 + 24 * 16 + 6 * 10)
+    assert spec.forward_flops_per_image == first + others
+    assert spec.training_flops_per_image == 2 * first + 3 * others
+    grouped, depthwise, separable = 8 * 27 + 8, 25 * 16 + 16, 9 * 16 + 16 * 6 + 6
+    assert spec.parameters == 12 * 27 + 12 + grouped + depthwise + separable + 60 + 10
+
+
+def test_flops_of_sequences_by_hand():
+    def body(net, images):
+        x = net.affine(net.reshape(images, (16, 12)), 24)  # 16 tokens
+        x = net.attention(*net.split(x, 3), 2)  # 8 channels: twice 16 * 16 * 8 MACs
+        x = net.recurrent(x, 5, bidirectional=True)  # twice 16 tokens * (8 + 5) * 3 * 5
+        return net.logits(net.flatten(net.layer_norm(x)))
+
+    spec = declare(model_of(body), 10)
+    first = 2 * 16 * 12 * 24
+    others = 2 * (2 * 16 * 16 * 8 + 2 * 16 * 13 * 15 + 160 * 10)
+    assert spec.forward_flops_per_image == first + others
+    assert spec.training_flops_per_image == 2 * first + 3 * others
+    cell = 8 * 15 + 5 * 15 + 15 + 15
+    assert spec.parameters == 12 * 24 + 24 + 2 * cell + 2 * 10 + 160 * 10 + 10
+
+
+def test_attention_to_the_images_alone_has_no_gradient():
+    def body(net, images):
+        x = net.attention(*[net.reshape(images, (16, 12))] * 3, 2)
+        return net.logits(net.flatten(x))
+
+    spec = declare(model_of(body), 10)
+    attention, last = 2 * 2 * 16 * 16 * 12, 2 * 192 * 10
+    assert spec.forward_flops_per_image == attention + last
+    assert spec.training_flops_per_image == attention + 2 * last
+
+
 def test_layers_behind_the_images_alone_have_no_input_gradient():
     def body(net, images):
         pooled = net.avg_pool(net.pad_channels(images, 1, 1), 2, 2)
@@ -124,12 +168,44 @@ def test_default_initializers():
     assert first["affine1/bias"] == Initializer.constant(0.0)
 
 
+def test_a_depthwise_kernel_starts_by_the_inputs_of_one_output():
+    def body(net, images):
+        x = net.depthwise_conv(net.conv(images, 50, 1), 3)
+        return net.logits(net.global_avg_pool(net.separable_conv(x, 7, 5)))
+
+    first = {v.name: (v.initializer, v.shape) for v in declare(model_of(body), 10).variables}
+    unit = 0.87962566  # of a standard normal cut off at two
+    for name, inputs in (
+        ("depthwise0/kernel", 9),
+        ("separable0/depthwise_kernel", 25),
+        ("separable0/pointwise_kernel", 50),
+    ):
+        initializer, shape = first[name]
+        assert initializer.draw_stddev(shape) == pytest.approx(inputs**-0.5 / unit)
+
+
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
         (lambda net, x: net.conv(x, 5, 3, 2), (4, 4, 5)),
         (lambda net, x: net.conv(x, 5, (1, 7), (1, 2), "VALID"), (8, 1, 5)),
         (lambda net, x: net.conv(x, 5, 7, 2, "SAME_RESNET"), (4, 4, 5)),
+        (lambda net, x: net.conv(x, 6, 3, groups=3), (8, 8, 6)),
+        (lambda net, x: net.depthwise_conv(x, 3, 2, "SAME_RESNET", multiplier=2), (4, 4, 6)),
+        (lambda net, x: net.separable_conv(x, 5, 3, padding="VALID"), (6, 6, 5)),
+        (lambda net, x: net.activate(x, "swish"), (8, 8, 3)),
+        (lambda net, x: net.drop_path(x, 0.5), (8, 8, 3)),
+        (lambda net, x: net.multiply(x, net.global_avg_pool(x)), (8, 8, 3)),
+        (lambda net, x: net.layer_norm(x), (8, 8, 3)),
+        (lambda net, x: net.affine(net.reshape(x, (64, 3)), 5), (64, 5)),
+        (lambda net, x: net.transpose(x, (2, 0, 1)), (3, 8, 8)),
+        (lambda net, x: net.split(net.transpose(x, (2, 0, 1)), 4)[3], (3, 8, 2)),
+        (lambda net, x: net.embedding(x, 50, 7), (8, 8, 3, 7)),
+        (lambda net, x: net.recurrent(net.reshape(x, (8, 24)), 5, "lstm"), (8, 5)),
+        (
+            lambda net, x: net.recurrent(net.reshape(x, (8, 24)), 5, bidirectional=True),
+            (8, 10),
+        ),
         (lambda net, x: net.max_pool(x, 3, 2), (3, 3, 3)),
         (lambda net, x: net.avg_pool(x, 3, 2, "SAME"), (4, 4, 3)),
         (lambda net, x: net.concat([x, net.relu(x), x]), (8, 8, 9)),
@@ -152,7 +228,19 @@ def test_shapes(layer, expected):
         (lambda net, x: net.affine(x, 3), r"affine takes a flat input, not shape \(8, 8, 3\)"),
         (lambda net, x: net.conv(net.flatten(x), 3, 3), "conv takes an image-like input"),
         (lambda net, x: net.conv(x, 3, 9, padding="VALID"), "does not fit"),
-        (lambda net, x: net.conv(x, 3, 3, activation="gelu"), "activation is 'relu' or None"),
+        (lambda net, x: net.conv(x, 3, 3, activation="elu"), "one of relu, .* None, not 'elu'"),
+        (lambda net, x: net.conv(x, 4, 3, groups=2), "conv of 2 groups needs multiples .* 3 and 4"),
+        (lambda net, x: net.depthwise_conv(net.flatten(x), 3), "takes an image-like input"),
+        (lambda net, x: net.depthwise_conv(x, 3, (1, 2)), r"one stride, not \(1, 2\)"),
+        (lambda net, x: net.separable_conv(x, 4, 3, multiplier=0), "multiplier 0 must be at least"),
+        (lambda net, x: net.multiply(x, net.reshape(x, (48, 4))), "shapes that broadcast, not"),
+        (lambda net, x: net.drop_path(x, 1.5), r"a share in \(0, 1\], not 1.5"),
+        (lambda net, x: net.reshape(x, (8, 8)), r"\(8, 8, 3\) does not fit \(8, 8\)"),
+        (lambda net, x: net.transpose(x, (0, 1)), r"an order of its dimensions, not \(0, 1\)"),
+        (lambda net, x: net.split(x, 2), r"equal parts; \(8, 8, 3\) has no 2"),
+        (lambda net, x: net.attention(x, x, x, 1), "attention takes sequences"),
+        (lambda net, x: net.recurrent(x, 4), "recurrent takes a sequence"),
+        (lambda net, x: net.recurrent(x, 4, "peephole"), "one of gru, lstm, rnn, not 'peephole'"),
         (lambda net, x: net.max_pool(x, 3, 2, "SAME_RESNET"), "SAME or VALID"),
         (lambda net, x: net.add(x, net.flatten(x)), "add takes equal shapes"),
         (lambda net, x: net.concat([x, net.max_pool(x, 2, 2)]), "differ in channels only"),

@@ -16,7 +16,7 @@ from cnnbench.models import BatchNorm, Initializer
 from cnnbench.models.graph import GraphNetwork
 
 
-def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0):
+def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0, progress=1.0):
     """A network whose variables have the given values, by canonical name."""
     return GraphNetwork(
         4,
@@ -26,6 +26,7 @@ def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed
         data_format=data_format,
         compute_dtype=dtype,
         seed=seed,
+        progress=progress,
         on_cpu=True,
     )
 
@@ -45,6 +46,19 @@ def conv(size, *arguments, **options):
         return net.conv(images, 4, size, *arguments, **options)
 
     return layer, {"conv0/kernel": (height, width, 3, 4)}
+
+
+def tokens(net, images):
+    """The images' pixels as 36 tokens of 3 channels."""
+    return net.reshape(images, (36, 3))
+
+
+def cell(kind, gates, *directions):
+    """Variables of a recurrent layer of two units over three channels."""
+    parts = {"kernel": (3, 2 * gates), "recurrent": (2, 2 * gates), "bias": (2 * gates,)}
+    if kind == "gru":
+        parts["recurrent_bias"] = (2 * gates,)
+    return {f"{kind}0/{d}/{part}": shape for d in directions for part, shape in parts.items()}
 
 
 AFFINE = {"affine0/kernel": (108, 5), "affine0/bias": (5,)}
@@ -71,6 +85,49 @@ LAYERS = {
     "add": (lambda n, x: n.add(x, n.relu(x)), {}),
     "concat": (lambda n, x: n.concat([x, n.relu(x)]), {}),
     "pad channels": (lambda n, x: n.pad_channels(x, 1, 2), {}),
+    "relu6": (lambda n, x: n.activate(x, "relu6"), {}),
+    "sigmoid": (lambda n, x: n.activate(x, "sigmoid"), {}),
+    "tanh": (lambda n, x: n.activate(x, "tanh"), {}),
+    "swish": (lambda n, x: n.activate(x, "swish"), {}),
+    "gelu": (lambda n, x: n.activate(x, "gelu"), {}),
+    "depthwise": (
+        lambda n, x: n.depthwise_conv(x, 3, 2, multiplier=2),
+        {"depthwise0/kernel": (3, 3, 3, 2), "depthwise0/bias": (6,)},
+    ),
+    "separable": (
+        lambda n, x: n.separable_conv(x, 4, 3, activation=None, bias=None),
+        {"separable0/depthwise_kernel": (3, 3, 3, 1), "separable0/pointwise_kernel": (1, 1, 3, 4)},
+    ),
+    "multiply by each example's own": (
+        lambda n, x: n.multiply(x, n.affine(n.global_avg_pool(x), 3, "sigmoid")),
+        {"affine0/kernel": (3, 3), "affine0/bias": (3,)},
+    ),
+    "multiply by a variable": (
+        lambda n, x: n.multiply(x, n.variable("A", (3,), Initializer.constant(1.0))),
+        {"A": (3,)},
+    ),
+    "affine of tokens": (
+        lambda n, x: n.affine(tokens(n, x), 5, "gelu"),
+        {"affine0/kernel": (3, 5), "affine0/bias": (5,)},
+    ),
+    "layer norm": (
+        lambda n, x: n.layer_norm(x),
+        {"layernorm0/gamma": (3,), "layernorm0/beta": (3,)},
+    ),
+    "transpose, split, attention": (
+        lambda n, x: n.attention(
+            *n.split(n.reshape(n.transpose(x, (2, 0, 1)), (9, 12)), 3),
+            2,
+            bias=n.variable("B", (2, 9, 9), Initializer.constant(0.0)),
+        ),
+        {"B": (2, 9, 9)},
+    ),
+    "rnn": (lambda n, x: n.recurrent(tokens(n, x), 2, "rnn"), cell("rnn", 1, "forward")),
+    "gru, two directions": (
+        lambda n, x: n.recurrent(tokens(n, x), 2, "gru", bidirectional=True),
+        cell("gru", 3, "forward", "backward"),
+    ),
+    "lstm": (lambda n, x: n.recurrent(tokens(n, x), 2, "lstm"), cell("lstm", 4, "forward")),
     "dropout in evaluation": (lambda n, x: n.dropout(x), {}),
     "scalar variable": (
         lambda n, x: n.apply(lambda y, a: y * a, x, n.variable("A", (), Initializer.constant(1.0))),
@@ -306,6 +363,29 @@ def test_dropout_follows_the_seed_and_differs_between_layers():
 def test_dropout_that_keeps_all_and_dropout_in_evaluation_make_no_operation():
     assert network({}).dropout(ONES, keep=1.0) is ONES
     assert network({}, training=False).dropout(ONES) is ONES
+
+
+def test_drop_path_keeps_or_drops_whole_examples():
+    images = tf.ones([2000, 2, 2, 3])
+    y = network({}, dtype=tf.float32, seed=3).drop_path(images, 0.8).numpy()
+    kept = y[:, 0, 0, 0] > 0
+    np.testing.assert_allclose(y[kept], 1.25, rtol=1e-6)
+    assert not y[~kept].any()
+    assert abs(kept.mean() - 0.8) < 5 * (0.8 * 0.2 / 2000) ** 0.5
+
+
+@pytest.mark.parametrize(("progress", "keep"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
+def test_the_share_of_paths_kept_falls_with_progress(progress, keep):
+    net = network({}, dtype=tf.bfloat16, seed=3, progress=tf.constant(progress))
+    y = tf.cast(net.drop_path(tf.ones([2000, 1], tf.bfloat16), 0.5, by_progress=True), tf.float32)
+    kept = y.numpy() > 0
+    np.testing.assert_allclose(y.numpy()[kept], 1.0 / keep, rtol=5e-3)
+    assert abs(kept.mean() - keep) <= 5 * (keep * (1 - keep) / 2000) ** 0.5
+
+
+def test_no_path_is_dropped_in_evaluation_or_where_all_are_kept():
+    assert network({}).drop_path(ONES, keep=1.0) is ONES
+    assert network({}, training=False).drop_path(ONES, keep=0.5) is ONES
 
 
 # Functions of one's own -----------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""Convolutions over parts of the channels, and products that broadcast, in both layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import UsageError
+from cnnbench.models import BatchNorm, Initializer
+from cnnbench.models.graph import GraphNetwork
+
+
+def network(values, data_format="NHWC", dtype=tf.float32):
+    return GraphNetwork(
+        4,
+        lambda spec, wanted: tf.cast(values[spec.name], wanted),
+        training=True,
+        batch_norm=BatchNorm(),
+        data_format=data_format,
+        compute_dtype=dtype,
+        seed=0,
+        on_cpu=True,
+    )
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def run(layer, images, values, data_format):
+    """The layer's result in NHWC, whatever the layout it ran in."""
+    net = network(values, data_format)
+    y = layer(net, net.receive(tf.constant(images)))
+    declared = net.shape(y)
+    y = tf.transpose(y, [0, 2, 3, 1]) if data_format == "NCHW" else y
+    assert tuple(y.shape[1:]) == declared
+    return y.numpy()
+
+
+def depthwise_by_definition(images, kernel, stride, before, after):
+    padded = np.pad(images, [(0, 0), (before, after), (before, after), (0, 0)])
+    k, multiplier = kernel.shape[0], kernel.shape[3]
+    count = (padded.shape[1] - k) // stride + 1
+    out = np.zeros((len(images), count, count, images.shape[3] * multiplier))
+    for i in range(count):
+        for j in range(count):
+            patch = padded[:, i * stride : i * stride + k, j * stride : j * stride + k]
+            # The outputs of one channel stand side by side.
+            each = np.einsum("nhwc,hwcm->ncm", patch, kernel)
+            out[:, i, j] = each.reshape(len(images), -1)
+    return out
+
+
+LAYOUTS = pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+
+
+@LAYOUTS
+@pytest.mark.parametrize(
+    ("padding", "stride", "before", "after"),
+    [("SAME", 1, 1, 1), ("SAME", 2, 0, 1), ("VALID", 2, 0, 0), ("SAME_RESNET", 2, 1, 1)],
+)
+def test_depthwise_convolution_by_definition(padding, stride, before, after, layout, nchw):
+    images, kernel, bias = normal(2, 6, 6, 3), normal(3, 3, 3, 2, seed=1), normal(6, seed=2)
+    values = {"depthwise0/kernel": kernel, "depthwise0/bias": bias}
+    expected = depthwise_by_definition(images, kernel, stride, before, after) + bias
+    y = run(
+        lambda net, x: net.depthwise_conv(x, 3, stride, padding, multiplier=2, activation="relu6"),
+        images,
+        values,
+        layout,
+    )
+    np.testing.assert_allclose(y, np.clip(expected, 0.0, 6.0), atol=1e-5)
+
+
+@LAYOUTS
+def test_separable_convolution_is_a_depthwise_and_a_pointwise_one(layout, nchw):
+    images, depthwise, pointwise = (
+        normal(2, 6, 6, 3),
+        normal(3, 3, 3, 2, seed=1),
+        normal(1, 1, 6, 5, seed=2),
+    )
+    values = {
+        "separable0/depthwise_kernel": depthwise,
+        "separable0/pointwise_kernel": pointwise,
+        "separable0/bias": normal(5, seed=3),
+    }
+    middle = depthwise_by_definition(images, depthwise, 2, 0, 1)
+    expected = middle @ pointwise[0, 0] + values["separable0/bias"]
+    y = run(
+        lambda net, x: net.separable_conv(x, 5, 3, 2, multiplier=2, activation=None),
+        images,
+        values,
+        layout,
+    )
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("size", [1, 3])
+def test_groups_are_convolutions_side_by_side(size, layout, nchw):
+    images, kernel = normal(2, 6, 6, 6), normal(size, size, 2, 9, seed=1)
+    values = {"conv0/kernel": kernel, "conv0/bias": normal(9, seed=2)}
+
+    def layer(net, x):
+        return net.conv(x, 9, size, 2, groups=3, activation=None)
+
+    parts = [
+        tf.nn.conv2d(images[..., 2 * g : 2 * g + 2], kernel[..., 3 * g : 3 * g + 3], 2, "SAME")
+        for g in range(3)
+    ]
+    expected = tf.concat(parts, 3) + values["conv0/bias"]
+    np.testing.assert_allclose(run(layer, images, values, layout), expected, atol=1e-5)
+
+
+def test_gradients_of_groups_are_those_of_convolutions_side_by_side():
+    images, kernel = tf.constant(normal(2, 6, 6, 6)), tf.constant(normal(3, 3, 2, 9, seed=1))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([images, kernel])
+        y = network({"conv0/kernel": kernel}).conv(
+            images, 9, 3, groups=3, activation=None, bias=None
+        )
+        pairs = zip(tf.split(images, 3, 3), tf.split(kernel, 3, 3), strict=True)
+        plain = tf.concat([tf.nn.conv2d(x, k, 1, "SAME") for x, k in pairs], 3)
+        sums = [tf.reduce_sum(tf.sin(z)) for z in (y, plain)]
+    for one, other in zip(*(tape.gradient(s, [images, kernel]) for s in sums), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+FORMULAS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": lambda x: (np.exp(2 * x) - 1) / (np.exp(2 * x) + 1),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    # The integral of the normal density, by the trapezoidal rule from -12.
+    "gelu": lambda x: x * np.array([_below(v) for v in x]),
+}
+
+
+def _below(x):
+    grid = np.linspace(-12.0, x, 20_001)
+    density = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
+    return float(np.sum((density[1:] + density[:-1]) / 2) * (grid[1] - grid[0]))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_activations_by_formula(name):
+    x = np.linspace(-3.0, 9.0, 25)
+    y = network({}, dtype=tf.float64).activate(tf.constant(x[None]), name)
+    np.testing.assert_allclose(y[0], FORMULAS[name](x), atol=1e-6)
+    assert network({}).activate(y, None) is y
+
+
+@LAYOUTS
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 3), (4, 5, 3), (1, 5, 1), ()])
+def test_products_with_variables_broadcast_as_in_numpy(shape, layout, nchw):
+    images, factor = normal(2, 4, 5, 3), normal(*shape, seed=1)
+
+    def layer(net, x):
+        return net.multiply(net.variable("A", shape, Initializer.constant(1.0)), x)
+
+    y = run(layer, images, {"A": factor}, layout)
+    np.testing.assert_allclose(y, images * factor, atol=1e-6)
+
+
+@LAYOUTS
+def test_products_with_factors_of_each_example(layout, nchw):
+    images = normal(2, 4, 5, 3)
+    expected = images * images.mean((1, 2))[:, None, None]
+    y = run(lambda net, x: net.multiply(x, net.global_avg_pool(x)), images, {}, layout)
+    np.testing.assert_allclose(y, expected, atol=1e-6)
+
+
+@LAYOUTS
+def test_a_variable_of_an_example_s_shape_is_added_to_each(layout, nchw):
+    images, offset = normal(2, 4, 5, 3), normal(4, 5, 3, seed=1)
+
+    def layer(net, x):
+        return net.add(x, net.variable("A", (4, 5, 3), Initializer.constant(1.0)))
+
+    np.testing.assert_allclose(run(layer, images, {"A": offset}, layout), images + offset)
+
+
+def test_a_product_of_variables_stays_without_a_batch():
+    values = {"A": normal(3), "B": normal(2, 3, seed=1)}
+    net = network(values)
+    a, b = (net.variable(n, v.shape, Initializer.constant(0.0)) for n, v in values.items())
+    assert net.shape(net.multiply(a, b)) == (2, 3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_convolutions_run_in_16_bits(dtype):
+    images = tf.constant(normal(2, 6, 6, 4))
+    values = {
+        "depthwise0/kernel": normal(3, 3, 4, 1, seed=1),
+        "conv0/kernel": normal(3, 3, 2, 4, seed=2),
+        "separable0/depthwise_kernel": normal(3, 3, 4, 1, seed=3),
+        "separable0/pointwise_kernel": normal(1, 1, 4, 4, seed=4),
+    }
+
+    def body(net):
+        x = net.receive(images)
+        x = net.depthwise_conv(x, 3, activation="swish", bias=None)
+        x = net.conv(x, 4, 3, groups=2, activation="gelu", bias=None)
+        return net.separable_conv(x, 4, 3, activation="sigmoid", bias=None)
+
+    rough = body(network(values, dtype=tf.as_dtype(dtype)))
+    assert rough.dtype == dtype
+    np.testing.assert_allclose(tf.cast(rough, tf.float32), body(network(values)), atol=0.1)
+
+
+def test_a_body_that_a_graph_cannot_have_is_refused():
+    net = network({})
+    with pytest.raises(UsageError, match="one stride"):
+        net.depthwise_conv(tf.zeros([1, 6, 6, 3]), 3, (1, 2))
