@@ -195,7 +195,7 @@ class VariableMgr(abc.ABC):
         return update() if loss_scale is None else loss_scale.run(update)
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Makes copies equal; call it after creation and after every restore.
+        """Makes copies equal; call it after creation.
 
         Copy 0 of every variable, batch-norm moments included, goes to the other
         towers; nothing happens where copies shall differ or are shared.
@@ -203,8 +203,17 @@ class VariableMgr(abc.ABC):
         Args:
           slots: optimizer state to broadcast too (see `savable_slots`).
         """
-        if not self.replicas_in_sync:
-            return
+        if self.replicas_in_sync:
+            self.after_restore(slots)
+
+    def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
+        """Takes over what was written into copy 0 of every variable, as checkpoints hold it.
+
+        The other towers get it too, also where they train independently from there on.
+
+        Args:
+          slots: optimizer state that was written likewise (see `savable_slots`).
+        """
         for facade in (*self._facades.values(), *slots):
             facade.broadcast()
 

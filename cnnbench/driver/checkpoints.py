@@ -7,8 +7,9 @@ are called `model.ckpt-<global step>`. Format and bookkeeping are tf.train's.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ class Checkpoints:
         max_to_keep: int = 5,
         loss_scale: Mapping[str, tf.Variable] | None = None,
     ) -> None:
+        self._manager = manager
         self._variables = manager.savable_variables()
         self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
         self._slots = dict(slots or {})
@@ -67,7 +69,7 @@ class Checkpoints:
         self._global_step.assign(global_step)
         if directory not in self._managers:
             self._managers[directory] = tf.train.CheckpointManager(
-                self._checkpoint(with_slots=True, with_loss_scale=True),
+                self._checkpoint(),
                 directory,
                 max_to_keep=self._max_to_keep or None,
                 checkpoint_name=NAME,
@@ -92,26 +94,23 @@ class Checkpoints:
           The global step it was saved at, and notices for the user.
 
         Raises:
-          BenchmarkError: unreadable, or it lacks variables of this model.
+          BenchmarkError: unreadable, or it does not fit the variables of this model.
         """
-        stored = _stored_keys(path)
-        missing = [n for n in self._variables if _key("model", n) not in stored]
-        if missing:
-            raise BenchmarkError(
-                f"checkpoint {path} lacks {len(missing)} of {len(self._variables)} variables "
-                f"(first: {missing[0]}); it was written for another --model or --data_name"
-            )
-        has_scale = all(_key("loss_scale", name) in stored for name in self._loss_scale)
-        has_slots = all(_key("slots", name) in stored for name in self._slots)
-        try:
-            stored_part = self._checkpoint(with_slots=has_slots, with_loss_scale=has_scale)
-            stored_part.read(path).expect_partial()
-        except (tf.errors.OpError, ValueError) as error:
-            reason = first_line(error)
-            raise BenchmarkError(f"checkpoint {path} cannot be restored: {reason}") from error
-        facades = [*self._variables.values(), *(self._slots.values() if has_slots else ())]
-        for facade in facades:
-            facade.broadcast()
+        stored = _Stored(path)
+        model = {_key("model", name): v.primary for name, v in self._variables.items()}
+        stored.check({**model, _GLOBAL_STEP: self._global_step})
+        slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
+        scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
+        has_slots, has_scale = stored.has(slots), stored.has(scale)
+        stored.read_into(
+            {
+                _GLOBAL_STEP: self._global_step,
+                **model,
+                **(slots if has_slots else {}),
+                **(scale if has_scale else {}),
+            }
+        )
+        self._manager.after_restore(self._slots.values() if has_slots else ())
         notices = []
         if not has_slots:
             notices.append(f"{path} has no state of this optimizer, which starts afresh")
@@ -121,14 +120,14 @@ class Checkpoints:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
         return Restored(int(self._global_step.numpy()), tuple(notices))
 
-    def _checkpoint(self, *, with_slots: bool, with_loss_scale: bool) -> tf.train.Checkpoint:
+    def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
             "model": {name: facade.primary for name, facade in self._variables.items()},
             "global_step": self._global_step,
         }
-        if with_slots and self._slots:
+        if self._slots:
             parts["slots"] = {name: facade.primary for name, facade in self._slots.items()}
-        if with_loss_scale and self._loss_scale:
+        if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
         return tf.train.Checkpoint(**parts)
 
@@ -146,13 +145,76 @@ def latest(path: str) -> str | None:
     return None if found is None else str(found)
 
 
-def _stored_keys(path: str) -> frozenset[str]:
-    try:
-        return frozenset(name for name, _ in tf.train.list_variables(path))
-    except (tf.errors.OpError, ValueError) as error:
-        raise BenchmarkError(f"checkpoint {path} cannot be read: {first_line(error)}") from error
+class _Stored:
+    """A checkpoint's tensors by key, read one by one so that their dtype may differ.
+
+    Args:
+      path: prefix of its files.
+
+    Raises:
+      BenchmarkError: it cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with self._readable():
+            self._reader = tf.train.load_checkpoint(path)
+            self._shapes = self._reader.get_variable_to_shape_map()
+
+    def has(self, variables: Iterable[str]) -> bool:
+        """Whether it holds all these keys."""
+        return all(key in self._shapes for key in variables)
+
+    def check(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Compares keys and shapes with what is to be restored.
+
+        Raises:
+          BenchmarkError: names the first variable that is not there or has another shape.
+        """
+        missing = [key for key in variables if key not in self._shapes]
+        if missing:
+            raise BenchmarkError(
+                f"checkpoint {self._path} lacks {len(missing)} of {len(variables)} variables "
+                f"(first: {_name(missing[0])}); {_OTHER_MODEL}"
+            )
+        for key, variable in variables.items():
+            if list(variable.shape) != self._shapes[key]:
+                raise BenchmarkError(
+                    f"checkpoint {self._path} holds {_name(key)} with the shape "
+                    f"{self._shapes[key]}, not {list(variable.shape)}; {_OTHER_MODEL}"
+                )
+
+    def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Assigns what is stored under each key.
+
+        Raises:
+          BenchmarkError: a part of the file cannot be read.
+        """
+        with self._readable():
+            for key, variable in variables.items():
+                variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (tf.errors.OpError, ValueError, LookupError) as error:
+            # The reader reports a file that is too short as an IndexError.
+            reason = first_line(error)
+            raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
+
+
+_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
+_OTHER_MODEL = "it was written for another --model or --data_name"
 
 
 def _key(part: str, name: str) -> str:
     # tf.train escapes '/' inside the name of a child as '.S'.
-    return f"{part}/{name.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+    return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
+
+
+def _name(key: str) -> str:
+    """The canonical name, for messages."""
+    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/")
+    return escaped.replace(".S", "/").replace("..", ".")

@@ -1,0 +1,158 @@
+"""Checkpoints: every mode reads those of every other, and what does not fit is named."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import build
+
+from cnnbench.cli import main
+from cnnbench.driver.build import BuiltRun
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+TRIVIAL = (
+    *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
+    *("--num_batches=2", "--num_warmup_batches=0", "--progress=off"),
+)
+
+MODES: dict[str, dict[str, object]] = {
+    "one": {"num_gpus": 1},
+    "ps": {"num_gpus": 3},
+    "ps-host": {"num_gpus": 2, "local_parameter_device": "cpu"},
+    "replicated": {"num_gpus": 2, "variable_update": "replicated"},
+    "packed": {
+        "num_gpus": 2,
+        "variable_update": "replicated",
+        "gradient_repacking": 2,
+        "variable_consistency": "relaxed",
+    },
+    "distributed": {
+        "num_gpus": 2,
+        "variable_update": "distributed_all_reduce",
+        "all_reduce_spec": "pscpu:8:xring",
+    },
+    "independent": {"num_gpus": 2, "variable_update": "independent"},
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory):
+    """A run of each mode, three steps of Adam done; and its checkpoint."""
+
+    @functools.cache
+    def make(mode: str) -> tuple[BuiltRun, str]:
+        folder = str(tmp_path_factory.mktemp(mode))
+        made = build("poison", train_dir=folder, optimizer="adam", batch_size=2, **MODES[mode])
+        for _ in range(3):
+            made.step().loss.numpy()
+        return made, made.checkpoints.save(folder, 3)
+
+    return make
+
+
+def state(made: BuiltRun) -> dict[str, TowerVariable]:
+    return {**made.checkpoints._variables, **made.checkpoints._slots}
+
+
+@pytest.mark.parametrize("pair", [*itertools.product(MODES, MODES)], ids="-to-".join)
+def test_every_mode_restores_what_another_saved(pair: tuple[str, str], built) -> None:
+    (source, path), (target, _) = (built(mode) for mode in pair)
+    expected = {name: v.primary.numpy() for name, v in state(source).items()}
+    assert {"conv0/kernel/m", "conv0/kernel/v", "optimizer/beta1_power"} <= expected.keys()
+    saved = {name: [c.numpy() for c in v.copies] for name, v in state(target).items()}
+    for variable in state(target).values():
+        variable.assign(tf.fill(variable.shape, -7.0))
+    restored = target.checkpoints.restore(path)
+    assert restored.global_step == 3
+    assert state(target).keys() == expected.keys()
+    for name, variable in state(target).items():
+        for copy in variable.copies:
+            np.testing.assert_array_equal(copy.numpy(), expected[name], err_msg=name)
+    # As it was, for the next pair.
+    for name, variable in state(target).items():
+        for copy, value in zip(variable.copies, saved[name], strict=True):
+            copy.assign(value)
+
+
+def test_restoring_tells_the_manager(built, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, path = built("replicated")
+    told = []
+    monkeypatch.setattr(made.manager, "after_restore", lambda slots: told.extend(slots))
+    made.checkpoints.restore(path)
+    assert told == list(made.checkpoints._slots.values())
+
+
+def run(*flags: str) -> int:
+    return main([*TRIVIAL, *flags])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run of two steps saves, by name of the file."""
+    folder = tmp_path_factory.mktemp("saved")
+    assert run(f"--train_dir={folder}") == 0
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def saved(files: dict[str, bytes], tmp_path: Path) -> Path:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+INDEX, DATA = "model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001"
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    capsys.readouterr()
+    assert run("--quiet_conditions=all", *flags) == 4
+    errors = [line for line in capsys.readouterr().err.splitlines() if " error: " in line]
+    (line,) = errors
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "keep"),
+    [(INDEX, 0.0), (INDEX, 0.5), (DATA, 0.0), (DATA, 0.5), (DATA, None)],
+    ids=["index-empty", "index-half", "data-empty", "data-half", "data-gone"],
+)
+def test_a_torn_checkpoint_is_named(
+    name: str, keep: float | None, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved / name
+    whole = file.read_bytes()
+    file.unlink()
+    if keep is not None:
+        file.write_bytes(whole[: int(len(whole) * keep)])
+    line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
+    assert f"checkpoint {saved}/model.ckpt-2 cannot be read: " in line
+
+
+def test_a_damaged_byte_is_noticed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = bytearray((saved / DATA).read_bytes())
+    whole[len(whole) // 2] ^= 255
+    (saved / DATA).write_bytes(whole)
+    line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
+    assert "model.ckpt-2 cannot be read: " in line
+
+
+def test_a_foreign_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "model.ckpt-2")
+    tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(path)
+    for mode in (["--eval", "--num_eval_batches=1"], ["--forward_only"]):
+        line = refusal(capsys, *mode, f"--train_dir={path}")
+        assert f"checkpoint {path} lacks 7 of 7 variables (first: affine0/kernel)" in line
+
+
+def test_another_shape_is_named(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, "--data_name=imagenet", "--num_batches=9", f"--train_dir={saved}")
+    assert (
+        "model.ckpt-2 holds affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
+        "written for another --model or --data_name" in line
+    )
