@@ -200,7 +200,7 @@ class BenchmarkCNN:
             global_step,
             self._watch,
             lag=1 if built.devices.kind == "gpu" else 0,
-            probes=make_probes(params, self._messages),
+            probes=make_probes(params, plan, self._messages),
         )
         return training.run(steps)
 

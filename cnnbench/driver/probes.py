@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
+from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
+from cnnbench.observe.chrome_trace import chrome_trace, encoded
 from cnnbench.observe.graphs import writing_partitions
+from cnnbench.observe.operations import operations, table
+from cnnbench.observe.profile import profiling
+from cnnbench.observe.xplane import Plane
+from cnnbench.records.files import write_bytes, write_text
 from cnnbench.text.progress import Messages
+from cnnbench.version import __version__
 
 
 class Probe(NamedTuple):
@@ -23,18 +30,47 @@ class Probe(NamedTuple):
     look: AbstractContextManager[None]
 
 
-def make_probes(params: Params, messages: Messages) -> tuple[Probe, ...]:
+def make_probes(params: Params, plan: Plan, messages: Messages) -> tuple[Probe, ...]:
     """The looks that the parameters ask for.
 
     Args:
-      params: validated.
+      params, plan: of the run.
       messages: are told what was written.
     """
     probes = []
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
         probes.append(Probe(1, _partitions(params.partitioned_graph_file_prefix, messages)))
+    if params.trace_file or params.tfprof_file:
+        # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
+        step = max(1, plan.warmup - 1)
+        folder = None if params.use_chrome_trace_format else params.trace_file or None
+        probes.append(Probe(step, profiling(folder, _Report(params, plan, step))))
     return tuple(probes)
+
+
+class _Report:
+    """Writes what a profile shows."""
+
+    def __init__(self, params: Params, plan: Plan, step: int) -> None:
+        self._params = params
+        self._title = (
+            f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
+        )
+
+    def __call__(self, planes: Sequence[Plane]) -> None:
+        """Writes the files that were asked for.
+
+        Raises:
+          BenchmarkError: one of them cannot be written.
+        """
+        params = self._params
+        if params.trace_file and params.use_chrome_trace_format:
+            trace = chrome_trace(planes, {"step": self._title, "cnnbench": __version__})
+            write_bytes("trace_file", params.trace_file, encoded(trace, params.trace_file))
+        if params.tfprof_file:
+            title = f"operations of {self._title}"
+            write_text("tfprof_file", params.tfprof_file, table(operations(planes), title))
 
 
 @contextmanager

@@ -31,8 +31,8 @@ _AUTO_LOSS_SCALE_MODES = (
 _LARGEST_LOSS_SCALE = 2.0**126
 
 # Files that are written at different times; each needs a name of its own.
-_FILES = ("result_json", "result_csv", "graph_file")
-LOOKING = ("partitioned_graph_file_prefix",)
+_FILES = ("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file")
+LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file")
 """Flags that look at a step of the warm-up."""
 
 _SPECS = {spec.name: spec for spec in FLAGS}

@@ -121,6 +121,7 @@ def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
 # The first entry that applies speaks for a flag.
 UNUSED: tuple[Unused[Params], ...] = (
     _without("train_dir", *_SAVING),
+    _without("trace_file", "use_chrome_trace_format"),
     Unused(
         ("train_dir",),
         lambda p: p.forward_only,

@@ -116,7 +116,6 @@ _MISSING: dict[str, tuple[str, ...]] = {
         *("server_protocol", "cross_replica_sync"),
     ),
     "summaries": ("eval_dir", "summary_verbosity", "save_summaries_steps"),
-    "traces and profiles": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
     "MLPerf's compliance log": ("ml_perf_compliance_logging",),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cnnbench.flags import Params
-from cnnbench.records.files import resolve_output
+from cnnbench.records.files import prove_folder, resolve_output
 
 
 def partition_file(prefix: str, number: int) -> str:
@@ -20,8 +20,12 @@ def prepare(params: Params) -> None:
     Raises:
       FlagError: names the flag of a path that cannot be written.
     """
-    for flag in ("graph_file",):
-        path = getattr(params, flag)
+    files = {"graph_file": params.graph_file, "tfprof_file": params.tfprof_file}
+    if params.use_chrome_trace_format:
+        files["trace_file"] = params.trace_file
+    elif params.trace_file:
+        prove_folder("trace_file", params.trace_file)
+    for flag, path in files.items():
         if path:
             resolve_output(flag, path)
     prefix = params.partitioned_graph_file_prefix

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+import tempfile
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError, FlagError
@@ -42,6 +43,25 @@ def resolve_output(flag: str, path: str) -> Path:
             raise
         raise FlagError(flag, path, f"cannot be written: {_reason(error)}") from error
     return target
+
+
+def prove_folder(flag: str, path: str) -> None:
+    """Makes a folder, and a file in it for a moment.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: of the folder.
+
+    Raises:
+      FlagError: nothing can be written there; says why.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
 def write_whole(target: Path, data: bytes) -> None:

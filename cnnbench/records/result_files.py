@@ -14,7 +14,6 @@ import fcntl
 import io
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -22,7 +21,7 @@ from typing import Protocol
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import Json, encode
-from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
+from cnnbench.records.files import prove_folder, resolve_output, sync_folder, write_all, write_whole
 
 _JSON, _CSV = "result_json", "result_csv"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -186,7 +185,7 @@ class ResultFiles:
                 raise FlagError(
                     "train_dir", self._train_dir, "names one checkpoint; only --eval can use one"
                 )
-            _prove_directory(self._train_dir)
+            prove_folder("train_dir", self._train_dir)
 
     def write(self, record: Record, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document anew and appends rows; each also where the other fails.
@@ -225,17 +224,6 @@ def write_json(path: str, record: Record) -> None:
       OSError: such as a full disk; an older file is unchanged.
     """
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))
-
-
-def _prove_directory(path: str) -> None:
-    """Makes the directory, and a file in it for a moment."""
-    try:
-        os.makedirs(path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FlagError("train_dir", path, f"must be a directory to write to: {reason}") from None
 
 
 def _cell(value: Json) -> str:

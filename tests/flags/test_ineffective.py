@@ -53,6 +53,7 @@ CASES += [
     ("--print_training_accuracy", ["--forward_only"], []),
     ("--print_training_accuracy", ["--eval", "--train_dir=d"], []),
     ("--allow_nonfinite", ["--eval", "--train_dir=d"], ["--forward_only"]),
+    ("--nouse_chrome_trace_format", [], ["--trace_file=t"]),
     ("--graph_file=g", ["--eval", "--train_dir=d"], ["--forward_only"]),
     ("--peak_flops=1e12", [], ["--result_json=r"]),
     ("--peak_flops=1e12", [], ["--result_csv=r"]),

@@ -41,7 +41,6 @@ def test_messages_say_what_works():
     assert message("staged_vars", True) == "only --staged_vars=false is"
     assert message("cross_replica_sync", False) == "only --cross_replica_sync=true is"
     assert message("task_index", 2) == "leave it at 0"
-    assert message("trace_file", "trace") == "leave it out"
     assert message("job_name", "worker") == "leave it out"
 
 

@@ -53,9 +53,17 @@ class OutputParams:
         maximum=3,
     )
     save_summaries_steps: int = flag(0, "Steps between two summaries; 0 for none.", minimum=0)
-    trace_file: str = flag("", "Trace one warm-up step and write the trace to this file.")
-    use_chrome_trace_format: bool = flag(True, "Write --trace_file in Chrome's trace format.")
-    tfprof_file: str | None = flag(None, "Profile the first steps and write the profile here.")
+    trace_file: str = flag(
+        "",
+        "Profile one warm-up step, the last but one, and write a trace for chrome://tracing or "
+        "ui.perfetto.dev to this file (JSON, compressed if the name ends in .gz).",
+    )
+    use_chrome_trace_format: bool = flag(
+        True, "Off, --trace_file names a folder for tensorboard --logdir instead."
+    )
+    tfprof_file: str | None = flag(
+        None, "Profile the same step and write its operations by time to this file."
+    )
     graph_file: str | None = flag(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
