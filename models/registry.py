@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 # a line here.
 BUILTIN_MODULES = (
     *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception"),
-    *("resnet", "resnet_cifar", "densenet"),
+    *("resnet", "official_resnet", "resnet_cifar", "densenet"),
 )
 
 Key = tuple[str, str]  # (dataset, name)

@@ -10,6 +10,7 @@ arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Literal
 
 from cnnbench.models.model import Model
@@ -18,6 +19,7 @@ from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 Version = Literal["v1", "v1.5", "v2"]
+Layer = tuple[int, int, int]  # a convolution's filters, kernel and stride
 
 WIDTHS = (64, 128, 256, 512)  # of the 3 x 3 convolutions; blocks put out four times as many
 EXPANSION = 4
@@ -34,11 +36,13 @@ class ResNet(Model):
     Attributes:
       blocks: per stage.
       version: where a block strides and normalises.
+      preactivation: batch norm before the blocks of v2.
     """
 
     dataset = "imagenet"
     image_size = 224
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
+    preactivation = PREACTIVATION
     learning_rate = LearningRateSpec(
         0.128,
         base_batch=256,
@@ -56,37 +60,45 @@ class ResNet(Model):
     def build(self, net: Network[T], images: T) -> T:
         """Stem, four stages of blocks, mean over the image, logits."""
         block = self._preactivated_block if self.version == "v2" else self._block
-        x = net.conv(images, 64, 7, 2, "SAME_RESNET", batch_norm=True)
-        x = net.max_pool(x, 3, 2, "SAME")
+        x = net.max_pool(self._stem(net, images), 3, 2, "SAME")
         for stage, (width, count) in enumerate(zip(WIDTHS, self.blocks, strict=True)):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
                 with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
-                    x = block(net, x, width, stride)
+                    x = block(net, x, self._layers(width, stride), None if index else stride)
         if self.version == "v2":
-            x = net.batch_norm(x, activation="relu", settings=PREACTIVATION)
+            x = net.batch_norm(x, activation="relu", settings=self.preactivation)
         return net.logits(net.global_avg_pool(x))
 
-    def _block(self, net: Network[T], x: T, width: int, stride: int) -> T:
-        first, middle = (stride, 1) if self.version == "v1" else (1, stride)
-        depth = EXPANSION * width
-        shortcut = x
-        if net.shape(x)[2] != depth:
-            shortcut = net.conv(x, depth, 1, stride, batch_norm=True, activation=None)
-        y = net.conv(x, width, 1, first, batch_norm=True)
-        y = net.conv(y, width, 3, middle, "SAME_RESNET", batch_norm=True)
-        y = net.conv(y, depth, 1, batch_norm=True, activation=None)
-        return net.relu(net.add(shortcut, y))
+    def _stem(self, net: Network[T], images: T) -> T:
+        return net.conv(images, 64, 7, 2, "SAME_RESNET", batch_norm=True)
 
-    def _preactivated_block(self, net: Network[T], x: T, width: int, stride: int) -> T:
-        depth = EXPANSION * width
-        active = net.batch_norm(x, activation="relu", settings=PREACTIVATION)
+    def _layers(self, width: int, stride: int) -> Sequence[Layer]:
+        first, middle = (1, stride) if self.version == "v1.5" else (stride, 1)
+        return (width, 1, first), (width, 3, middle), (EXPANSION * width, 1, 1)
+
+    def _block(self, net: Network[T], x: T, layers: Sequence[Layer], projection: int | None) -> T:
+        """Layers and a shortcut, which is a convolution of stride ``projection`` or nothing."""
+        *inner, last = layers
         shortcut = x
-        if net.shape(x)[2] != depth:
-            shortcut = net.conv(active, depth, 1, stride, activation=None, bias=None)
-        y = net.conv(active, width, 1, stride, batch_norm=True)
-        y = net.conv(y, width, 3, batch_norm=True)
-        y = net.conv(y, depth, 1, activation=None, bias=None)
+        if projection:
+            shortcut = net.conv(x, last[0], 1, projection, batch_norm=True, activation=None)
+        for layer in inner:
+            x = net.conv(x, *layer, "SAME_RESNET", batch_norm=True)
+        x = net.conv(x, *last, "SAME_RESNET", batch_norm=True, activation=None)
+        return net.relu(net.add(shortcut, x))
+
+    def _preactivated_block(
+        self, net: Network[T], x: T, layers: Sequence[Layer], projection: int | None
+    ) -> T:
+        *inner, last = layers
+        y = net.batch_norm(x, activation="relu", settings=self.preactivation)
+        shortcut = x
+        if projection:
+            shortcut = net.conv(y, last[0], 1, projection, activation=None, bias=None)
+        for layer in inner:
+            y = net.conv(y, *layer, "SAME_RESNET", batch_norm=True)
+        y = net.conv(y, *last, "SAME_RESNET", activation=None, bias=None)
         return net.add(shortcut, y)
 
 

@@ -39,6 +39,10 @@ TABLE = {
     ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128),
+    # torchvision's 11,689,512 for 1000 classes and the projection of the first stage.
+    ("official_resnet18", "imagenet"): (11_689_512 + 4_224 + 513, 224, 32, 0.1),
+    # The norms of the four projections fewer: scale and offset of 64 to 512 channels.
+    ("official_resnet18_v2", "imagenet"): (11_689_512 + 4_224 + 513 - 1_920, 224, 32, 0.1),
     ("resnet152", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v1.5", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v2", "imagenet"): (60_139_369, 224, 32, 0.128),
@@ -133,6 +137,7 @@ def test_cifar_alexnet_follows_its_initial_values_and_schedule():
 SIZES = {
     **{"alexnet": 67, "overfeat": 71, "vgg11": 32, "googlenet": 64, "inception3": 75},
     **{"resnet50": 64, "resnet50_v1.5": 64, "resnet50_v2": 64},
+    **{"official_resnet18": 64, "official_resnet18_v2": 64},
 }
 LARGE = ("vgg16", "vgg19", "inception4", "152", "110", "densenet100")
 TRAINED = [(n, d) for n, d in TABLE if not any(large in n for large in LARGE)]

@@ -1,0 +1,143 @@
+"""The official ResNets: sizes from published counts, results from a reference and its like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.driver.learning_rate import make_schedule
+from cnnbench.flags import Params
+from cnnbench.models import declare, get_model
+from cnnbench.models.graph import forward
+
+SIZE = 40  # odd and even extents below it: 20, 10, 5, 3, 2
+
+# torchvision's for 1000 classes; timm's for 200. The official stage of 64 channels has a
+# projection even where basic blocks need none.
+PUBLISHED = {
+    **{18: 11_689_512 + 64 * 64 + 2 * 64, 34: 21_797_672 + 64 * 64 + 2 * 64},
+    **{50: 25_557_032, 101: 44_549_160, 152: 60_192_808, 200: 64_673_832},
+}
+
+
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_sizes(depth):
+    last = 512 if depth < 50 else 2048
+    expected = PUBLISHED[depth] + last + 1  # the class "background"
+    assert declare(get_model(f"official_resnet{depth}", "imagenet"), 1001).parameters == expected
+    # v2 has a norm before each convolution instead of after it. Along the shortcuts they pair
+    # off but for those of the four projections (scale and offset of 15/8 of the last width).
+    v2 = declare(get_model(f"official_resnet{depth}_v2", "imagenet"), 1001)
+    assert v2.parameters == expected - 2 * last * 15 // 8
+    assert v2.parameters == v2.trainable_parameters
+
+
+def test_hyperparameters():
+    model = get_model("official_resnet101_v2", "imagenet")
+    norm = model.batch_norm
+    assert (norm.decay, norm.epsilon, norm.scale) == (0.997, 1e-5, True)
+    sizes = [get_model(f"official_resnet{d}", "imagenet").batch_size for d in PUBLISHED]
+    assert sizes == [32, 32, 128, 32, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("batch", "step", "rate"),
+    [
+        (128, 0, 0.05),  # 0.0125 for each 32 images of the global batch, without a climb
+        (256, 150_136, 0.1),
+        (256, 150_137, 0.01),  # 30 epochs of 1,281,167 images
+        (256, 300_274, 0.001),
+        (256, 400_364, 1e-4),
+        (256, 450_411, 1e-5),
+    ],
+)
+def test_learning_rate(batch, step, rate):
+    own = get_model("official_resnet50", "imagenet").learning_rate
+    schedule = make_schedule(Params(), own, batch, 1_281_167, steps=100)
+    assert schedule(step) == pytest.approx(rate, rel=1e-12)
+
+
+def logits(name, weights, images, training=False):
+    model = get_model(name, "imagenet")
+    model.image_size = SIZE
+    return forward(model, 7, tf.constant(images), weights.read, training=training).logits
+
+
+def noise():
+    shape = (2, SIZE, SIZE, 3)
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def test_v1_with_bottlenecks_computes_what_v1_5_does(make_weights):
+    weights = make_weights(declare(get_model("resnet50_v1.5", "imagenet"), 7).variables)
+    ours, like = (logits(n, weights, noise()) for n in ("official_resnet50", "resnet50_v1.5"))
+    np.testing.assert_array_equal(ours, like)
+
+
+def reference(depth, version, weights, images):
+    """Written from the description of the official models, in double precision."""
+    used = set()
+
+    def get(name):
+        used.add(name)
+        return tf.cast(weights.values[name], tf.float64)
+
+    def conv(x, name, stride=1):
+        kernel = get(f"{name}/kernel")
+        before = (kernel.shape[0] - 1) // 2
+        after = kernel.shape[0] - 1 - before
+        x = tf.pad(x, [[0, 0], [before, after], [before, after], [0, 0]])
+        return tf.nn.conv2d(x, kernel, stride, "VALID")
+
+    def norm(x, name):
+        mean, variance = get(f"{name}/moving_mean"), get(f"{name}/moving_variance")
+        scale = get(f"{name}/gamma") / tf.sqrt(variance + 1e-5)
+        return scale * (x - mean) + get(f"{name}/beta")
+
+    def block(x, at, strides, project):
+        names = iter(range(9))
+        count = len(strides)
+        if version == 2:
+            y = tf.nn.relu(norm(x, f"{at}/batchnorm0"))
+            stride = max(strides)
+            shortcut = conv(y, f"{at}/conv{next(names)}", stride) if project else x
+            for i, step in enumerate(strides):
+                y = conv(y, f"{at}/conv{next(names)}", step)
+                if i + 1 < count:
+                    y = tf.nn.relu(norm(y, f"{at}/batchnorm{i + 1}"))
+            return y + shortcut
+        shortcut = x
+        if project:
+            i = next(names)
+            shortcut = norm(conv(x, f"{at}/conv{i}", max(strides)), f"{at}/batchnorm{i}")
+        y = x
+        for k, step in enumerate(strides):
+            i = next(names)
+            y = norm(conv(y, f"{at}/conv{i}", step), f"{at}/batchnorm{i}")
+            y = tf.nn.relu(y) if k + 1 < count else y
+        return tf.nn.relu(y + shortcut)
+
+    x = conv(tf.cast(images, tf.float64), "conv0", 2)
+    if version == 1:
+        x = tf.nn.relu(norm(x, "batchnorm0"))
+    x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+    for stage, blocks in enumerate({18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}[depth]):
+        for b in range(blocks):
+            stride = 2 if stage > 0 and b == 0 else 1
+            strides = (stride, 1) if depth == 18 else (1, stride, 1)
+            x = block(x, f"stage{stage}/block{b}", strides, project=b == 0)
+    if version == 2:
+        x = tf.nn.relu(norm(x, "batchnorm0"))
+    result = tf.reduce_mean(x, [1, 2]) @ get("affine0/kernel") + get("affine0/bias")
+    assert used == set(weights.values)
+    return result
+
+
+@pytest.mark.parametrize(("depth", "version"), [(18, 1), (18, 2), (50, 2)])
+def test_equal_to_the_reference(depth, version, make_weights):
+    name = f"official_resnet{depth}{'_v2' if version == 2 else ''}"
+    weights = make_weights(declare(get_model(name, "imagenet"), 7).variables)
+    expected = reference(depth, version, weights, noise())
+    ours = tf.cast(logits(name, weights, noise()), tf.float64)
+    assert float(tf.norm(ours - expected) / tf.norm(expected)) < 1e-4
