@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import hashlib
 import importlib
 import importlib.metadata
-import sys
-import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
+from cnnbench import plugins
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.model import Model
 
@@ -27,7 +23,6 @@ BUILTIN_MODULES = (
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
-_plugins: dict[Path, tuple[str, tuple[Key, ...]]] = {}  # file: digest of its text, its models
 _loaded: set[str] = set()  # which of "builtin" and "entry points" have been registered
 
 
@@ -73,7 +68,7 @@ def get_model(name: str, dataset: str) -> Model:
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
         model.validate()
     except Exception as error:
-        raise FlagError("model", name, _one_line(error)) from error
+        raise FlagError("model", name, plugins.one_line(error)) from error
     return model
 
 
@@ -100,10 +95,7 @@ def datasets() -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_model`.
-
-    Loading the same text twice does nothing; an edited file replaces what it registered.
-    Nothing stays registered when the file fails.
+    """Runs a Python file that calls `register_model`; see `plugins.load`.
 
     Args:
       path: the file.
@@ -115,56 +107,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
       FlagError: no such file, the file raises, registers nothing, or registers a name that
         is taken.
     """
-    _load_builtin()
-    file = Path(path).resolve()
-    try:
-        source = file.read_bytes()
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); give the path of a Python file"
-        raise FlagError("model_plugin", path, reason) from error
-    digest = hashlib.sha256(source).hexdigest()
-    known = _plugins.get(file)
-    if known and known[0] == digest:
-        return tuple(name for _, name in known[1])
-    for key in known[1] if known else ():
-        _factories.pop(key, None)
-    _plugins.pop(file, None)
-    try:
-        with _registering() as added:
-            _execute(file, source)
-    except Exception as error:
-        raise FlagError("model_plugin", path, f"fails: {_one_line(error)}") from error
-    if not added:
-        reason = "registers no model; call cnnbench.models.register_model(name, dataset, factory)"
-        raise FlagError("model_plugin", path, reason)
-    _plugins[file] = (digest, tuple(added))
-    return tuple(name for _, name in added)
-
-
-def _execute(file: Path, source: bytes) -> None:
-    # Compiled by hand rather than imported: no bytecode file appears beside the user's file,
-    # and an edit within the clock tick of the last load is seen.
-    module = types.ModuleType(f"cnnbench_model_plugin_{file.stem}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
-    try:
-        exec(compile(source, str(file), "exec"), module.__dict__)
-    except SystemExit as error:
-        raise UsageError(f"it ends the program (SystemExit {error.code})") from error
-
-
-@contextlib.contextmanager
-def _registering() -> Iterator[list[Key]]:
-    """Collects what is registered inside; takes it back if the body fails."""
-    before = dict(_factories)
-    added: list[Key] = []
-    try:
-        yield added
-    except BaseException:
-        _factories.clear()
-        _factories.update(before)
-        raise
-    added += [key for key in _factories if key not in before]
+    keys = plugins.load(path, "model_plugin")
+    return tuple(name for _, name in keys)
 
 
 def _load_builtin() -> None:
@@ -181,14 +125,14 @@ def _load_entry_points() -> None:
         return
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
-            with _registering():
+            with plugins.registering():
                 loaded = point.load()
                 if callable(loaded):
                     loaded()
         except Exception as error:
             raise UsageError(
                 f"entry point {point.name} = {point.value} of group {ENTRY_POINT_GROUP} "
-                f"fails: {_one_line(error)}"
+                f"fails: {plugins.one_line(error)}"
             ) from error
     _loaded.add("entry points")
 
@@ -205,8 +149,12 @@ def _unknown(name: str, dataset: str) -> str:
     return f"unknown; {hint}models for {dataset}: {listed}"
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, UsageError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+plugins.add_kind(
+    plugins.Kind(
+        flag="model_plugin",
+        noun="model",
+        call="cnnbench.models.register_model(name, dataset, factory)",
+        table=lambda: _factories,
+        prepare=_load_builtin,
+    )
+)

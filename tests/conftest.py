@@ -18,11 +18,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import pytest
 import tensorflow as tf
 
+from cnnbench import plugins
 from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
-from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Devices, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
@@ -54,12 +54,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def _forget_plugins():
-    """Removes the models of a test's plug-in files after the test."""
-    known = set(registry._plugins)
+    """Removes what a test's plug-in files registered after the test."""
+    known = plugins.loaded()
     yield
-    for file in set(registry._plugins) - known:
-        for key in registry._plugins.pop(file)[1]:
-            registry._factories.pop(key, None)
+    for file in plugins.loaded() - known:
+        plugins.forget(file)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     ("errors", "version"),
-    ("text", "stats"),
+    ("text", "stats", "plugins"),
     ("charts",),
     ("models", "runtime"),
     ("variable_mgr", "data"),

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.data.dataset import Dataset, detect, find_dataset
+from cnnbench.data.dataset import Dataset, detect, find_dataset, load_plugin
 from cnnbench.data.image_folder import scan
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.groups.data import DataParams
 from cnnbench.runtime.native import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
@@ -60,6 +61,7 @@ class CheckFlags:
     """Flags of check."""
 
     data_name: str | None = flag(None, "Data set; found out from the files if not given.")
+    dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None, "Labels must be below; what the data set says if not given.", minimum=1
     )
@@ -114,6 +116,8 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
 
 
 def _check(folder: str, options: CheckFlags) -> int:
+    if options.dataset_plugin:
+        load_plugin(options.dataset_plugin)
     dataset = _dataset_of(folder, options.data_name)
     with _tensorflow():
         from cnnbench.data.check import check

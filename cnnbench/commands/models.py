@@ -14,11 +14,13 @@ from cnnbench.text.terminal import print_result
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
 
-_FLAGS = tuple(spec for spec in FLAGS if spec.name in ("data_name", "model_plugin"))
+_FLAGS = tuple(
+    spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")
+)
 _HEADS = ("model", "image", "batch/device", "parameters", "GFLOPs forward", "GFLOPs training")
 
 _ABOUT = """\
-Usage: cnnbench models [--data_name=NAME] [--model_plugin=FILE]
+Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
 
 Lists the models by data set: image size in pixels, default batch size per device, trainable
 parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step.
@@ -35,9 +37,11 @@ def main(argv: Sequence[str]) -> int:
       UsageError: a wrong flag, an unknown data set, or a plug-in that cannot be loaded.
     """
     given = parse_flags(argv, _FLAGS)
-    from cnnbench.data.dataset import find_dataset
+    from cnnbench.data.dataset import find_dataset, load_plugin
     from cnnbench.models import registry
 
+    if given.get("dataset_plugin"):
+        load_plugin(given["dataset_plugin"])
     if given.get("model_plugin"):
         registry.load_plugin(given["model_plugin"])
     names = registry.datasets()

@@ -3,7 +3,13 @@
 Importing this package does not import TensorFlow; making an input does.
 """
 
-from cnnbench.data.dataset import Dataset, dataset_names, find_dataset, register_dataset
+from cnnbench.data.dataset import (
+    Dataset,
+    dataset_names,
+    find_dataset,
+    load_plugin,
+    register_dataset,
+)
 from cnnbench.data.open import CIFAR10, IMAGENET, make_input
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import RESIZE_METHODS, InputSpec
@@ -18,6 +24,7 @@ __all__ = [
     "TowerBatch",
     "dataset_names",
     "find_dataset",
+    "load_plugin",
     "make_input",
     "register_dataset",
 ]

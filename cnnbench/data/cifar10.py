@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import cifar10_files
-from cnnbench.data.pipeline import Pipeline, shuffled_indices, with_threads
+from cnnbench.data.arrays import ArrayPipeline
 from cnnbench.data.position import uniform_int
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import FlagError
@@ -14,8 +14,8 @@ from cnnbench.errors import FlagError
 _PAD = 4
 
 
-class Cifar10Pipeline(Pipeline):
-    """Shuffles the whole subset every epoch; batches are assembled at once, not per image.
+class Cifar10Pipeline(ArrayPipeline):
+    """Images and labels of all files of a subset.
 
     Raises:
       FlagError: no files, or an image size other than 32.
@@ -32,41 +32,17 @@ class Cifar10Pipeline(Pipeline):
             )
         assert spec.data_dir is not None
         parts = cifar10_files.read_subset(spec.data_dir, spec.subset, spec.num_classes)
-        super().__init__(spec, sum(len(part.labels) for part in parts))
-        with tf.device("CPU:0"):
-            # Eager tensors captured by the pipeline are its arguments, not part of its graph.
-            self._images = tf.constant(np.concatenate([part.images for part in parts]))
-            labels = np.concatenate([part.labels for part in parts])
-            self._labels = tf.constant(labels, tf.int64)
+        labels = np.concatenate([part.labels for part in parts]).astype(np.int64)
+        super().__init__(spec, np.concatenate([part.images for part in parts]), labels)
 
-    def tower_batches(self) -> tf.data.Dataset:
-        """See `Pipeline.tower_batches`."""
+    def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """See `ArrayPipeline.prepare`: images uint8 [n, 32, 32, 3], labels int64 [n]."""
+        images, labels = rows
         spec = self.spec
-        indices = self._indices().enumerate()
-        batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
-            tf.autograph.experimental.do_not_convert(self._load),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
-        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
-
-    def _indices(self) -> tf.data.Dataset:
-        spec = self.spec
-        if spec.datasets_repeat_cached_sample:
-            one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
-            return one.repeat(None if spec.training else self.num_examples)
-        if spec.training:
-            return shuffled_indices(self.num_examples, spec.seed, spec.num_shards, spec.shard_index)
-        return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
-
-    def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        spec = self.spec
-        images = tf.gather(self._images, indices)
         if spec.training and spec.distortions:
             images = pad_crop_flip(images, positions, spec.seed)
         images = tf.cast(images, tf.float32) / 127.5 - 1.0
-        return tf.cast(images, spec.dtype), tf.gather(self._labels, indices)
+        return tf.cast(images, spec.dtype), labels
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:

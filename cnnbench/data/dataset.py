@@ -5,13 +5,15 @@ No TensorFlow here: flags are resolved and help is printed without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cnnbench import plugins
 from cnnbench.data.findings import Findings
-from cnnbench.errors import FlagError
+from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 
 SUBSETS = ("train", "validation")
 
@@ -44,6 +46,20 @@ class Dataset:
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        """Refuses what no data set can be.
+
+        Raises:
+          UsageError: says which attribute is wrong.
+        """
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"a data set needs a name, not {self.name!r}")
+        counts: dict[str, int | None] = {"num_classes": self.num_classes}
+        counts |= {f"examples[{subset!r}]": self.examples.get(subset) for subset in SUBSETS}
+        for what, count in counts.items():
+            if not isinstance(count, int) or count < 1:
+                raise UsageError(f"data set {self.name}: {what} must be at least 1, not {count!r}")
+
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
 
@@ -57,7 +73,31 @@ class Dataset:
         """
         if data_dir is None:
             return self.examples[subset]
-        return self.count(self.find(data_dir, subset), subset)
+        files = self._files(data_dir, subset)
+        with self.own_code():
+            examples = self.count(files, subset)
+        if examples < 1:
+            raise DataError(f"{data_dir}: the {subset} files hold no records")
+        return examples
+
+    @contextlib.contextmanager
+    def own_code(self, *foreseen: type[Exception]) -> Iterator[None]:
+        """Where code of the data set runs that may be a plug-in's.
+
+        Args:
+          *foreseen: exceptions to let through, besides those of cnnbench.
+
+        Raises:
+          FlagError: instead of what nobody foresaw.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, (UsageError, BenchmarkError, MemoryError, *foreseen)):
+                raise
+            # A defect of a plug-in is one line for its author, not a traceback.
+            reason = f"the data set's own code raises {plugins.one_line(error)}"
+            raise FlagError("data_name", self.name, reason) from error
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
         """The files of every subset that is in a directory.
@@ -70,13 +110,20 @@ class Dataset:
             raise FlagError("data_dir", data_dir, f"holds no {self.name} files ({self.files})")
         return found
 
+    def _files(self, data_dir: str, subset: str) -> list[Path]:
+        with self.own_code():
+            files = [Path(path) for path in self.find(data_dir, subset)]
+        if not files:
+            raise FlagError("data_dir", data_dir, f"holds no {self.name} {subset} files")
+        return files
+
     def _look_into(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        found = {}
+        found: dict[str, Sequence[Path]] = {}
         for subset in SUBSETS:
             try:
-                found[subset] = self.find(data_dir, subset)
+                found[subset] = self._files(data_dir, subset)
             except FlagError as error:
-                if isinstance(error.__cause__, OSError):
+                if error.__cause__ is not None:  # not absent, but unreadable or defective
                     raise
         return found
 
@@ -88,11 +135,27 @@ def register_dataset(dataset: Dataset) -> None:
     """Makes ``dataset`` known to ``--data_name`` and to the guess from ``--data_dir``.
 
     Raises:
-      ValueError: another data set already has this name.
+      UsageError: another data set already has this name.
     """
     if _DATASETS.get(dataset.name, dataset) is not dataset:
-        raise ValueError(f"a data set named {dataset.name!r} is registered already")
+        raise UsageError(f"a data set named {dataset.name!r} is registered already")
     _DATASETS[dataset.name] = dataset
+
+
+def load_plugin(path: str) -> tuple[str, ...]:
+    """Runs a Python file that calls `register_dataset`; see `plugins.load`.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Names of the data sets it registered.
+
+    Raises:
+      FlagError: no such file, the file raises, registers no data set, or registers a name that
+        is taken.
+    """
+    return tuple(map(str, plugins.load(path, "dataset_plugin")))
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -138,6 +201,17 @@ def detect(data_dir: str) -> Dataset:
             return dataset
     known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
     raise FlagError("data_dir", data_dir, f"holds files of no data set ({known})")
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag="dataset_plugin",
+        noun="data set",
+        call="cnnbench.data.register_dataset(Dataset(...))",
+        table=lambda: _DATASETS,
+        prepare=lambda: None,  # imported with the package
+    )
+)
 
 
 def _choices() -> str:

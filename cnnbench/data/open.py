@@ -34,9 +34,13 @@ def make_input(spec: InputSpec, devices: Sequence[str]) -> InputSource:
         from cnnbench.data.synthetic import SyntheticInput
 
         return SyntheticInput(spec, devices)
+    import tensorflow as tf
+
     from cnnbench.data.prefetch import PipelineInput
 
-    return PipelineInput(spec, devices, spec.dataset.open(spec))
+    with spec.dataset.own_code(tf.errors.OpError):
+        pipeline = spec.dataset.open(spec)
+    return PipelineInput(spec, devices, pipeline)
 
 
 def _open_imagenet(spec: InputSpec) -> Pipeline:

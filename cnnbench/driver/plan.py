@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cnnbench.data.dataset import Dataset, find_dataset
+from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
@@ -152,6 +152,8 @@ def make_plan(params: Params) -> Plan:
       FlagError: unknown model, data set or all-reduce algorithm, an evaluation point that
         cannot be, or smoothed labels for a loss without any.
     """
+    if params.dataset_plugin:
+        load_plugin(params.dataset_plugin)
     if params.model_plugin:
         registry.load_plugin(params.model_plugin)
     dataset = find_dataset(params.data_name, params.data_dir)

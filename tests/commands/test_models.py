@@ -1,5 +1,6 @@
 import pytest
 
+from cnnbench import plugins
 from cnnbench.cli import main
 from cnnbench.models import registry
 
@@ -41,7 +42,7 @@ def plugin(tmp_path, monkeypatch):
     """A plug-in file; what it registers is forgotten after the test."""
     registry.datasets()
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    monkeypatch.setattr(registry, "_plugins", {})
+    monkeypatch.setattr(plugins, "_files", {})
     file = tmp_path / "tiny.py"
     file.write_text(PLUGIN)
     return file

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench import plugins
 from cnnbench.models import VariableSpec, registry
 
 
@@ -52,7 +53,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         if type(make()).__module__.startswith("cnnbench.models.")
     }
     monkeypatch.setattr(registry, "_factories", models)
-    monkeypatch.setattr(registry, "_plugins", {})
+    monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
 
 

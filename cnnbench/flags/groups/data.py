@@ -20,7 +20,7 @@ class DataParams:
         "of --data_dir or the files there, imagenet without --data_dir.",
     )
     dataset_plugin: str | None = flag(
-        None, "Python file that registers data sets of your own; imported before the run."
+        None, "Python file that registers data sets of your own, and models for them if you like."
     )
     resize_method: str = flag(
         "bilinear",

@@ -1,0 +1,60 @@
+"""Data sets that fit into host memory: batches are made by gathering rows of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data.pipeline import Pipeline, shuffled_indices, with_threads
+from cnnbench.data.spec import InputSpec
+
+
+class ArrayPipeline(Pipeline):
+    """Shuffles the whole subset every epoch; batches are assembled at once, not per example.
+
+    Args:
+      spec: what was asked for.
+      *arrays: what an example has, images and labels for instance; row i of each makes example i.
+    """
+
+    def __init__(self, spec: InputSpec, *arrays: Any) -> None:
+        super().__init__(spec, len(arrays[0]))
+        with tf.device("CPU:0"):
+            # Eager tensors captured by the pipeline are its arguments, not part of its graph.
+            self._arrays = tuple(tf.constant(array) for array in arrays)
+
+    def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Turns rows into a batch; here, floating-point ones get the dtype of the spec.
+
+        Args:
+          positions: int64 [batch], places in the stream of examples; what is random may depend
+            on nothing else (`cnnbench.data.position`).
+          *rows: of each array, [batch, ...].
+        """
+        del positions
+        return tuple(tf.cast(x, self.spec.dtype) if x.dtype.is_floating else x for x in rows)
+
+    def tower_batches(self) -> tf.data.Dataset:
+        """See `Pipeline.tower_batches`."""
+        spec = self.spec
+        indices = self._indices().enumerate()
+        batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
+            tf.autograph.experimental.do_not_convert(self._load),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
+        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
+
+    def _indices(self) -> tf.data.Dataset:
+        spec = self.spec
+        if spec.datasets_repeat_cached_sample:
+            one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
+            return one.repeat(None if spec.training else self.num_examples)
+        if spec.training:
+            return shuffled_indices(self.num_examples, spec.seed, spec.num_shards, spec.shard_index)
+        return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
+
+    def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return self.prepare(positions, *(tf.gather(array, indices) for array in self._arrays))

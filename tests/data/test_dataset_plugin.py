@@ -1,0 +1,167 @@
+"""Data sets of a plug-in file: trained on, evaluated, checked, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.data import dataset_names, load_plugin
+from cnnbench.errors import FlagError
+from cnnbench.models import model_names
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
+
+HEAD = """
+from cnnbench.data import Dataset, register_dataset
+from cnnbench.data.findings import Findings
+
+def make(**parts):
+    values = dict(
+        name="own", num_classes=3, examples={"train": 4, "validation": 4}, files="*.own",
+        find=lambda folder, subset: [folder], count=lambda files, subset: 4,
+        open=lambda spec: None, check=lambda files, num_classes: Findings(4),
+    )
+    register_dataset(Dataset(**{**values, **parts}))
+"""
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """Images whose brightness tells the label: 40 for training, 11 for validation."""
+    rng = np.random.default_rng(0)
+    for subset, count in (("train", 40), ("validation", 11)):
+        labels = np.arange(count) % 10
+        images = rng.integers(0, 20, (count, 16, 16, 3)) + 25 * labels[:, None, None, None]
+        np.savez(tmp_path / f"{subset}.npz", images=images.astype(np.uint8), labels=labels)
+    return tmp_path
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Writes a plug-in file that ends with `text`; returns its path."""
+
+    def write(text):
+        path = tmp_path / "own.py"
+        path.write_text(HEAD + text)
+        return str(path)
+
+    return write
+
+
+def test_the_example_trains_in_two_modes_and_evaluates(npz, quick_start, capsys):
+    where = [f"--dataset_plugin={EXAMPLE}", f"--data_dir={npz}", "--model=small", "--device=cpu"]
+    for mode in ("parameter_server", "replicated"):
+        record, train_dir = npz / f"{mode}.json", npz / mode
+        flags = [f"--variable_update={mode}", "--num_gpus=2", "--batch_size=10", "--num_batches=20"]
+        files = [f"--result_json={record}", f"--train_dir={train_dir}", "--peak_flops=1e12"]
+        assert main([*where, *flags, *files, "--num_warmup_batches=0"]) == 0
+        losses = json.loads(record.read_text())["losses"]
+        assert losses[-1] < losses[0]
+        assert "Dataset:     npz\n" in capsys.readouterr().out
+        flags = ["--eval", "--num_eval_epochs=1", "--batch_size=4", f"--train_dir={train_dir}"]
+        assert main([*where, *flags]) == 0
+        assert "[11 examples]" in capsys.readouterr().out
+
+
+def test_the_example_is_checked(npz, capsys):
+    assert main(["data", "check", str(npz), f"--dataset_plugin={EXAMPLE}"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{npz}: npz\ntrain: 40 sound records in 1 files, ")
+    assert "labels: 10 different from 0 to 9, 4 to 4 records each" in out
+    with np.load(npz / "train.npz") as arrays:
+        images, labels = arrays["images"], arrays["labels"]
+    labels[7] = 10
+    np.savez(npz / "train.npz", images=images, labels=labels)
+    (npz / "validation.npz").write_bytes(b"no zip")
+    assert main(["data", "check", str(npz), f"--dataset_plugin={EXAMPLE}"]) == 4
+    streams = capsys.readouterr()
+    assert f"defect: {npz}/train.npz: record 7: label 10 is not in [0, 10)\n" in streams.out
+    assert f"defect: {npz}/validation.npz: cannot be read: " in streams.out
+    assert streams.err.startswith("cnnbench: error: 2 defects, the first: ")
+
+
+def test_models_of_the_file_are_listed(capsys):
+    assert main(["models", f"--dataset_plugin={EXAMPLE}", "--data_name=npz"]) == 0
+    kernels = 9 * 3 * 16 + 9 * 16 * 16
+    parameters = kernels + 32 + 4 * 4 * 16 * 10 + 10
+    assert f"{parameters:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "registers no data set; call cnnbench.data.register_dataset(Dataset(...))"),
+        ("raise ValueError('first\\nsecond')", "fails: ValueError: first second"),
+        ("make(name='imagenet')", "fails: a data set named 'imagenet' is registered already"),
+        ("make(name='')", "fails: a data set needs a name, not ''"),
+        ("make(num_classes=0)", "fails: data set own: num_classes must be at least 1, not 0"),
+        (
+            "make(examples={'train': 3})",
+            "fails: data set own: examples['validation'] must be at least 1, not None",
+        ),
+        ("make(size=3)", "fails: TypeError: "),
+    ],
+)
+def test_a_file_that_is_of_no_use_ends_with_2_and_one_line(own, text, message):
+    path = own(text)
+    with pytest.raises(FlagError) as caught:
+        load_plugin(path)
+    assert str(caught.value).startswith(f"--dataset_plugin={path}: {message}")
+    assert dataset_names() == ("imagenet", "cifar10")
+
+
+def test_refusals_do_without_tensorflow(own, alone):
+    done = alone(f"--dataset_plugin={own('make(); 1 / 0')}")
+    assert done.status == 2
+    assert done.err.endswith("own.py: fails: ZeroDivisionError: division by zero\n")
+    assert len(done.err.splitlines()) == 1
+    assert "tensorflow" not in done.loaded
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "message"),
+    [
+        ("find=lambda folder, subset: 1 / 0", 2, "the data set's own code raises ZeroDivision"),
+        ("count=lambda files, subset: files.n", 2, "the data set's own code raises AttributeE"),
+        ("open=lambda spec: 1 / 0", 2, "the data set's own code raises ZeroDivision"),
+        ("count=lambda files, subset: 0", 4, "the train files hold no records"),
+    ],
+)
+def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, message, capsys):
+    path = own(
+        f"make({parts})\n"
+        "from cnnbench.models import get_model, register_model\n"
+        "register_model('trivial', 'own', lambda: get_model('trivial', 'imagenet'))\n"
+    )
+    flags = ["--data_name=own", f"--data_dir={tmp_path}", "--device=cpu", "--batch_size=2"]
+    assert main([f"--dataset_plugin={path}", *flags]) == status
+    err = capsys.readouterr().err
+    assert message in err
+    assert sum("error" in line for line in err.splitlines()) == 1
+
+
+def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
+    path = own("make(check=lambda files, num_classes: 1 / 0)")
+    assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
+    err = "cnnbench: error: --data_name=own: the data set's own code raises ZeroDivisionError: "
+    assert capsys.readouterr().err.startswith(err)
+
+
+def test_both_flags_may_name_one_file(own):
+    path = own(
+        "make()\nfrom cnnbench.models import get_model, register_model\n"
+        "register_model('mine', 'own', lambda: get_model('trivial', 'imagenet'))\n"
+    )
+    from cnnbench import models
+
+    assert load_plugin(path) == ("own",)
+    assert models.load_plugin(path) == ("mine",)
+    assert model_names("own") == ("mine",)
+    own("make(name='other')")
+    assert load_plugin(path) == ("other",)
+    assert dataset_names()[2:] == ("other",)
+    assert model_names("own") == ()
