@@ -85,7 +85,7 @@ def forward(
     data_format: DataFormat = "NHWC",
     compute_dtype: Any = tf.float32,
     seed: Any = 0,
-    progress: Any = 1.0,
+    training_steps: int = 0,
     on_cpu: bool = True,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
@@ -103,7 +103,8 @@ def forward(
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
         for other draws in each step. XLA draws other numbers from it than the kernels do.
-      progress: share of training done, in [0, 1], a number or a float32 scalar.
+      training_steps: of the whole training, for layers that change with the share of it
+        done, which is the step in ``seed`` by this; 0 if training counts as over.
       on_cpu: whether the operations run on a CPU.
 
     Returns:
@@ -127,7 +128,7 @@ def forward(
         data_format=data_format,
         compute_dtype=tf.as_dtype(compute_dtype),
         seed=seed,
-        progress=progress,
+        training_steps=training_steps,
         on_cpu=on_cpu,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
@@ -154,7 +155,7 @@ class GraphNetwork(Network[Tensor]):
         data_format: DataFormat,
         compute_dtype: Any,
         seed: Any,
-        progress: Any = 1.0,
+        training_steps: int = 0,
         on_cpu: bool,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
@@ -164,7 +165,7 @@ class GraphNetwork(Network[Tensor]):
         self._format = data_format
         self._dtype = compute_dtype
         self._seed = seed
-        self._progress = progress
+        self._training_steps = training_steps
         self._on_cpu = on_cpu
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
@@ -334,10 +335,17 @@ class GraphNetwork(Network[Tensor]):
         return tf.random.experimental.stateless_fold_in(seed, index)
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
-        share = 1.0 - (1.0 - keep) * self._progress if by_progress else keep
+        share = 1.0 - (1.0 - keep) * self._progress() if by_progress else keep
         each = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
         draw = tf.random.stateless_uniform(each, self._dropout_seed(index), alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
+
+    def _progress(self) -> Tensor:
+        """Share of training done, in [0, 1]."""
+        seed = tf.convert_to_tensor(self._seed)
+        if seed.shape.rank == 0 or not self._training_steps:
+            return 1.0
+        return tf.minimum(1.0, tf.cast(seed[1], tf.float32) / self._training_steps)
 
     def _flatten(self, x: Tensor) -> Tensor:
         return tf.reshape(self._to_nhwc(x), [-1, math.prod(self.shape(x))])

@@ -180,6 +180,7 @@ class BenchmarkCNN:
         if params.graph_file:
             write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
         global_step, steps = self._initialize(built)
+        built.step.resume(global_step)
         training = Training(
             params,
             plan,
@@ -190,7 +191,7 @@ class BenchmarkCNN:
                 plan.model.learning_rate,
                 plan.global_batch,
                 plan.train_examples,
-                plan.warm_up.least + plan.num_batches,
+                plan.training_steps,
             ),
             self._console,
             self._progress,

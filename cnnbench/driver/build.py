@@ -69,7 +69,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     inputs: InputSource | None = None
     if not params.eval:
         inputs = _inputs(params, plan, devices, "train")
-        config = _step_config(params, devices)
+        config = _step_config(params, plan, devices)
         scale = _loss_scale(params, plan, devices)
         step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config, scale)
         step.build()
@@ -117,7 +117,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
     )
 
 
-def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
+def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepConfig:
     return StepConfig(
         data_format=runtime.data_format(params.data_format, devices.kind),
         compute_dtype=COMPUTE_DTYPES[params.precision],
@@ -131,6 +131,7 @@ def _step_config(params: Params, devices: runtime.Devices) -> StepConfig:
         forward_only=params.forward_only,
         xla_compile=params.xla_compile,
         seed=params.tf_random_seed,
+        training_steps=plan.training_steps,
     )
 
 

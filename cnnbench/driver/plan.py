@@ -120,6 +120,11 @@ class Plan:
         return self.warm_up.least
 
     @property
+    def training_steps(self) -> int:
+        """Of the whole training, counted from global step 0; warm-up steps train too."""
+        return self.warm_up.least + self.num_batches
+
+    @property
     def trains(self) -> bool:
         """Whether weights are updated."""
         return self.mode.startswith("training")

@@ -33,6 +33,8 @@ class StepConfig:
       forward_only: only logits are computed; in place of the loss stands their mean.
       xla_compile: compile each tower's forward and backward pass with XLA.
       seed: of dropout.
+      training_steps: from the first step of the first run to the end of training, for layers
+        that change on the way; 0 if training counts as over.
     """
 
     data_format: DataFormat = "NHWC"
@@ -47,6 +49,7 @@ class StepConfig:
     forward_only: bool = False
     xla_compile: bool = False
     seed: int = 0
+    training_steps: int = 0
 
 
 class TowerResult(NamedTuple):
@@ -151,6 +154,7 @@ class Tower:
             data_format=self._config.data_format,
             compute_dtype=tf.as_dtype(self._config.compute_dtype),
             seed=seed,
+            training_steps=self._config.training_steps,
             on_cpu="device:CPU:" in self._device,
         )
 

@@ -128,6 +128,10 @@ class TrainStep:
                 variable.assign(rate)
             self._learning_rate = rate
 
+    def resume(self, global_step: int) -> None:
+        """Sets the number of steps done before the next one, which draws depend on."""
+        self._counter.assign(global_step)
+
     def __call__(self) -> StepResult:
         """Fetches one batch per tower and launches one step."""
         return StepResult(*self._function(*self._inputs.next()))

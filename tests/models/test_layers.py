@@ -16,7 +16,9 @@ from cnnbench.models import BatchNorm, Initializer
 from cnnbench.models.graph import GraphNetwork
 
 
-def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0, progress=1.0):
+def network(
+    values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0, training_steps=0
+):
     """A network whose variables have the given values, by canonical name."""
     return GraphNetwork(
         4,
@@ -26,7 +28,7 @@ def network(values, *, training=True, dtype=tf.float64, data_format="NHWC", seed
         data_format=data_format,
         compute_dtype=dtype,
         seed=seed,
-        progress=progress,
+        training_steps=training_steps,
         on_cpu=True,
     )
 
@@ -374,9 +376,11 @@ def test_drop_path_keeps_or_drops_whole_examples():
     assert abs(kept.mean() - 0.8) < 5 * (0.8 * 0.2 / 2000) ** 0.5
 
 
-@pytest.mark.parametrize(("progress", "keep"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
-def test_the_share_of_paths_kept_falls_with_progress(progress, keep):
-    net = network({}, dtype=tf.bfloat16, seed=3, progress=tf.constant(progress))
+@pytest.mark.parametrize(
+    ("step", "steps", "keep"), [(0, 40, 1.0), (20, 40, 0.75), (50, 40, 0.5), (3, 0, 0.5)]
+)
+def test_the_share_of_paths_kept_falls_with_progress(step, steps, keep):
+    net = network({}, dtype=tf.bfloat16, seed=tf.constant([3, step]), training_steps=steps)
     y = tf.cast(net.drop_path(tf.ones([2000, 1], tf.bfloat16), 0.5, by_progress=True), tf.float32)
     kept = y.numpy() > 0
     np.testing.assert_allclose(y.numpy()[kept], 1.0 / keep, rtol=5e-3)

@@ -254,6 +254,36 @@ def test_dropout_draws_anew_in_every_step() -> None:
     assert counter.numpy() == 2
 
 
+def test_paths_are_dropped_by_the_share_of_training_done(tmp_path: Path) -> None:
+    plugin = tmp_path / "fading.py"
+    plugin.write_text(
+        "from cnnbench.models import Initializer, LearningRateSpec, Model, register_model\n"
+        "class Fading(Model):\n"
+        "    name, dataset, image_size, batch_size = 'fading', 'imagenet', 1, 8\n"
+        "    learning_rate = LearningRateSpec(0.0)\n"
+        "    def build(self, net, images):\n"
+        "        ones = net.variable('ones', (net.num_classes,), Initializer.constant(1.0))\n"
+        "        x = net.apply(lambda x, v: x[:, 0, 0, :1] * 0.0 + v, images, ones,\n"
+        "                      shape=(net.num_classes,))\n"
+        "        return net.drop_path(x, 1e-6, by_progress=True)\n"
+        "    def loss(self, logits, labels):\n"
+        "        return logits[:, 0]\n"
+        "register_model('fading', 'imagenet', Fading)\n"
+    )
+    built = build(
+        model="fading", model_plugin=str(plugin), num_batches=4, weight_decay=0.0, xla_compile=True
+    )
+    losses = []
+    for start in (0, 2, 4, 9):
+        built.step.resume(start)
+        losses.append(float(built.step().loss))
+    # Of eight examples all are kept as they are, some at double value, none from the end on.
+    assert losses[0] == 1.0
+    assert 0.0 < losses[1] < 2.0
+    assert 4.0 * losses[1] == pytest.approx(round(4.0 * losses[1]), rel=1e-5)
+    assert losses[2:] == [0.0, 0.0]
+
+
 def test_sparse_gradients_reach_the_manager_sparse_and_in_their_own_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
