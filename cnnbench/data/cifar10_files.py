@@ -35,6 +35,7 @@ _NAMES = {
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def read_file(path: Path, num_classes: int) -> Cifar10Part:
             f"{path}: record {wrong[0]}: label {labels[wrong[0]]} is not in [0, {num_classes})"
         )
     images = flat.reshape(-1, CHANNELS, SIZE, SIZE).transpose(0, 2, 3, 1)
-    return Cifar10Part(path, np.ascontiguousarray(images), labels)
+    return Cifar10Part(path, np.ascontiguousarray(images), labels.astype(np.int32))
 
 
 @once_per_content
@@ -140,8 +141,8 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     return found
 
 
-def _parse(path: Path) -> tuple[Images, Labels]:
-    """Images, flat and channels first (uint8 [n, 3072]), and labels (int32 [n])."""
+def _parse(path: Path) -> tuple[Images, Integers]:
+    """Images, flat and channels first (uint8 [n, 3072]), and labels (int64 [n])."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -153,17 +154,17 @@ def _parse(path: Path) -> tuple[Images, Labels]:
     return flat, labels
 
 
-def _parse_binary(path: Path, content: bytes) -> tuple[Images, Labels]:
+def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
     whole, rest = divmod(len(content), _RECORD_BYTES)
     if rest:
         raise DataError(
             f"{path}: record {whole}: truncated, {rest} of {_RECORD_BYTES} bytes are there"
         )
     records = np.frombuffer(content, np.uint8).reshape(whole, _RECORD_BYTES)
-    return records[:, 1:], records[:, 0].astype(np.int32)
+    return records[:, 1:], records[:, 0].astype(np.int64)
 
 
-def _parse_python(path: Path, content: bytes) -> tuple[Images, Labels]:
+def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
         batch = safe_pickle.loads(content)
     except pickle.UnpicklingError as error:
@@ -172,19 +173,34 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Labels]:
     if not (
         isinstance(data, np.ndarray)
         and data.dtype == np.uint8
-        and data.shape == (len(data), _IMAGE_BYTES)
+        and data.ndim == 2
+        and data.shape[1] == _IMAGE_BYTES
     ):
         found = (
             f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         )
         raise DataError(f"{path}: 'data' must be uint8 (records, {_IMAGE_BYTES}), but is {found}")
+    return data, _labels(path, labels, len(data))
+
+
+def _labels(path: Path, labels: object, count: int) -> Integers:
+    """The labels of ``count`` images, int64 [count]."""
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:
+        integers = np.issubdtype(labels.dtype, np.integer)
+    elif isinstance(labels, (list, tuple)):
+        # Nested lists would be spread out by NumPy: a few bytes can stand for a billion labels.
+        integers = all(isinstance(label, (int, np.integer)) for label in labels)
+    else:
+        integers = False
+    if not integers:
+        raise DataError(f"{path}: 'labels' is not a list of integers")
+    assert isinstance(labels, (np.ndarray, list, tuple))
+    if len(labels) != count:
+        raise DataError(f"{path}: {count} images, but {len(labels)} labels")
     try:
-        label_array = np.asarray(labels, np.int32).reshape(-1)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{path}: 'labels' is not a list of integers") from error
-    if len(label_array) != len(data):
-        raise DataError(f"{path}: {len(data)} images, but {len(label_array)} labels")
-    return data, label_array
+        return np.asarray(labels, np.int64)
+    except OverflowError as error:
+        raise DataError(f"{path}: a label is not a 64-bit integer") from error
 
 
 def _entry(path: Path, batch: object, key: str) -> object:

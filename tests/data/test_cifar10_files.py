@@ -1,3 +1,4 @@
+import functools
 import os
 import pickle
 from pathlib import Path
@@ -13,6 +14,10 @@ from cnnbench.data.cifar10_files import (
     read_subset,
 )
 from cnnbench.errors import DataError, FlagError
+
+
+NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
+"""A billion labels in a pickle of a few hundred bytes: every list holds one list ten times."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,19 @@ def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
         ({b"data": np.zeros((1, 3072)), b"labels": [1]}, r"float64 \(1, 3072\)"),
         ({b"data": b"bytes", b"labels": [1]}, "is bytes"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "2 images, but 1 labels"),
+        ({b"data": np.zeros((), np.uint8), b"labels": [1]}, r"uint8 \(\)"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["one"]}, "not a list of integers"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["1"]}, "not a list of integers"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1.0]}, "not a list of integers"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1)}, "not a list of integers"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.array(1)}, "not a list"),
+        (
+            {b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1, "datetime64[s]")},
+            "not a list of integers",
+        ),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": 1}, "not a list of integers"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, "not a 64-bit integer"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [NESTED]}, "not a list of integers"),
         ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "holds no records"),
     ],
 )
