@@ -52,7 +52,7 @@ class MakeImagenetFlags:
     labels: str | None = flag(
         None,
         "File with the class folders in order of their labels, one per line, each optionally "
-        "followed by the class in words.",
+        "followed by the class in words; a first line background is label 0.",
     )
 
 
@@ -111,6 +111,8 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
         made = make_imagenet(found, out, shards)
     line = f"{out}: {made.images['train']} training and {made.images['validation']} "
     line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
+    if found.ignored:
+        line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
     LineWriter(sys.stdout).lines([line])
     return ExitCode.OK
 

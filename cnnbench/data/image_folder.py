@@ -38,10 +38,13 @@ class ImageFolder:
     Attributes:
       classes: in order of their labels.
       subsets: "train" and "validation".
+      ignored: folders without images, images outside of class folders, and what else lies in
+        these. Names that start with a dot or an @, and ``__MACOSX``, are not even looked at.
     """
 
     classes: tuple[ImageClass, ...]
     subsets: dict[str, list[ImageFile]]
+    ignored: tuple[Path, ...] = ()
 
 
 def scan(
@@ -55,7 +58,8 @@ def scan(
     Args:
       folder: where to look; files lie directly in the class folders.
       labels_file: a class folder's name per line, optionally followed by blanks and the class
-        in words; line k is label k. Without it, labels follow the sorted folder names.
+        in words; line k is label k. A first line ``background``, as make_imagenet writes it, is
+        label 0. Without a file, labels follow the sorted folder names.
       validation_fraction: in [0, 1); share of every class, rounded.
       seed: for choosing that share and for the order.
 
@@ -75,7 +79,8 @@ def _scan(
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder")
     roots = _split_roots(folder)
-    found = {name: _class_folders(root) for name, root in roots.items()}
+    ignored: list[Path] = []
+    found = {split: _class_folders(root, ignored) for split, root in roots.items()}
     names = sorted({path.name for folders in found.values() for path in folders})
     classes = _read_labels(labels_file) if labels_file else _number(names)
     by_name = {c.name: c for c in classes}
@@ -85,8 +90,8 @@ def _scan(
     chosen = random.Random(seed)
     subsets: dict[str, list[ImageFile]] = {name: [] for name in _SPLITS}
     for split, folders in found.items():
-        for class_folder in folders:
-            files = [ImageFile(path, by_name[class_folder.name]) for path in _images(class_folder)]
+        for class_folder, images in folders.items():
+            files = [ImageFile(path, by_name[class_folder.name]) for path in images]
             chosen.shuffle(files)
             held_back = 0 if len(roots) > 1 else round(len(files) * validation_fraction)
             subsets["validation"] += files[:held_back]
@@ -95,7 +100,7 @@ def _scan(
         raise UsageError(f"{folder}: its sub-folders hold no images ({', '.join(SUFFIXES)})")
     for files in subsets.values():
         chosen.shuffle(files)
-    return ImageFolder(tuple(classes), subsets)
+    return ImageFolder(tuple(classes), subsets, tuple(ignored))
 
 
 def _split_roots(folder: Path) -> dict[str, Path]:
@@ -103,19 +108,37 @@ def _split_roots(folder: Path) -> dict[str, Path]:
         split: folder / name
         for split, names in _SPLITS.items()
         for name in names
-        if (folder / name).is_dir() and _class_folders(folder / name)
+        if (folder / name).is_dir() and _class_folders(folder / name, [])
     }
     return roots if len(roots) == len(_SPLITS) else {"train": folder}
 
 
-def _class_folders(root: Path) -> list[Path]:
-    folders = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    return sorted(folders)
+def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:
+    """The images of every folder that has any; the rest is added to ``ignored``."""
+    found = {}
+    for folder in _visible(root):
+        if folder.is_dir():
+            entries = _visible(folder)
+            images = [path for path in entries if _is_image(path)]
+            if images:
+                found[folder] = images
+                ignored += [path for path in entries if not _is_image(path)]
+            else:
+                ignored.append(folder)
+        elif _is_image(folder):
+            ignored.append(folder)
+    return found
 
 
-def _images(folder: Path) -> list[Path]:
-    found = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    return sorted(path for path in found if path.is_file())
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What people put there, sorted; not what operating systems and file servers add."""
+    return sorted(
+        path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
+    )
 
 
 def _number(names: Sequence[str]) -> list[ImageClass]:
@@ -128,7 +151,10 @@ def _read_labels(path: Path) -> list[ImageClass]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--labels={path}: cannot be read: {error}") from error
     classes: list[ImageClass] = []
-    for line in filter(str.strip, lines):
+    lines = [line for line in lines if line.strip()]
+    if lines and lines[0].split()[0] == "background":
+        lines = lines[1:]
+    for line in lines:
         name, *words = line.split(maxsplit=1)
         if any(c.name == name for c in classes):
             raise UsageError(f"--labels={path}: {name!r} is listed twice")

@@ -12,6 +12,9 @@ from cnnbench.data.dataset import SUBSETS, Dataset
 from cnnbench.data.folder import once_per_content, readable
 from cnnbench.errors import DataError, FlagError
 
+UNFINISHED = "unfinished-"
+"""Start of the name of the folder that files are in until the whole data set is written."""
+
 SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
 
 # The number of files the published ImageNet is always cut into.
@@ -24,15 +27,22 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     """The files ``<subset>-*-of-*`` of a directory, in order.
 
     Raises:
-      FlagError: no such directory, one that cannot be read, or no such file in it.
+      FlagError: no such directory, one that cannot be read, no such file in it, or files of a
+        data set that was not finished.
     """
     root = Path(data_dir)
     with readable(data_dir):
         if not root.is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")
         # Not glob, which takes a folder that cannot be read for an empty one.
-        paths = sorted(path for path in root.iterdir() if path.is_file())
+        entries = sorted(root.iterdir())
+        unfinished = [path for path in entries if path.name.startswith(UNFINISHED)]
+        partial = any(path.is_dir() and any(path.iterdir()) for path in unfinished)
+        paths = [path for path in entries if path.is_file()]
     found = [path for path in paths if _is_of(path, subset)]
+    if found and partial:
+        problem = f"its data set was not finished ({unfinished[0].name}); make it again"
+        raise FlagError("data_dir", data_dir, problem)
     if found:
         return found
     others = [name for name in SUBSETS if any(_is_of(path, name) for path in paths)]

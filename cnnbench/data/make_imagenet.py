@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -17,13 +18,13 @@ import tensorflow as tf
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
+from cnnbench.data.imagenet_files import UNFINISHED
 from cnnbench.data.imagenet_records import DECODING, serialize
 from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
 
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1
-_UNFINISHED = "unfinished-"
 _CHUNK = 64
 
 
@@ -55,35 +56,64 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
-    unfinished = _prepare(out)
     written: list[Path] = []
     reencoded = 0
-    try:
+    with _unfinished_folder(out) as unfinished:
         for subset in SUBSETS:
             for name, files in _shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
                 reencoded += _write_shard(written[-1], files)
         _write_labels(unfinished / LABELS_FILE, found)
         _move(written, unfinished / LABELS_FILE, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     images = {subset: len(files) for subset, files in found.subsets.items()}
     return Made(images, len(found.classes), reencoded)
 
 
-def _prepare(out: Path) -> Path:
-    """Makes ``out``, and in it the folder that the files are written to."""
+@contextlib.contextmanager
+def _unfinished_folder(out: Path) -> Iterator[Path]:
+    """Makes ``out``, and in it the folder that the files are written to; removed at the end.
+
+    It is locked while this process lives, so that what a killed one left can be told from what
+    another one is writing.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for subset in SUBSETS:
-            existing = min(out.glob(f"{subset}-*-of-*"), default=None)
-            if existing:
-                raise UsageError(f"{out}: holds {existing.name} already; name another folder")
-        return Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
+        _clear(out)
+        folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
     except FileExistsError as error:
         raise UsageError(f"{out}: is not a folder") from error
     except OSError as error:
         raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
+    try:
+        with _locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear(out: Path) -> None:
+    """Removes what killed processes left in ``out``; refuses a folder with a data set."""
+    left = sorted(out.glob(f"{UNFINISHED}*"))
+    existing = min((p for s in SUBSETS for p in out.glob(f"{s}-*-of-*")), default=None)
+    if existing:
+        state = "an unfinished data set" if left else existing.name
+        raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
+    for folder in left:
+        with _locked(folder):
+            shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{folder}: another process is writing here") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _move(shards: list[Path], labels: Path, out: Path) -> None:

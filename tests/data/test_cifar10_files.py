@@ -15,7 +15,6 @@ from cnnbench.data.cifar10_files import (
 )
 from cnnbench.errors import DataError, FlagError
 
-
 NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
 """A billion labels in a pickle of a few hundred bytes: every list holds one list ten times."""
 

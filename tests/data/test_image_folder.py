@@ -77,13 +77,31 @@ def test_labels_follow_the_labels_file(tmp_path):
 
 
 def test_other_files_and_hidden_folders_are_left_out(tmp_path):
-    make(tmp_path, {"a": 1, ".git": 3})
+    """What systems add is not looked at; what a person may have meant is listed."""
+    make(tmp_path, {"a": 1, ".git": 3, "__MACOSX": 1, "@eaDir": 1})
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "labels.txt").touch()
+    (tmp_path / "lost.jpg").touch()
+    (tmp_path / "a" / "._0.jpg").touch()
     (tmp_path / "readme.txt").touch()
     (tmp_path / "a" / "notes.txt").touch()
     (tmp_path / "a" / "B.JPEG").touch()
     (tmp_path / "a" / "c.PNG").touch()
     found = scan(tmp_path, None, 0, 1)
     assert sorted(f.path.name for f in found.subsets["train"]) == ["0.jpg", "B.JPEG", "c.PNG"]
+    assert [c.name for c in found.classes] == ["a"]
+    ignored = [str(path.relative_to(tmp_path)) for path in found.ignored]
+    assert ignored == ["a/notes.txt", "lost.jpg", "output"]
+
+
+def test_a_labels_file_as_make_imagenet_writes_it(tmp_path):
+    make(tmp_path / "images", {"n01": 1, "n02": 1})
+    (tmp_path / "labels.txt").write_text("background\nn02\nn01 a cat\n")
+    found = scan(tmp_path / "images", tmp_path / "labels.txt", 0, 1)
+    assert [(c.label, c.name, c.text) for c in found.classes] == [
+        (1, "n02", "n02"),
+        (2, "n01", "a cat"),
+    ]
 
 
 def test_what_cannot_be_used_is_said(tmp_path):

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
+from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.imagenet_records import ENCODED, examine
 from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
-from cnnbench.errors import DataError, UsageError
+from cnnbench.errors import DataError, FlagError, UsageError
 
 
 def examples(directory, subset):
@@ -262,6 +263,33 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
     assert seen == [[], []]
     assert len(list(tmp_path.glob("train-*"))) == 2
     assert not list(tmp_path.glob("unfinished-*"))
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(photo, tmp_path):
+    left = tmp_path / "unfinished-left"
+    left.mkdir()
+    (left / "train-00000-of-00002").touch()
+    make_imagenet(folder_of(photo), tmp_path / "other", {"train": 1, "validation": 1})
+    make_imagenet(folder_of(photo), tmp_path, {"train": 1, "validation": 1})
+    assert not left.exists()
+    busy = tmp_path / "out" / "unfinished-busy"
+    busy.mkdir(parents=True)
+    with module._locked(busy), pytest.raises(UsageError, match="another process is writing"):
+        make_imagenet(folder_of(photo), busy.parent, {"train": 1, "validation": 1})
+    assert busy.exists()
+
+
+def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_path):
+    found = folder_of(photo, photo)
+    make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
+    unfinished = tmp_path / "unfinished-left"
+    unfinished.mkdir()
+    assert len(find_files(str(tmp_path), "train")) == 2  # killed after the last file was moved
+    (tmp_path / "train-00001-of-00002").rename(unfinished / "train-00001-of-00002")
+    with pytest.raises(FlagError, match=r"--data_dir=.*not finished \(unfinished-left\)"):
+        find_files(str(tmp_path), "train")
+    with pytest.raises(UsageError, match="holds an unfinished data set already"):
+        make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
 
 
 def test_files_are_as_readable_as_others(photo, tmp_path):
