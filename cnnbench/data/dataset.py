@@ -18,6 +18,11 @@ from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 SUBSETS = ("train", "validation")
 
 
+def _none(files: Sequence[Path]) -> Sequence[str]:
+    del files
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """What the rest of the program must know about one data set.
@@ -35,6 +40,7 @@ class Dataset:
       open: takes an `InputSpec`, returns the `Pipeline` that reads the files it names.
       check: looks at every record of the files of a subset, given these and the number of
         classes.
+      missing: names of files that must belong to a subset too, to judge by those that are there.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Dataset:
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
+    missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=_none, repr=False)
 
     def __post_init__(self) -> None:
         """Refuses what no data set can be.
@@ -98,6 +105,15 @@ class Dataset:
             # A defect of a plug-in is one line for its author, not a traceback.
             reason = f"the data set's own code raises {plugins.one_line(error)}"
             raise FlagError("data_name", self.name, reason) from error
+
+    def gap(self, subset: str, data_dir: str) -> str | None:
+        """Says how many files of a subset a directory lacks; None if it is complete."""
+        files = self.find(data_dir, subset)
+        missing = self.missing(files)
+        if not missing:
+            return None
+        count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
+        return f"--data_dir={data_dir}: {count}, the first {missing[0]}; epochs are shorter"
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
         """The files of every subset that is in a directory.

@@ -93,6 +93,7 @@ IMAGENET = Dataset(
     count=_count_imagenet,
     open=_open_imagenet,
     check=_check_imagenet,
+    missing=imagenet_files.missing_shards,
 )
 CIFAR10 = Dataset(
     name="cifar10",

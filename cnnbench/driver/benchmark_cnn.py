@@ -139,6 +139,7 @@ class BenchmarkCNN:
 
         for notice in devices.notices:
             self._messages.notice(notice)
+        self._warn_of_gaps()
         if devices.kind == "cpu" and self.params.precision == "fp16":
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
@@ -303,6 +304,16 @@ class BenchmarkCNN:
             batch_size=self.plan.batch_per_device,
             gpu_indices=self.params.gpu_indices,
         )
+
+    def _warn_of_gaps(self) -> None:
+        """Warns of files that a data set lacks: a part of one can be measured, but not unawares."""
+        if self.params.data_dir is None:
+            return
+        used = {"train": not self.params.eval, "validation": self.plan.num_eval_batches > 0}
+        for subset in (name for name, is_used in used.items() if is_used):
+            gap = self.plan.dataset.gap(subset, self.params.data_dir)
+            if gap is not None:
+                self._messages.warning(gap)
 
     def _warn(self, conditions: Sequence[Condition]) -> None:
         quiet = parse_quiet(self.params.quiet_conditions)

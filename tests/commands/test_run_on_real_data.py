@@ -69,6 +69,22 @@ def test_digits(mode: str, devices: int, digit_batches: Path, tmp_path: Path) ->
     assert evaluated.evaluations[0].global_step == 5
 
 
+def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
+    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = tmp_path / "imagenet-part"
+    part.mkdir()
+    for path in photo_records.glob("*-of-*"):
+        if path.name != "train-00001-of-00003":
+            (part / path.name).symlink_to(path)
+    flags = ["--model=trivial", "--batch_size=2", "--num_batches=1"]
+    run(tmp_path, *flags, f"--data_dir={part}")
+    expected = f"--data_dir={part}: 1 of 3 train files are missing, the first train-00001-of-00003"
+    assert expected in capsys.readouterr().err
+    run(tmp_path, *flags, f"--data_dir={photo_records}")
+    assert "missing" not in capsys.readouterr().err
+
+
 def test_a_broken_record_ends_the_run_with_its_name(
     photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
