@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = [
-    *("HIGHER", "LOWER", "Axis", "Box", "Boxes", "Chart", "Dots", "Event", "Lines", "Row"),
-    "Series",
-]
+__all__ = ["HIGHER", "LOWER", "Axis", "Chart", "Event", "Lines", "Row", "Rows", "Series"]
 
 HIGHER = "higher is better"
 LOWER = "lower is better"
@@ -50,27 +47,33 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a dot chart: several values of one thing.
+    """Several values of one thing: single ones as dots, or all of them as a box.
 
     Attributes:
-      label: of the row.
-      values: (value, hint), one per process.
+      label: above the row.
+      values: (value, hint), a dot each.
       centre: their median.
-      low, high: ends of its interval; None if there is none.
+      low, high: ends of its interval, or of a box's whiskers; None if there are none.
+      box: first and third quartile; None for none.
+      hint: shown on hover over a box.
       text: written at the end of the row.
+      style: index of colour and mark, if the row is a series of another chart too.
     """
 
     label: str
-    values: tuple[tuple[float, str], ...]
+    values: tuple[tuple[float, str], ...] = ()
     centre: float | None = None
     low: float | None = None
     high: float | None = None
+    box: tuple[float, float] | None = None
+    hint: str = ""
     text: str = ""
+    style: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dots:
-    """Values of several things on one scale, a row each.
+class Rows:
+    """Values of several things on one scale.
 
     Attributes:
       title: of the chart.
@@ -86,40 +89,6 @@ class Dots:
     rows: tuple[Row, ...]
     limit: float | None = None
     limit_label: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A row of a box chart.
-
-    Attributes:
-      label: of the row.
-      low, high: ends of the whiskers.
-      first, middle, third: quartiles.
-      outermost: values beyond the whiskers that are drawn.
-      hint: shown on hover.
-      series: index of colour and mark.
-    """
-
-    label: str
-    low: float
-    first: float
-    middle: float
-    third: float
-    high: float
-    outermost: tuple[float, ...] = ()
-    hint: str = ""
-    series: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Boxes:
-    """Distributions, a row each, top to bottom."""
-
-    title: str
-    x: Axis
-    boxes: tuple[Box, ...]
     note: str = ""
 
 
@@ -187,4 +156,4 @@ class Lines:
     note: str = ""
 
 
-Chart: TypeAlias = Dots | Boxes | Lines
+Chart: TypeAlias = Rows | Lines

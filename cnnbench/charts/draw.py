@@ -20,7 +20,7 @@ from importlib import resources
 from typing import Any
 from xml.etree import ElementTree
 
-from cnnbench.charts import Axis, Box, Boxes, Chart, Dots, Event, Lines, Row, Series
+from cnnbench.charts import Axis, Chart, Event, Lines, Row, Rows, Series
 from cnnbench.text.escape import plain
 from cnnbench.text.numbers import binary
 
@@ -34,7 +34,6 @@ _PLOT_TOP, _PLOT = 52.0, 230.0
 _LINE = 18.0
 _NOTE_LINE = 15.0
 _ROW = 40.0
-_BOX_LABEL = 98.0
 _MARGIN = 12.0
 _GAP = 24.0
 _KEY = 30.0
@@ -134,10 +133,8 @@ class _Sheet:
         self._left, self._top = margin, margin
         for chart, height in zip(charts, heights, strict=True):
             self.text(0, 16, _shorten(chart.title, 64), size=_TITLE_SIZE, bold=True)
-            if isinstance(chart, Dots):
-                _draw_dots(self, chart)
-            elif isinstance(chart, Boxes):
-                _draw_boxes(self, chart)
+            if isinstance(chart, Rows):
+                _draw_rows(self, chart)
             else:
                 _draw_lines(self, chart)
             for index, line in enumerate(_wrapped(chart.note)):
@@ -198,10 +195,8 @@ def _description(chart: Chart) -> str:
 def _height(chart: Chart) -> float:
     if isinstance(chart, Lines):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _LINE * len(chart.series)
-    elif isinstance(chart, Dots):
-        height = _dots_top(chart) + _ROW * len(chart.rows) + 4 + _AXIS_HEIGHT
     else:
-        height = _TOP + _box_row(chart) * len(chart.boxes) + 4 + _AXIS_HEIGHT
+        height = _rows_top(chart) + _ROW * len(chart.rows) + 4 + _AXIS_HEIGHT
     return height + _NOTE_LINE * len(_wrapped(chart.note)) + (4 if chart.note else 0)
 
 
@@ -280,21 +275,33 @@ def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
 
 def _ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
     """Values of the ticks within the limits and their texts."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     found: Sequence[float] = axis.ticks
     if not found and axis.log:
-        # Powers of ten alone would leave most of a short axis without a tick.
-        subs = (1.0, 2.0, 5.0) if axis.base == 10 and high / low < 1000 else (1.0,)
-        found = LogLocator(axis.base, subs, numticks=about + 1).tick_values(low, high)
-        found = [value for value in found if low <= value <= high]
+        found = _powers(axis.base, low, high, about)
     if len(found) < 2 and not axis.ticks:
         linear = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10])
         found = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
     texts = axis.tick_texts or [_tick_text(axis.format, value) for value in found]
     kept = [pair for pair in zip(found, texts, strict=True) if low <= pair[0] <= high]
     return [value for value, _ in kept], [plain(text) for _, text in kept]
+
+
+def _powers(base: int, low: float, high: float, about: int) -> list[float]:
+    """Powers of a base between limits, at even distances; on short axes of ten more values."""
+    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+    # Powers of ten alone would leave most of a short axis without a tick.
+    factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
+    every = 1 if len(factors) > 1 else math.ceil((last - first) / about)
+    values = [
+        factor * float(base) ** power
+        for power in range(first, last + 1)
+        if power % every == 0
+        for factor in factors
+    ]
+    return [value for value in values if low <= value <= high]
 
 
 def _tick_text(format: str, value: float) -> str:
@@ -307,15 +314,15 @@ def _tick_text(format: str, value: float) -> str:
     return f"{value:,.6g}"
 
 
-# Dot charts: every value a dot, their median a bar, its interval a band
+# Rows: every value a dot, their median a stroke, its interval a band, quartiles a box
 
 
-def _dots_top(chart: Dots) -> float:
+def _rows_top(chart: Rows) -> float:
     return _TOP + (0.0 if chart.limit is None else 14.0)
 
 
-def _draw_dots(sheet: _Sheet, chart: Dots) -> None:
-    top = _dots_top(chart)
+def _draw_rows(sheet: _Sheet, chart: Rows) -> None:
+    top = _rows_top(chart)
     bottom = top + _ROW * len(chart.rows) + 4
     right = max(_RIGHT, 12 + _CHARACTER * max(len(row.text) for row in chart.rows))
     axes = sheet.axes(8, _WIDTH - right, top, bottom)
@@ -330,90 +337,66 @@ def _draw_dots(sheet: _Sheet, chart: Dots) -> None:
         x = axes.transData.transform((chart.limit, 0))[0] - sheet._left
         sheet.text(x, top - 10, chart.limit_label, size=_TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
-        room = _fitting(_WIDTH - right - 8)
-        sheet.text(8, top + _ROW * index + 15, _shorten(row.label, room))
-        sheet.text(_WIDTH, top + _ROW * index + 31, row.text, bold=True, align="right")
+        y = top + _ROW * index
+        left = 8 if row.style is None else 28
+        if row.style is not None:
+            sheet.line([18], y + 11, linestyle="none", **_mark(row.style, _colour(row.style)))
+        sheet.text(left, y + 15, _shorten(row.label, _fitting(_WIDTH - right - left)))
+        sheet.text(_WIDTH, y + 31, row.text, bold=True, align="right")
+        beyond = sum(value > axes.get_xlim()[1] for value, _ in row.values)
+        if beyond:
+            sheet.text(_WIDTH, y + 31, f"{beyond} ▸", size=_TICK_SIZE, colour="soft", align="right")
         _draw_row(sheet, axes, row, _ROW * index + 27)
 
 
 def _draw_row(sheet: _Sheet, axes: Any, row: Row, y: float) -> None:
-    colours = _palette()
-    if row.low is not None and row.high is not None:
+    ink, end = _palette()["ink"], axes.get_xlim()[1]
+    colour = _colour(row.style or 0)
+    drawn = []
+    if row.box is not None:
+        whiskers = [min(row.low or 0.0, end), min(row.high or 0.0, end)]
+        drawn += axes.plot(whiskers, [y, y], color=colour, linewidth=1.5, clip_on=False, zorder=2)
+        first, third = (min(value, end) for value in row.box)
+        (body,) = axes.barh(y, third - first, 14, first, color=(colour, 0.35), clip_on=False)
+        body.set(linewidth=1.2, edgecolor=colour, zorder=2.1)
+        drawn.append(body)
+    elif row.low is not None and row.high is not None:
         width = max(row.high - row.low, 1e-12)
-        axes.barh(y, width, 12, row.low, color=colours["c0"], alpha=0.2, clip_on=False)
-    if row.values:
-        edge = {"markeredgecolor": colours["ground"], "markeredgewidth": 0.6, "alpha": 0.8}
-        places = [value for value, _ in row.values]
-        dots = _marks(axes, places, [y] * len(places), "o", colours["c0"], size=7.2, **edge)
-        sheet.hint(dots, [hint for _, hint in row.values])
+        axes.barh(y, width, 12, row.low, color=colour, alpha=0.2, clip_on=False)
+    shown = [(value, hint) for value, hint in row.values if value <= end]
+    if shown:
+        single = {"size": 7.2, "edge": 0.6, "alpha": 0.8}
+        outlying = {"size": 4.0, "edge": 0.0, "alpha": 0.6}
+        style = single if row.box is None else outlying
+        dots = _marks(axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style)
+        sheet.hint(dots, [hint for _, hint in shown])
     if row.centre is not None:
-        centre = {"color": colours["ink"], "linewidth": 2.2}
-        axes.plot([row.centre] * 2, [y - 9, y + 9], clip_on=False, zorder=4, **centre)
+        stroke = {"color": ink, "linewidth": 2.2, "clip_on": False, "zorder": 4}
+        drawn += axes.plot([min(row.centre, end)] * 2, [y - 9, y + 9], **stroke)
+    for artist in drawn if row.hint else ():
+        sheet.hint(artist, row.hint)
+
+
+def _mark(
+    index: int, colour: str, size: float = 8.0, edge: float = 0.8, alpha: float = 1.0
+) -> dict[str, Any]:
+    """The style of marks of a series."""
+    return {
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "markersize": size,
+        "color": colour,
+        "markeredgecolor": _palette()["ground"],
+        "markeredgewidth": edge,
+        "alpha": alpha,
+    }
 
 
 def _marks(
-    axes: Any,
-    xs: Sequence[float],
-    ys: Sequence[float],
-    marker: str,
-    colour: str,
-    *,
-    size: float = 8.0,
-    **style: Any,
+    axes: Any, xs: Sequence[float], ys: Sequence[float], index: int, colour: str, **style: float
 ) -> Any:
-    edge = {"markeredgecolor": _palette()["ground"], "markeredgewidth": 0.8, **style}
-    look = {"linestyle": "none", "marker": marker, "markersize": size, "color": colour}
-    (artist,) = axes.plot(xs, ys, clip_on=False, zorder=3, **look, **edge)
+    mark = _mark(index, colour, **style)
+    (artist,) = axes.plot(xs, ys, clip_on=False, zorder=3, linestyle="none", **mark)
     return artist
-
-
-# Box charts
-
-
-def _box_row(chart: Boxes) -> float:
-    return min(max(170.0 / len(chart.boxes), 26.0), 44.0)
-
-
-def _draw_boxes(sheet: _Sheet, chart: Boxes) -> None:
-    row = _box_row(chart)
-    bottom = _TOP + row * len(chart.boxes) + 4
-    axes = sheet.axes(_BOX_LABEL, _WIDTH - _RIGHT, _TOP, bottom)
-    values = [v for box in chart.boxes for v in (box.low, box.high, *box.outermost)]
-    _x_axis(sheet, axes, chart.x, values, bottom)
-    axes.set_ylim(bottom - _TOP, 0)
-    axes.yaxis.set_visible(False)
-    for index, box in enumerate(chart.boxes):
-        y = row * (index + 0.5) + 2
-        style = {"markerfacecolor": _colour(box.series), "markeredgecolor": _palette()["ground"]}
-        mark = {"marker": _MARKERS[box.series % len(_MARKERS)], "markersize": 8.0}
-        sheet.line([8], _TOP + y, linestyle="none", markeredgewidth=0.8, **style, **mark)
-        label = _shorten(box.label, _fitting(_BOX_LABEL - 20))
-        sheet.text(18, _TOP + y + 4, label, size=_TICK_SIZE, colour="soft")
-        _draw_box(sheet, axes, box, y)
-        beyond = sum(value > axes.get_xlim()[1] for value in box.outermost)
-        if beyond:
-            x = _WIDTH - 2
-            sheet.text(
-                x, _TOP + y - 6, f"{beyond} ▸", size=_TICK_SIZE, colour="soft", align="right"
-            )
-
-
-def _draw_box(sheet: _Sheet, axes: Any, box: Box, y: float) -> None:
-    colour, end = _colour(box.series), axes.get_xlim()[1]
-    low, first, middle, third, high = (
-        min(value, end) for value in (box.low, box.first, box.middle, box.third, box.high)
-    )
-    edge = {"color": colour, "linewidth": 1.5, "clip_on": False}
-    (whisker,) = axes.plot([low, high], [y, y], zorder=2, **edge)
-    (body,) = axes.barh(y, third - first, 14, first, color=(colour, 0.35), clip_on=False)
-    body.set(linewidth=1.2, edgecolor=colour, zorder=2.1)
-    centre = {"color": _palette()["ink"], "linewidth": 2.2, "clip_on": False}
-    (stroke,) = axes.plot([middle, middle], [y - 9, y + 9], zorder=2.2, **centre)
-    for artist in (whisker, body, stroke):
-        sheet.hint(artist, box.hint or box.label)
-    shown = [value for value in box.outermost if value <= end]
-    if shown:
-        _marks(axes, shown, [y] * len(shown), "o", colour, size=4.0, markeredgewidth=0, alpha=0.6)
 
 
 def _colour(index: int) -> str:
@@ -463,10 +446,10 @@ def _draw_event(sheet: _Sheet, axes: Any, event: Event) -> None:
 
 
 def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) -> None:
+    """A curve, and its line in the legend with the base line at `key`."""
     colour = _palette()["soft"] if one.reference else _colour(index)
     dashes = (0, (6, 4)) if one.reference else _DASHES[index % len(_DASHES)]
     line = {"color": colour, "linestyle": dashes, "linewidth": 1.7}
-    marker = _MARKERS[index % len(_MARKERS)]
     top = axes.get_ylim()[1]
     xs = [x for x, _ in one.points]
     ys = [min(y, top) for _, y in one.points]
@@ -482,16 +465,14 @@ def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) 
         beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
         if not one.marks:
             inside = inside[-1:]  # enough to recognise the curve
-        for shown, shape in ((inside, marker), (beyond, "^")):
+        for shown, mark in ((inside, index), (beyond, _MARKERS.index("^"))):
             if shown:
                 places = [xs[i] for i in shown], [ys[i] for i in shown]
-                artist = _marks(axes, *places, shape, colour)
-                sheet.hint(artist, [hints[i] for i in shown])
+                sheet.hint(_marks(axes, *places, mark, colour), [hints[i] for i in shown])
     if one.line:
         sheet.line([2, _KEY], key - 4, **line)
     if not one.reference:
-        edge = {"markeredgecolor": _palette()["ground"], "markeredgewidth": 0.8}
-        sheet.line([(2 + _KEY) / 2], key - 4, color=colour, marker=marker, markersize=8.0, **edge)
+        sheet.line([(2 + _KEY) / 2], key - 4, **_mark(index, colour))
     sheet.text(_KEY + 8, key, _shorten(one.name, _fitting(_WIDTH - _KEY - 10)))
 
 

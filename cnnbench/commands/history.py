@@ -134,10 +134,10 @@ def _check_outputs(options: HistoryFlags) -> None:
     if options.plot is not None:
         from cnnbench.history import page
 
-        page.prepare(options.plot)
+        resolve_output("plot", options.plot, page.SUFFIXES)
         same = os.path.realpath(options.output or "") == os.path.realpath(options.plot)
         if options.output is not None and same:
-            raise FlagError(page.FLAG, options.plot, "is the file of --output too; name another")
+            raise FlagError("plot", options.plot, "is the file of --output too; name another")
 
 
 def _order(repository: str | None) -> dict[str, int] | None:
@@ -198,4 +198,4 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
     if options.plot is not None:
         from cnnbench.history import page
 
-        write_bytes(page.FLAG, options.plot, page.render(options.plot, trends, metric))
+        write_bytes("plot", options.plot, page.render(options.plot, trends, metric))

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Event, Lines, Series
-from cnnbench.errors import FlagError
 from cnnbench.history import formats
 from cnnbench.history.series import Point
 from cnnbench.history.steps import Step, Trend
 from cnnbench.metrics.registry import Metric
-from cnnbench.records.files import resolve_output
 from cnnbench.report.document import (
+    Block,
     Cell,
     Charts,
     Column,
     Report,
-    Section,
-    Table,
     Text,
     number,
+    numeric,
+    section,
     table,
-    text_cell,
 )
 from cnnbench.text.numbers import count
 from cnnbench.version import __version__
 
-FLAG = "plot"
 SUFFIXES = (".html", ".svg", ".png", ".pdf")
 _TICKS = 6
 _LEAST_SPAN = 0.1
 """Of the value axis, as a share of the values, so that noise of 1 % does not fill the chart."""
-
-
-def prepare(path: str) -> None:
-    """Proves that the file can be written.
-
-    Raises:
-      FlagError: another suffix than those of `SUFFIXES`, or the path cannot be written.
-    """
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise FlagError(FLAG, path, f"must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    resolve_output(FLAG, path)
 
 
 def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
@@ -60,22 +47,24 @@ def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
 
 def page(trends: Sequence[Trend], metric: Metric) -> Report:
     """All steps first, then a chart for each series, then all points."""
-    sections = [
-        Section(key="steps", title="Steps", blocks=_steps(trends, metric)),
-        Section(key="series", title="Series", blocks=(Charts(charts=_charts(trends, metric)),)),
-        Section(key="points", title="Points", blocks=(_points(trends, metric),)),
+    points = [
+        (found, point) for found in trends for point in (*found.series.points, *found.series.empty)
     ]
     worse = sum(step.worse and step.stands for found in trends for step in found.steps)
-    points = sum(len(found.series.points) for found in trends)
+    valued = sum(len(found.series.points) for found in trends)
     return Report(
         title=f"History of {metric.name}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         highlights=(
             ("series", count(len(trends), "configuration", "configurations and machines")),
-            ("points", str(points)),
+            ("points", str(valued)),
             ("for the worse, and not undone", count(worse, "step", "steps")),
         ),
-        sections=tuple(sections),
+        sections=(
+            section("steps", "Steps", *_steps(trends, metric)),
+            section("series", "Series", Charts(charts=_charts(trends, metric))),
+            section("points", "Points", table(_point_columns(metric), points)),
+        ),
     )
 
 
@@ -146,86 +135,59 @@ def _hint(point: Point, metric: Metric) -> str:
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
 
-def _steps(trends: Sequence[Trend], metric: Metric) -> tuple[Table | Text, ...]:
-    rows = []
-    for found in trends:
-        for step in found.steps:
-            rows.append(
-                (
-                    text_cell(found.series.configuration),
-                    text_cell(found.series.machine),
-                    Cell(_mark(step), tone="bad" if step.worse else "good"),
-                    number(step.change, metric.change_text(step.change)),
-                    text_cell(step.last_good.short),
-                    text_cell(step.first_bad.short),
-                    text_cell(_likely(step.earliest, step.latest)),
-                    text_cell(formats.time_text(step.first_bad)),
-                    text_cell("stands" if step.stands else "undone since"),
-                    text_cell(formats.facts_text(step)),
-                )
-            )
+def _steps(trends: Sequence[Trend], metric: Metric) -> list[Block]:
+    """The table of all steps, and the series that are too short to have any."""
+    steps = [(found, step) for found in trends for step in found.steps]
     few = [found.series.configuration for found in trends if not found.enough]
-    blocks: list[Table | Text] = []
-    if rows:
-        columns = (
-            Column("configuration"),
-            Column("machine"),
-            Column("step"),
-            Column("change", number=True),
-            Column("last before", code=True, steady=True),
-            Column("first after", code=True, steady=True),
-            Column("95 %: between", code=True, steady=True),
-            Column("measured (UTC)", steady=True),
-            Column("since"),
-            Column("changed there too", prose=True),
-        )
-        blocks.append(table(columns, rows))
-    else:
-        blocks.append(Text(text="No step was found."))
+    blocks: list[Block] = [table(_step_columns(metric), steps) or Text(text="No step was found.")]
     if few:
         named = "; ".join(few[:5]) + (f" and {len(few) - 5} more" if few[5:] else "")
-        blocks.append(Text(text=f"Too few points to look for steps: {named}.", tone="unsure"))
-    return tuple(blocks)
+        blocks.append(Text(text=f"Too few points for steps: {named}.", tone="unsure"))
+    return blocks
 
 
 def _mark(step: Step) -> str:
     return "- worse" if step.worse else "+ better"
 
 
-def _likely(earliest: Point, latest: Point) -> str:
-    return "" if earliest is latest else f"{earliest.short} to {latest.short}"
+def _likely(step: Step) -> str:
+    return "" if step.earliest is step.latest else f"{step.earliest.short} to {step.latest.short}"
 
 
-def _points(trends: Sequence[Trend], metric: Metric) -> Table:
-    rows = []
-    for found in trends:
-        for point in (*found.series.points, *found.series.empty):
-            value = number(None)
-            if point.values:
-                value = number(point.value, metric.value_text(point.value, unit=False))
-            error = point.runs[0].error if point.failed else ""
-            rows.append(
-                (
-                    text_cell(found.series.configuration),
-                    text_cell(found.series.machine),
-                    text_cell(point.short),
-                    text_cell(formats.time_text(point)),
-                    value,
-                    text_cell(formats.range_text(point.values, metric)),
-                    number(len(point.values), str(len(point.values))),
-                    number(point.failed, str(point.failed)) if point.failed else number(None),
-                    text_cell(error),
-                )
-            )
-    columns = (
-        Column("configuration"),
-        Column("machine"),
-        Column("point", code=True, steady=True),
-        Column("started (UTC)", steady=True),
-        Column(f"{metric.name}, {metric.unit_text}", number=True),
-        Column("range", number=True),
-        Column("processes", number=True),
-        Column("failed", number=True),
-        Column("error", prose=True),
+_CONFIGURATION: Column[tuple[Trend, Any]] = Column(
+    "configuration", lambda row: row[0].series.configuration
+)
+_MACHINE: Column[tuple[Trend, Any]] = Column("machine", lambda row: row[0].series.machine)
+
+
+def _step_columns(metric: Metric) -> tuple[Column[tuple[Trend, Step]], ...]:
+    return (
+        _CONFIGURATION,
+        _MACHINE,
+        Column("step", lambda row: Cell(_mark(row[1]), tone="bad" if row[1].worse else "good")),
+        numeric("change", lambda row: row[1].change, metric.change_text),
+        Column("last before", lambda row: row[1].last_good.short, "code steady"),
+        Column("first after", lambda row: row[1].first_bad.short, "code steady"),
+        Column("95 %: between", lambda row: _likely(row[1]), "code steady"),
+        Column("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
+        Column("since", lambda row: "stands" if row[1].stands else "undone since"),
+        Column("changed there too", lambda row: formats.facts_text(row[1]), "prose"),
     )
-    return table(columns, rows)
+
+
+def _point_columns(metric: Metric) -> tuple[Column[tuple[Trend, Point]], ...]:
+    def value(row: tuple[Trend, Point]) -> Cell:
+        known = row[1].value if row[1].values else None
+        return number(known, metric.value_text(known, unit=False))
+
+    return (
+        _CONFIGURATION,
+        _MACHINE,
+        Column("point", lambda row: row[1].short, "code steady"),
+        Column("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
+        Column(f"{metric.name}, {metric.unit_text}", value, "number"),
+        Column("range", lambda row: formats.range_text(row[1].values, metric), "number"),
+        numeric("processes", lambda row: len(row[1].values), "{:.0f}".format),
+        numeric("failed", lambda row: row[1].failed or None, "{:.0f}".format),
+        Column("error", lambda row: row[1].runs[0].error if row[1].failed else "", "prose"),
+    )

@@ -25,6 +25,7 @@ from cnnbench.predict.links import parse_link
 from cnnbench.predict.points import MeasuredReduction, read_points
 from cnnbench.predict.predict import fastest_by_size, predict
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
+from cnnbench.records.files import resolve_output
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.text.terminal import print_result
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -58,7 +59,7 @@ def main(given: Mapping[str, Any]) -> int:
     files = ResultFiles(sent.result_json, sent.result_csv, report.TABLE)
     files.prepare()
     if params.plot is not None:
-        plot.prepare(params.plot)
+        resolve_output("plot", params.plot, plot.SUFFIXES)
     step = _step(params, sent)
     fitted = None if params.points is None else _fit(params.points, params.link)
     points = () if fitted is None else fitted.used

@@ -6,31 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Lines, Series
-from cnnbench.errors import FlagError
 from cnnbench.predict.fit import CostModel
 from cnnbench.predict.points import MeasuredReduction
 from cnnbench.predict.predict import Prediction
 from cnnbench.predict.workload import NotPredictedError, Tensor, TrainingStep
-from cnnbench.records.files import resolve_output, write_bytes
+from cnnbench.records.files import write_bytes
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
-_FLAG = "plot"
-_SUFFIXES = (".svg", ".png", ".pdf")
+SUFFIXES = (".svg", ".png", ".pdf")
 _SMALLEST, _LARGEST = 1024, 1024**3
 _POINTS_PER_CURVE = 41
 _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
-
-
-def prepare(path: str) -> None:
-    """Checks that the file can be written.
-
-    Raises:
-      FlagError: an unknown suffix, or the path cannot be written.
-    """
-    if Path(path).suffix.lower() not in _SUFFIXES:
-        raise FlagError(_FLAG, path, f"must end in {', '.join(_SUFFIXES)}")
-    resolve_output(_FLAG, path)
 
 
 def draw(
@@ -60,7 +47,7 @@ def draw(
 
     charts = (_over_size(model, specs, devices, points), _over_devices(step, predictions))
     label = f"All-reduce of {step.model}: cost model of cnnbench"
-    write_bytes(_FLAG, path, render(charts, Path(path).suffix.lower()[1:], label))
+    write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], label))
 
 
 def _over_size(

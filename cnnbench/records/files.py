@@ -7,12 +7,13 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError, FlagError
 
 
-def resolve_output(flag: str, path: str) -> Path:
+def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """The file that a result will be written to, symbolic links followed.
 
     Proves that a new file can be created beside it and that an existing one can be
@@ -21,10 +22,13 @@ def resolve_output(flag: str, path: str) -> Path:
     Args:
       flag: name of the flag that gave the path, for the error.
       path: as given.
+      suffixes: which it may have, in lower case; any if empty.
 
     Raises:
       FlagError: the path cannot become a regular file; says why.
     """
+    if suffixes and Path(path).suffix.lower() not in suffixes:
+        raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
     try:
         target = Path(os.path.realpath(path))
         if not path or path.endswith(os.sep) or target.is_dir():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from cnnbench.charts import Chart
 from cnnbench.text import numbers
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,37 +20,29 @@ class Cell:
       text: shown; `numbers.NONE` for no value.
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
-      hint: shown on hover.
     """
 
     text: str
     value: float | None = None
     tone: str = ""
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
+class Column(Generic[T]):
+    """A column of a table whose rows are things of one type, such as configurations.
 
     Attributes:
       title: of the column, with the unit.
-      number: aligned to the right.
-      code: in letters of one width.
-      prose: holds sentences, which need room.
-      steady: never wrapped, such as times and short names.
+      cell: the cell of a thing; a text stands for a cell with it, "" for no value.
+      kinds: names of CSS classes: "number" (aligned to the right), "code" (letters of one
+        width), "prose" (sentences, which need room), "steady" (never wrapped, such as times).
+      hint: shown on hover over the title.
     """
 
     title: str
-    number: bool = False
-    code: bool = False
-    prose: bool = False
-    steady: bool = False
-
-    @property
-    def classes(self) -> str:
-        """Names of the kinds that are set."""
-        return " ".join(n for n in ("number", "code", "prose", "steady") if getattr(self, n))
+    cell: Callable[[T], Cell | str]
+    kinds: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,7 @@ class Table:
     """
 
     kind: ClassVar[str] = "table"
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Any], ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     folded: bool = False
@@ -122,66 +116,94 @@ class Report:
 
 
 def number(
-    value: float | None,
-    text: str | Callable[[float], str] = numbers.number,
-    *,
-    scale: float = 1,
-    tone: str = "",
-    hint: str = "",
+    value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
 ) -> Cell:
     """A cell with a number.
 
     Args:
-      value: None for none.
+      value: None for none; the sort key.
       text: of the value, or the function that formats it.
-      scale: factor of the value.
-      tone, hint: see `Cell`.
+      tone: see `Cell`.
     """
     if value is None:
         return Cell(numbers.NONE)
-    scaled = value * scale
-    return Cell(text if isinstance(text, str) else text(scaled), scaled, tone, hint)
+    return Cell(text if isinstance(text, str) else text(value), value, tone)
+
+
+def numeric(
+    title: str,
+    value: Callable[[T], float | None],
+    text: Callable[[float], str] = numbers.number,
+    scale: float = 1.0,
+    hint: str = "",
+) -> Column[T]:
+    """A column of numbers.
+
+    Args:
+      title: with the unit.
+      value: of a thing; None for none.
+      text: formats a value.
+      scale: factor of the values.
+      hint: see `Column`.
+    """
+
+    def cell(thing: T) -> Cell:
+        found = value(thing)
+        return number(None if found is None else found * scale, text)
+
+    return Column(title, cell, "number", hint)
 
 
 def interval(
-    ends: tuple[float, float] | None, text: Callable[[float], str] = numbers.number
-) -> Cell:
-    """A cell with an interval, sorted by its width."""
-    if ends is None:
-        return Cell(numbers.NONE)
-    return Cell(f"{text(ends[0])} to {text(ends[1])}", ends[1] - ends[0])
+    title: str,
+    ends: Callable[[T], tuple[float, float] | None],
+    text: Callable[[float], str] = numbers.number,
+) -> Column[T]:
+    """A column of intervals, sorted by their width.
 
+    Args:
+      title: with the unit.
+      ends: of a thing; None for none.
+      text: formats an end.
+    """
 
-def text_cell(text: object, *, tone: str = "") -> Cell:
-    """A cell with text; `numbers.NONE` for an empty one."""
-    return Cell(str(text) or numbers.NONE, tone=tone)
+    def cell(thing: T) -> Cell:
+        found = ends(thing)
+        if found is None:
+            return number(None)
+        return Cell(f"{text(found[0])} to {text(found[1])}", found[1] - found[0])
+
+    return Column(title, cell, "number")
 
 
 def table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    title: str = "",
-    folded: bool = False,
-) -> Table:
-    """A table without the columns that are empty in all rows.
+    columns: Sequence[Column[T]], things: Iterable[T], *, title: str = "", folded: bool = False
+) -> Table | None:
+    """A table without the columns that are empty in all rows; None if it has no rows.
 
     Args:
       columns: from left to right; the first one is always kept.
-      rows: a cell for each column.
+      things: a row each.
       title, folded: see `Table`.
     """
+    rows = [[_cell(column.cell(thing)) for column in columns] for thing in things]
     kept = [
         index
         for index in range(len(columns))
         if index == 0 or any(row[index].text != numbers.NONE for row in rows)
     ]
+    if not rows:
+        return None
     return Table(
         columns=tuple(columns[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in rows),
         title=title,
         folded=folded,
     )
+
+
+def _cell(content: Cell | str) -> Cell:
+    return content if isinstance(content, Cell) else Cell(content or numbers.NONE)
 
 
 def section(key: str, title: str, *blocks: Block | None) -> Section:

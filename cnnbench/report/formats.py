@@ -91,7 +91,7 @@ def _block(block: Block) -> Iterable[str]:
             yield f"### {markdown(block.title)}"
             yield ""
         yield _row([markdown(column.title) for column in block.columns])
-        yield _row(["--:" if column.number else "---" for column in block.columns])
+        yield _row(["--:" if "number" in column.kinds else "---" for column in block.columns])
         for row in block.rows:
             yield _row([f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}" for cell in row])
     elif not isinstance(block, Charts):

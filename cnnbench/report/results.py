@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb, isfinite
 
@@ -11,12 +11,14 @@ from cnnbench.compare import Comparison, Policy, compare_records
 from cnnbench.compare.comparability import Group
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.matching import groups
-from cnnbench.metrics.registry import accuracy, memory, startup, throughput
+from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, Skipped
 from cnnbench.records.run import RunRecord
+from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 from cnnbench.stats.descriptive import median
+from cnnbench.stats.steady_state import Shape
 from cnnbench.text.table import natural_key
 
 CONFIDENCE = 0.95
@@ -24,7 +26,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Values:
     """Values of one quantity, one per process.
 
     Attributes:
@@ -91,6 +93,9 @@ class Configured:
 
     name: str
     group: Group
+    _samples: dict[str | Callable[[RunRecord], float | None], Values] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def configuration(self) -> Configuration:
@@ -107,40 +112,28 @@ class Configured:
         """Its runs that succeeded; all values are of these."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def sample(self, value: Callable[[RunRecord], float | None]) -> Sample:
-        """One finite value of each run that succeeded and has one."""
-        found = (value(record) for record in self.good)
-        return Sample(tuple(one for one in found if one is not None and isfinite(one)))
+    def sample(self, value: str | Callable[[RunRecord], float | None]) -> Values:
+        """One finite value of each run that succeeded and has one.
 
-    @cached_property
-    def throughput(self) -> Sample:
+        Args:
+          value: of a run, or the name of a metric in `cnnbench.metrics.registry.HISTORY`.
+        """
+        if value not in self._samples:
+            of = HISTORY[value].value if isinstance(value, str) else value
+            found = (of(record) for record in self.good)
+            self._samples[value] = Values(tuple(v for v in found if v is not None and isfinite(v)))
+        return self._samples[value]
+
+    @property
+    def throughput(self) -> Values:
         """Images/sec, as `cnnbench compare` takes it."""
-        return self.sample(throughput)
+        return self.sample("throughput")
 
     @cached_property
-    def memory(self) -> Sample:
-        """Peak memory in bytes."""
-        return self.sample(memory)
-
-    @cached_property
-    def startup(self) -> Sample:
-        """Seconds to the end of the first step."""
-        return self.sample(startup)
-
-    @cached_property
-    def accuracy(self) -> Sample:
-        """Top-1 of the last evaluation."""
-        return self.sample(accuracy)
-
-    @cached_property
-    def step_seconds(self) -> Sample:
-        """Seconds of the median timed step."""
-        return self.sample(median_step)
-
-    @cached_property
-    def mfu(self) -> Sample:
-        """Model FLOP/s over the peak of the devices."""
-        return self.sample(lambda record: record.summary().mfu)
+    def steady_states(self) -> tuple[RunSteadyState, ...]:
+        """Whether the steps of each run that has enough of them were steady."""
+        found = map(run_steady_state, self.good)
+        return tuple(state for state in found if state.series.shape is not Shape.TOO_SHORT)
 
     def flag(self, name: str) -> object:
         """The resolved value of a flag."""
@@ -180,11 +173,6 @@ def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
     names = labels(group.configuration for group in found)
     configured = [Configured(names[group.configuration.key], group) for group in found]
     return tuple(sorted(configured, key=lambda one: natural_key(one.name)))
-
-
-def median_step(record: RunRecord) -> float | None:
-    """Seconds of the median timed step."""
-    return median(sorted(record.step_seconds)) if record.step_seconds else None
 
 
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:

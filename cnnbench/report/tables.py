@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from math import inf
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.metrics.registry import accuracy, memory, startup, throughput
-from cnnbench.records.run import RunRecord
+from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.steady_state import run_steady_state
 from cnnbench.records.tables import RUNS, allreduce_row, run_row
-from cnnbench.report.results import Configured, Results, median_interval, median_step
+from cnnbench.report.results import Configured, Results
 from cnnbench.report.sections.scaling import curves
 from cnnbench.text.escape import spreadsheet
 
@@ -27,17 +25,18 @@ _FLAGS = (
     *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
     *("precision", "batch_size", "forward_only", "eval"),
 )
-_VALUES: Mapping[str, Callable[[RunRecord], float | None]] = {
-    "throughput_images_per_sec": throughput,
-    "median_step_seconds": median_step,
-    "mfu": lambda record: record.summary().mfu,
-    "peak_memory_bytes": memory,
-    "startup_seconds": startup,
-    "top_1": accuracy,
-    "joules_per_image": lambda record: record.summary().joules_per_image,
-    "input_wait_fraction": lambda record: record.summary().input_wait_fraction,
+_MEDIANS = {
+    "throughput_images_per_sec": "throughput",
+    "median_step_seconds": "step_seconds",
+    "scaling_efficiency": None,
+    "mfu": "mfu",
+    "peak_memory_bytes": "peak_memory_bytes",
+    "startup_seconds": "startup_seconds",
+    "top_1": "top_1",
+    "joules_per_image": "joules_per_image",
+    "input_wait_fraction": "input_wait_fraction",
 }
-"""One value per process each; configurations get their medians."""
+"""Columns with the metric whose median over processes they hold; None: computed otherwise."""
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Values with interval and range."""
@@ -47,45 +46,28 @@ def configurations(results: Results) -> DataFrame:
     """A row per configuration: medians over processes with their intervals and ranges."""
     import pandas
 
+    efficiencies = {
+        one.name: curve.efficiency(one)
+        for curve in curves(results.configured)
+        for one in curve.members
+    }
     rows = [
-        {"configuration": one.name, **{name: value(run) for name, value in _VALUES.items()}}
+        {**_facts(one), **_statistics(one), "scaling_efficiency": efficiencies.get(one.name)}
         for one in results.configured
-        for run in one.good
     ]
-    values = pandas.DataFrame(rows, columns=["configuration", *_VALUES])
-    values = values.astype(dict.fromkeys(_VALUES, float)).replace([inf, -inf], float("nan"))
-    groups = values.groupby("configuration", sort=False)
-    statistics = groups.median()
-    for name in _SPREADING:
-        ends = {group: median_interval(cells.dropna()) for group, cells in groups[name]}
-        for place, end in enumerate(("low", "high")):
-            known = {group: pair[place] for group, pair in ends.items() if pair is not None}
-            statistics[f"{name}_{end}"] = pandas.Series(known, dtype=float)
-        statistics[f"{name}_min"] = groups[name].min()
-        statistics[f"{name}_max"] = groups[name].max()
-    statistics["scaling_efficiency"] = pandas.Series(
-        {
-            one.name: curve.efficiency(one)
-            for curve in curves(results.configured)
-            for one in curve.members
-        },
-        dtype=float,
-    )
-    facts = pandas.DataFrame([_facts(one) for one in results.configured])
-    if facts.empty:
-        return facts
-    return facts.join(statistics[_statistics()], on="configuration")
+    return pandas.DataFrame(rows)
 
 
-def _statistics() -> list[str]:
-    """Names of the columns of statistics, in their order."""
-    found = []
-    for name in _VALUES:
-        found.append(name)
-        if name in _SPREADING:
-            found += [f"{name}_{end}" for end in ("low", "high", "min", "max")]
-        if name == "median_step_seconds":
-            found.append("scaling_efficiency")
+def _statistics(one: Configured) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name, metric in _MEDIANS.items():
+        values = one.sample(metric) if metric is not None else None
+        found[name] = None if values is None else values.median
+        if values is not None and name in _SPREADING:
+            low, high = values.interval or (None, None)
+            found |= {f"{name}_low": low, f"{name}_high": high}
+            found[f"{name}_min"] = min(values.values, default=None)
+            found[f"{name}_max"] = max(values.values, default=None)
     return found
 
 
@@ -111,6 +93,7 @@ def runs(results: Results) -> DataFrame:
     import pandas
 
     names = {record.run_id: one.name for one in results.configured for record in one.records}
+    speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
     for record in results.runs:
         steady = run_steady_state(record)
@@ -118,8 +101,8 @@ def runs(results: Results) -> DataFrame:
             {
                 "configuration": names[record.run_id],
                 **RUNS.cells(run_row(record)),
-                "throughput_images_per_sec": throughput(record),
-                "median_step_seconds": median_step(record),
+                "throughput_images_per_sec": speed(record),
+                "median_step_seconds": step(record),
                 "steady_state": steady.series.shape.value,
                 "unsteady_timed_steps": steady.unsteady_timed_steps,
                 "command": shlex.join(record.command),

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from cnnbench.charts import HIGHER, LOWER, Axis, Box, Boxes, Dots, Event, Lines, Row, Series
+from cnnbench.charts import HIGHER, LOWER, Axis, Event, Lines, Row, Rows, Series
 from cnnbench.charts.draw import FORMATS, _limits, _shorten, _ticks, render, svg, theme
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
@@ -26,7 +26,7 @@ def titles(root):
 
 def dots(name="lenet", **more):
     row = Row(label=name, values=((1.0, name), (3.0, name)), centre=2.0, low=1.0, high=3.0)
-    return Dots(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
+    return Rows(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
 
 
 def lines(name="lenet", **more):
@@ -36,8 +36,9 @@ def lines(name="lenet", **more):
 
 
 def boxes(name="lenet", **more):
-    box = Box(label=name, low=1.0, first=2.0, middle=3.0, third=4.0, high=5.0, outermost=(9.0,))
-    return Boxes(title=name, x=Axis(label="time, ms", better=LOWER), boxes=(box,), **more)
+    box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name, "style": 0}
+    row = Row(**{"label": name, "values": ((9.0, ""),), **box, **more})
+    return Rows(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
 
 
 KINDS = [dots, lines, boxes]
@@ -123,8 +124,8 @@ def test_values_beyond_the_limit_are_arrows_at_the_edge():
     # The arrow, the mark of the last point and the one of the legend.
     assert len(list(root.iter("use"))) == 3
     assert "far" in titles(root)
-    box = Box(label="b", low=1.0, first=2.0, middle=3.0, third=4.0, high=5.0, outermost=(90.0,))
-    assert "1 ▸" in texts(tree(Boxes(title="t", x=Axis(label="x", limit=10.0), boxes=(box,))))
+    assert "1 ▸" in texts(tree(boxes(values=((90.0, ""),))))
+    assert "1 ▸" not in texts(tree(boxes()))
 
 
 def test_shades_limits_notes_and_events():

@@ -194,7 +194,7 @@ def test_rows_are_appended_to_a_table(capsys, tmp_path):
         ({"link": "hdr", "devices": "8-16"}, "--devices=8-16: "),
         ({"link": "hdr", "model": "resnet51"}, "--model=resnet51: unknown"),
         ({"link": "hdr", "all_reduce_spec": "ring"}, "there is no algorithm 'ring'"),
-        ({"link": "hdr", "plot": "x.jpg"}, "--plot=x.jpg: must end in .svg, .png, .pdf"),
+        ({"link": "hdr", "plot": "x.jpg"}, "--plot=x.jpg: must end in .svg, .png or .pdf"),
         ({"link": "hdr", "result_json": "/"}, "--result_json=/: is a folder"),
         ({"link": "hdr", "result_csv": "/nowhere/x.csv"}, "--result_csv=/nowhere/x.csv: "),
         ({"link": "hdr", "record": "/nowhere"}, "--record=/nowhere: No such file"),

@@ -4,7 +4,6 @@ import xml.etree.ElementTree
 
 import pytest
 
-from cnnbench.errors import FlagError
 from cnnbench.predict import plot
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.links import PRESETS
@@ -71,11 +70,3 @@ def test_the_same_predictions_give_the_same_file(tmp_path, suffix, start):
         draw(path, Interconnect(PRESETS["hdr"]))
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert paths[0].read_bytes().startswith(start)
-
-
-@pytest.mark.parametrize("name", ["plot.jpg", "plot", "missing/plot.svg"])
-def test_impossible_paths_are_refused_at_once(tmp_path, name):
-    path = str(tmp_path / name)
-    with pytest.raises(FlagError) as error:
-        plot.prepare(path)
-    assert str(error.value).startswith(f"--plot={path}: ")

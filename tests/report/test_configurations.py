@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from cnnbench.compare import compare_records
-from cnnbench.report.results import Sample, configurations, median_interval
+from cnnbench.report.results import Values, configurations, median_interval
 from cnnbench.stats.descriptive import median
 
 
@@ -67,10 +67,10 @@ def test_runs_that_went_wrong_enter_no_figure(runs):
 
 
 def test_samples_of_few_values():
-    assert Sample(()).median is Sample(()).range is Sample(()).interval is Sample(()).spread is None
-    assert Sample((2.0,)).spread is None
-    assert Sample((90.0, 110.0)).spread == pytest.approx(0.2)
-    assert Sample((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
+    assert Values(()).median is Values(()).range is Values(()).interval is Values(()).spread is None
+    assert Values((2.0,)).spread is None
+    assert Values((90.0, 110.0)).spread == pytest.approx(0.2)
+    assert Values((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
 
 
 def test_configurations_are_in_order_of_the_numbers_in_their_names(runs):

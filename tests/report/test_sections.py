@@ -11,7 +11,7 @@ from cnnbench.report import build, gather
 from cnnbench.report.document import Charts, Table, Text
 from cnnbench.report.results import configurations
 from cnnbench.report.sections.scaling import curves
-from cnnbench.report.sections.steps import percentile
+from cnnbench.report.sections.steps import quantiles
 
 
 def section(report, key):
@@ -108,8 +108,8 @@ def test_steps(report):
     first = rows(report, "steps")[0]
     assert first["timed steps"] == str(6 * 24)
     assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
-    assert percentile([1.0], 0.99) == 1.0
+    assert quantiles([1.0, 2.0, 3.0, 4.0], 0.5, 1.0) == [2.5, 4.0]
+    assert quantiles([1.0], 0.99) == [1.0]
 
 
 def test_baseline_is_what_compare_says(everything, report):

@@ -13,16 +13,6 @@ from cnnbench.metrics.policy import Verdict
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import code
 
-_SYMBOLS = {
-    Verdict.FASTER: "🟢",
-    Verdict.SLOWER: "🔴",
-    Verdict.SAME: "⚪",
-    Verdict.INCONCLUSIVE: "🟡",
-    Verdict.NOT_COMPARABLE: "🟡",
-    Verdict.MISSING: "🟡",
-    Verdict.FAILED: "🔴",
-}
-
 LIMIT = 65_536
 """Characters of the longest comment that GitHub accepts."""
 
@@ -47,7 +37,7 @@ def render(comparison: Comparison) -> str:
             continue
         rows = []
         for entry, result in found:
-            verdict = f"{_SYMBOLS[result.verdict]} {result.word}"
+            verdict = f"{wording.SIGNS[result.verdict].symbol} {result.word}"
             rows.append(_row((verdict, code(entry.name), *wording.cells(entry, result)[2:])))
         rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
         head = _row(wording.head(comparison, metric))

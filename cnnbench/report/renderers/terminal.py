@@ -14,15 +14,6 @@ from cnnbench.text.numbers import count
 from cnnbench.text.table import aligned
 from cnnbench.text.terminal import is_terminal
 
-_COLOURS = {
-    Verdict.FASTER: "32",
-    Verdict.SLOWER: "31;1",
-    Verdict.FAILED: "31;1",
-    Verdict.INCONCLUSIVE: "33",
-    Verdict.NOT_COMPARABLE: "33",
-    Verdict.MISSING: "33",
-}
-
 _INDENT = "      "
 
 
@@ -52,8 +43,8 @@ def _table(
     head, *body = aligned([wording.head(comparison, metric), *cells], left=(0, 1))
     lines = [head]
     for (_, result), row, line in zip(rows, cells, body, strict=True):
-        code = _COLOURS.get(result.verdict)
-        if colour and code is not None:
+        code = wording.SIGNS[result.verdict].colour
+        if colour and code:
             line = line.replace(row[0], f"\x1b[{code}m{row[0]}\x1b[0m", 1)
         lines.append(line)
         if result.verdict is not Verdict.SAME:

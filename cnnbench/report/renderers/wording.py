@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from cnnbench.compare.comparability import unlike_text
 from cnnbench.compare.result import Comparison, Entry, Result
@@ -10,16 +11,32 @@ from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import SPEEDS, Metric
 from cnnbench.text.numbers import NONE, count
 
-MARKS: dict[Verdict, str] = {
-    Verdict.FASTER: "+",
-    Verdict.SLOWER: "-",
-    Verdict.SAME: "=",
-    Verdict.INCONCLUSIVE: "?",
-    Verdict.NOT_COMPARABLE: "x",
-    Verdict.MISSING: "o",
-    Verdict.FAILED: "!",
+
+class Sign(NamedTuple):
+    """How a verdict is shown beside its word.
+
+    Attributes:
+      mark: an ASCII character, so that no meaning depends on a colour or a font.
+      symbol: for Markdown.
+      colour: ANSI code for terminals; "" for none.
+      tone: of a cell in a report.
+    """
+
+    mark: str
+    symbol: str
+    colour: str = ""
+    tone: str = ""
+
+
+SIGNS: dict[Verdict, Sign] = {
+    Verdict.FASTER: Sign("+", "🟢", "32", "good"),
+    Verdict.SLOWER: Sign("-", "🔴", "31;1", "bad"),
+    Verdict.SAME: Sign("=", "⚪"),
+    Verdict.INCONCLUSIVE: Sign("?", "🟡", "33", "unsure"),
+    Verdict.NOT_COMPARABLE: Sign("x", "🟡", "33", "unsure"),
+    Verdict.MISSING: Sign("o", "🟡", "33", "unsure"),
+    Verdict.FAILED: Sign("!", "🔴", "31;1", "bad"),
 }
-"""One ASCII character per verdict, so that no meaning depends on a colour or a font."""
 
 ENDINGS = {
     0: "no regression",
@@ -59,18 +76,30 @@ def confidence(comparison: Comparison) -> str:
     return f"{100 * comparison.policy.confidence:.4g} %"
 
 
-def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
-    """A table per metric, those that the comparison is about first; rows with the worst first.
+def verdict(result: Result) -> str:
+    """Mark and word, as in "- slower"."""
+    return f"{SIGNS[result.verdict].mark} {result.word}"
 
-    Tables of further metrics, and of context, have only rows of which something is known.
-    """
-    found = [(metric, comparison.about(metric)) for metric in comparison.leading]
-    further = also(comparison)
+
+def further_tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
+    """Further metrics, and context, with the results that are not undecided nor the same."""
+    found: dict[str, tuple[Metric, list[tuple[Entry, Result]]]] = {}
     for metric in comparison.metrics:
-        rows = [(entry, result) for entry, result in further if result.metric is metric]
-        if rows:
-            found.append((metric, rows))
-    return found
+        for entry in comparison.by_severity():
+            for result in entry.results:
+                if (
+                    result.metric is metric
+                    and result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+                    and not (entry.decides and result is entry.main)
+                ):
+                    found.setdefault(metric.name, (metric, []))[1].append((entry, result))
+    return list(found.values())
+
+
+def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
+    """A table per metric, those that the comparison is about first; rows with the worst first."""
+    leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
+    return leading + further_tables(comparison)
 
 
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
@@ -85,7 +114,7 @@ def cells(entry: Entry, result: Result) -> tuple[str, ...]:
     """A row below `head`; names are not escaped."""
     judgement, metric = result.judgement, result.metric
     return (
-        f"{MARKS[result.verdict]} {result.word}",
+        verdict(result),
         entry.name,
         metric.value_text(judgement.base_median, unit=False),
         metric.value_text(judgement.new_median, unit=False),
@@ -94,19 +123,6 @@ def cells(entry: Entry, result: Result) -> tuple[str, ...]:
         p_value(result),
         runs(entry),
     )
-
-
-def also(comparison: Comparison) -> list[tuple[Entry, Result]]:
-    """Results of further metrics, and of context, that are not undecided nor the same."""
-    return [
-        (entry, result)
-        for metric in comparison.metrics
-        for entry in comparison.by_severity()
-        for result in entry.results
-        if result.metric is metric
-        and result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
-        and not (entry.decides and result is entry.main)
-    ]
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cnnbench.report.document import Report, Section
-from cnnbench.report.renderers import wording as said
+from cnnbench.report.renderers import wording
 from cnnbench.report.results import Results, time_text
 from cnnbench.report.sections import (
     allreduce,
@@ -27,12 +27,12 @@ from cnnbench.version import __version__
 SECTIONS: tuple[Callable[[Results], Section | None], ...] = (
     processes.failures,
     baseline.baseline,
-    quantities.throughput,
+    quantities.THROUGHPUT.section,
     scaling.scaling,
-    quantities.hardware,
-    quantities.memory,
-    quantities.accuracy,
-    quantities.warmup,
+    quantities.HARDWARE.section,
+    quantities.MEMORY.section,
+    quantities.ACCURACY.section,
+    quantities.WARMUP.section,
     steps.steps,
     allreduce.allreduce,
     machine.conditions,
@@ -115,8 +115,8 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
         yield "highest median", f"{number(speed)} images/sec ({name})"
     comparison = results.comparison
     if comparison is not None:
-        ending = said.ENDINGS[comparison.exit_code]
-        yield "against the baseline", f"{ending}: {said.outcome(comparison)}"
+        ending = wording.ENDINGS[comparison.exit_code]
+        yield "against the baseline", f"{ending}: {wording.outcome(comparison)}"
     if results.skipped:
         defects = sum(one.defect for one in results.skipped)
         yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"

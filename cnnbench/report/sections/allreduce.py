@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TypeAlias
 
 from cnnbench.charts import HIGHER, Axis, Chart, Lines, Series
 from cnnbench.records.allreduce import AllReduceRecord, Point
@@ -13,33 +15,16 @@ from cnnbench.report.document import (
     Section,
     Text,
     number,
+    numeric,
     section,
     table,
-    text_cell,
 )
 from cnnbench.report.results import Results, time_text
 from cnnbench.text import numbers
 from cnnbench.text.numbers import binary
 
 _GIGA = 1e9
-
-_COLUMNS = (
-    Column("algorithm"),
-    Column("packing"),
-    Column("of"),
-    Column("size", number=True),
-    Column("tensors", number=True),
-    Column("format"),
-    Column("devices", number=True),
-    Column("median time, µs", number=True),
-    Column("99 %, µs", number=True),
-    Column("algbw, GB/s", number=True),
-    Column("busbw, GB/s", number=True),
-    Column("of the copy bound", number=True),
-    Column("#wrong", number=True),
-    Column("error"),
-    Column("measured (UTC)", steady=True),
-)
+_integer = "{:,.0f}".format
 
 
 def allreduce(results: Results) -> Section | None:
@@ -47,11 +32,9 @@ def allreduce(results: Results) -> Section | None:
     if not results.allreduces:
         return None
     several = len(results.allreduces) > 1
-    charts: list[Chart] = []
-    rows: list[tuple[Cell, ...]] = []
-    for record in results.allreduces:
-        charts += _charts(record, several)
-        rows += [_row(record, point, several) for point in record.rows]
+    charts = tuple(c for record in results.allreduces for c in _charts(record, several))
+    rows = [(record, point) for record in results.allreduces for point in record.rows]
+    columns = (*_COLUMNS, _MEASURED) if several else _COLUMNS
     text = (
         "As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one "
         "device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on "
@@ -59,10 +42,10 @@ def allreduce(results: Results) -> Section | None:
         "with a wrong sum: a speed without it is no result. The copy bound is the time that the "
         "machine needs to copy what must be moved; devices that share a memory may be faster."
     )
-    wrong = sum(point.failed for record in results.allreduces for point in record.rows)
+    wrong = sum(point.failed for _, point in rows)
     message = f"{wrong} reductions failed or summed wrongly."
     warning = Text(text=message, tone="bad") if wrong else None
-    blocks = (Text(text=text), warning, Charts(charts=tuple(charts)), table(_COLUMNS, rows))
+    blocks = (Text(text=text), warning, Charts(charts=charts), table(columns, rows))
     return section("allreduce", "All-reduce", *blocks)
 
 
@@ -129,25 +112,48 @@ def _speed(point: Point, name: str) -> float:
     return (speed or 0.0) / _GIGA
 
 
-def _row(record: AllReduceRecord, point: Point, several: bool) -> tuple[Cell, ...]:
-    share = record.share_of_bound(point)
-    wrong = f"{point.wrong:,}" if point.checked else "not checked"
-    peer = " (peer)" if point in record.peers else ""
-    packing = str(point.packing)
-    return (
-        text_cell(f"{point.spec}{peer}"),
-        text_cell("" if packing == "-" else packing),
-        text_cell("" if point.workload == str(point.bytes) else point.workload),
-        number(point.bytes, binary(point.bytes)),
-        number(point.tensors, f"{point.tensors:,}"),
-        text_cell(point.dtype),
-        number(point.devices, str(point.devices)),
-        number(point.median, scale=1e6),
-        number(point.p99, scale=1e6),
-        number(point.algorithm_bandwidth, scale=1 / _GIGA),
-        number(point.bus_bandwidth, scale=1 / _GIGA),
-        number(share, lambda value: numbers.percent(value, 0)),
-        number(point.wrong, wrong, tone="bad" if point.wrong else ""),
-        text_cell(point.error or "", tone="bad" if point.error else ""),
-        text_cell(time_text(record.started_at) if several else ""),
-    )
+_Row: TypeAlias = tuple[AllReduceRecord, Point]
+
+
+def _spec(row: _Row) -> str:
+    return f"{row[1].spec}{' (peer)' if row[1] in row[0].peers else ''}"
+
+
+def _wrong(row: _Row) -> Cell:
+    point = row[1]
+    text = f"{point.wrong:,}" if point.checked else "not checked"
+    return number(point.wrong, text, tone="bad" if point.wrong else "")
+
+
+def _workload(row: _Row) -> str:
+    """The tensors where the size alone does not name them."""
+    return "" if row[1].workload == str(row[1].bytes) else row[1].workload
+
+
+def _error(row: _Row) -> Cell:
+    return Cell(row[1].error or numbers.NONE, tone="bad" if row[1].error else "")
+
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column("algorithm", _spec),
+    Column("packing", lambda row: str(row[1].packing).removeprefix("-")),
+    Column("of", _workload),
+    numeric("size", lambda row: row[1].bytes, binary),
+    numeric("tensors", lambda row: row[1].tensors, _integer),
+    Column("format", lambda row: row[1].dtype),
+    numeric("devices", lambda row: row[1].devices, _integer),
+    numeric("median time, µs", lambda row: row[1].median, scale=1e6),
+    numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
+    numeric("algbw, GB/s", lambda row: row[1].algorithm_bandwidth, scale=1 / _GIGA),
+    numeric("busbw, GB/s", lambda row: row[1].bus_bandwidth, scale=1 / _GIGA),
+    numeric(
+        "of the copy bound",
+        lambda row: row[0].share_of_bound(row[1]),
+        partial(numbers.percent, digits=0),
+    ),
+    Column("#wrong", _wrong, "number"),
+    Column("error", _error),
+)
+_MEASURED: Column[_Row] = Column(
+    "measured (UTC)", lambda row: time_text(row[0].started_at), "steady"
+)

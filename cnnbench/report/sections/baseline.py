@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from cnnbench.charts import HIGHER, LOWER, Axis, Dots, Row
-from cnnbench.compare import Comparison, Entry, Result, Verdict
+from collections.abc import Callable
+from typing import TypeAlias
+
+from cnnbench.charts import HIGHER, LOWER, Axis, Row, Rows
+from cnnbench.compare import Comparison, Entry, Result
 from cnnbench.metrics.registry import Metric
-from cnnbench.report.document import (
-    Cell,
-    Charts,
-    Column,
-    Section,
-    Text,
-    number,
-    section,
-    table,
-    text_cell,
-)
-from cnnbench.report.renderers import wording as said
+from cnnbench.report.document import Cell, Charts, Column, Section, Text, number, section, table
+from cnnbench.report.renderers import wording
 from cnnbench.report.results import Results
 
-_TONES = {
-    Verdict.FASTER: "good",
-    Verdict.SLOWER: "bad",
-    Verdict.FAILED: "bad",
-    Verdict.INCONCLUSIVE: "unsure",
-    Verdict.NOT_COMPARABLE: "unsure",
-    Verdict.MISSING: "unsure",
-}
+_Judged: TypeAlias = tuple[Entry, Result]
 
 
 def baseline(results: Results) -> Section | None:
@@ -34,60 +20,62 @@ def baseline(results: Results) -> Section | None:
     comparison = results.comparison
     if comparison is None:
         return None
-    ending = f"{said.ENDINGS[comparison.exit_code]} ({said.outcome(comparison)})"
+    ending = f"{wording.ENDINGS[comparison.exit_code]} ({wording.outcome(comparison)})"
     labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it"
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     charts = (_changes(comparison, metric) for metric in comparison.leading)
-    also = said.also(comparison)
-    tables = [
-        table(_columns(comparison, metric), [_row(*pair) for pair in comparison.about(metric)])
+    leading = [
+        table(_columns(comparison, metric), comparison.about(metric))
         for metric in comparison.leading
     ]
-    for metric in comparison.metrics:
-        rows = [_row(entry, result) for entry, result in also if result.metric is metric]
-        if rows:
-            tables.append(table(_columns(comparison, metric), rows, title=f"Also {metric.name}"))
+    further = [
+        table(_columns(comparison, metric), rows, title=f"Also {metric.name}")
+        for metric, rows in wording.further_tables(comparison)
+    ]
     return section(
         "baseline",
         "Against the baseline",
         Text(text=f"{labels}: {ending}.", tone=tone),
         Charts(charts=tuple(chart for chart in charts if chart is not None)),
-        *tables,
+        *leading,
+        *further,
         *_remarks(comparison),
     )
 
 
-def _columns(comparison: Comparison, metric: Metric) -> tuple[Column, ...]:
+def _columns(comparison: Comparison, metric: Metric) -> tuple[Column[_Judged], ...]:
     unit = metric.unit_text
+
+    def value(found: float | None) -> Cell:
+        return number(found, lambda known: metric.value_text(known, unit=False))
+
+    def numeric(title: str, cell: Callable[[Entry, Result], Cell]) -> Column[_Judged]:
+        return Column(title, lambda row: cell(*row), "number")
+
     return (
-        Column("configuration"),
-        Column(metric.name),
-        Column(f"baseline median, {unit}", number=True),
-        Column(f"new median, {unit}", number=True),
-        Column("change", number=True),
-        Column(f"{said.confidence(comparison)} interval", number=True),
-        Column("p", number=True),
-        Column("processes", number=True),
-        Column("why", prose=True),
+        Column("configuration", lambda row: row[0].name),
+        Column(metric.name, _verdict),
+        numeric(f"baseline median, {unit}", lambda _, found: value(found.judgement.base_median)),
+        numeric(f"new median, {unit}", lambda _, found: value(found.judgement.new_median)),
+        numeric("change", lambda _, found: number(found.judgement.change, wording.change(found))),
+        numeric(
+            f"{wording.confidence(comparison)} interval",
+            lambda _, found: number(found.judgement.low, wording.interval(found)),
+        ),
+        numeric("p", lambda _, found: number(found.judgement.p_adjusted, wording.p_value(found))),
+        numeric(
+            "processes", lambda one, _: number(len(one.base) + len(one.new), wording.runs(one))
+        ),
+        Column("why", lambda row: row[1].judgement.reason, "prose"),
     )
 
 
-def _row(entry: Entry, result: Result) -> tuple[Cell, ...]:
-    judgement, metric = result.judgement, result.metric
-    return (
-        text_cell(entry.name),
-        Cell(f"{said.MARKS[result.verdict]} {result.word}", tone=_TONES.get(result.verdict, "")),
-        number(judgement.base_median, lambda value: metric.value_text(value, unit=False)),
-        number(judgement.new_median, lambda value: metric.value_text(value, unit=False)),
-        number(judgement.change, said.change(result)),
-        number(judgement.low, said.interval(result)),
-        number(judgement.p_adjusted, said.p_value(result)),
-        number(len(entry.base) + len(entry.new), said.runs(entry)),
-        text_cell(judgement.reason),
-    )
+def _verdict(row: _Judged) -> Cell:
+    result = row[1]
+    return Cell(wording.verdict(result), tone=wording.SIGNS[result.verdict].tone)
 
 
-def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
+def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     """The change of a leading metric, a row per configuration, the worst first."""
     rows = []
     for entry, result in comparison.about(metric):
@@ -97,15 +85,15 @@ def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
         rows.append(
             Row(
                 label=entry.name,
-                values=((judgement.change, f"{entry.name}: {said.change(result)}"),),
+                values=((judgement.change, f"{entry.name}: {wording.change(result)}"),),
                 low=judgement.low,
                 high=judgement.high,
-                text=f"{said.MARKS[result.verdict]} {result.word} {said.change(result)}",
+                text=f"{wording.verdict(result)} {wording.change(result)}",
             )
         )
     if not rows:
         return None
-    return Dots(
+    return Rows(
         title=f"Change of {metric.name} against the baseline",
         x=Axis(
             label=f"change of {metric.name}",
@@ -115,17 +103,18 @@ def _changes(comparison: Comparison, metric: Metric) -> Dots | None:
         rows=tuple(rows),
         limit=0.0,
         limit_label="no change",
-        note=f"A dot is the estimated change, the band its {said.confidence(comparison)} interval.",
+        note="A dot is the estimated change, the band its "
+        f"{wording.confidence(comparison)} interval.",
     )
 
 
 def _remarks(comparison: Comparison) -> list[Text]:
-    lines = [f"{mean[0].upper()}{mean[1:]}." for mean in said.mean_sentences(comparison)]
-    lines.append(f"Judged with {said.conditions(comparison)}.")
+    lines = [f"{mean[0].upper()}{mean[1:]}." for mean in wording.mean_sentences(comparison)]
+    lines.append(f"Judged with {wording.conditions(comparison)}.")
     lines += [f"Note: {note}." for note in comparison.notes]
     lines += [
         f"Also different, and not held against the comparison: {mention}."
-        for mention in said.mentions(comparison)
+        for mention in wording.mentions(comparison)
     ]
     lines += [f"Skipped: {one}." for one in comparison.skipped]
     return [Text(text=line) for line in lines]

@@ -10,38 +10,14 @@ from typing import Any
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.records.run import ConditionNote, RunRecord
-from cnnbench.report.document import (
-    Cell,
-    Column,
-    Section,
-    Text,
-    number,
-    section,
-    table,
-    text_cell,
-)
+from cnnbench.report.document import Column, Section, Text, number, numeric, section, table
 from cnnbench.report.results import Configured, Results, time_text
 from cnnbench.text import numbers
 from cnnbench.text.table import natural_key
 
-_REMARKS = (
-    Column("condition"),
-    Column("when", steady=True),
-    Column("processes", number=True),
-    Column("for example", prose=True),
-    Column("advice", prose=True),
-)
-_DISTURBANCES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("CPUs used by others, at most", "other_cpus", lambda value: f"{value:.2f}"),
-    ("stolen by the hypervisor, at most", "steal_fraction", numbers.percent),
-    ("throttled, s, at most", "quota_seconds", numbers.number),
-    ("pages swapped, at most", "swapped_pages", lambda value: f"{value:.0f}"),
-    ("slowed for heat, times", "thermal_events", lambda value: f"{value:.0f}"),
-)
-"""Title, name in the record and format of what is listed with its maximum over processes."""
-
 _ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
 _UNKNOWN = "unknown"
+_WHEN = {"before": "before the steps", "during": "in the timed steps"}
 
 
 def disturbed(results: Results) -> tuple[int, int]:
@@ -59,16 +35,22 @@ def conditions(results: Results) -> Section | None:
     if marked:
         message = f"In {marked} of {checked} processes something may have distorted the values."
         summary = Text(text=message, tone="unsure")
-    remarks = [_remark(notes, checked) for notes in _remarks(results)]
-    columns = [Column("configuration"), Column("CPUs used by others, median", number=True)]
-    columns += [Column(title, number=True) for title, _, _ in _DISTURBANCES]
-    rows = [_disturbances(one) for one in results.configured if one.good]
+    remarks: tuple[Column[list[ConditionNote]], ...] = (
+        Column("condition", lambda notes: CONDITIONS.get(notes[0].id, notes[0].id)),
+        Column("when", lambda notes: _WHEN.get(notes[0].when, notes[0].when), "steady"),
+        Column(
+            "processes", lambda notes: number(len(notes), f"{len(notes)} of {checked}"), "number"
+        ),
+        Column("for example", lambda notes: notes[0].text, "prose"),
+        Column("advice", lambda notes: notes[0].advice, "prose"),
+    )
+    good = [one for one in results.configured if one.good]
     return section(
         "conditions",
         "Conditions",
         summary,
-        table(_REMARKS, remarks) if remarks else None,
-        table(columns, rows, title="During the timed steps"),
+        table(remarks, _remarks(results)),
+        table(_DISTURBANCES, good, title="During the timed steps"),
     )
 
 
@@ -86,29 +68,27 @@ def _remarks(results: Results) -> list[list[ConditionNote]]:
     return sorted(found.values(), key=lambda notes: -len(notes))
 
 
-def _remark(notes: list[ConditionNote], checked: int) -> tuple[Cell, ...]:
-    first = notes[0]
-    return (
-        text_cell(CONDITIONS.get(first.id, first.id)),
-        text_cell("before the steps" if first.when == "before" else "in the timed steps"),
-        number(len(notes), f"{len(notes)} of {checked}"),
-        text_cell(first.text),
-        text_cell(first.advice),
-    )
-
-
-def _disturbances(one: Configured) -> list[Cell]:
-    others = one.sample(partial(_disturbance, "other_cpus")).median
-    cells = [text_cell(one.name), number(others, lambda value: f"{value:.2f}")]
-    for _, name, text in _DISTURBANCES:
-        values = one.sample(partial(_disturbance, name)).values
-        cells.append(number(max(values, default=None), text))
-    return cells
-
-
 def _disturbance(name: str, run: RunRecord) -> float | None:
     value = None if run.conditions is None else run.conditions.during.get(name)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _most(title: str, name: str, text: Callable[[float], str]) -> Column[Configured]:
+    """A column with the maximum over processes of what a record calls by this name."""
+    value = partial(_disturbance, name)
+    return numeric(title, lambda one: max(one.sample(value).values, default=None), text)
+
+
+_OTHERS = partial(_disturbance, "other_cpus")
+_DISTURBANCES: tuple[Column[Configured], ...] = (
+    Column("configuration", lambda one: one.name),
+    numeric("CPUs used by others, median", lambda one: one.sample(_OTHERS).median, "{:.2f}".format),
+    _most("CPUs used by others, at most", "other_cpus", "{:.2f}".format),
+    _most("stolen by the hypervisor, at most", "steal_fraction", numbers.percent),
+    _most("throttled, s, at most", "quota_seconds", numbers.number),
+    _most("pages swapped, at most", "swapped_pages", "{:.0f}".format),
+    _most("slowed for heat, times", "thermal_events", "{:.0f}".format),
+)
 
 
 def environment(results: Results) -> Section | None:
@@ -122,30 +102,27 @@ def environment(results: Results) -> Section | None:
     # What decides speed first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
-    columns = (
-        Column("started (UTC)", steady=True),
-        Column("configuration"),
-        Column("run"),
-        *(Column(name) for name in unlike),
-    )
-    rows = [
-        (
-            text_cell(time_text(one.started_at)),
-            text_cell(name),
-            text_cell(one.run_id[:8]),
-            *(text_cell(fact_text(one.environment.get(key, ""))) for key in unlike),
-        )
-        for name, one in described
+    runs: list[Column[tuple[str, Any]]] = [
+        Column("started (UTC)", lambda one: time_text(one[1].started_at), "steady"),
+        Column("configuration", lambda one: one[0]),
+        Column("run", lambda one: one[1].run_id[:8]),
+        *(Column(name, partial(_fact_of, name)) for name in unlike),
     ]
-    shared = [(text_cell(n), text_cell(fact_text(environments[0][n]))) for n in alike]
-    title = "Alike in all runs" if len(described) > 1 else ""
+    shared: tuple[Column[str], ...] = (
+        Column("fact", lambda name: name),
+        Column("value", lambda name: fact_text(environments[0][name]), "code"),
+    )
     return section(
         "environment",
         "Environment",
-        table((Column("fact"), Column("value", code=True)), shared, title=title) if alike else None,
+        table(shared, alike, title="Alike in all runs" if len(described) > 1 else ""),
         _mixture(results, unlike),
-        table(columns, rows, title="Different from run to run", folded=True) if unlike else None,
+        table(runs, described if unlike else (), title="Different from run to run", folded=True),
     )
+
+
+def _fact_of(name: str, process: tuple[str, Any]) -> str:
+    return fact_text(process[1].environment.get(name, ""))
 
 
 def fact_text(value: Any) -> str:

@@ -3,83 +3,90 @@
 from __future__ import annotations
 
 import shlex
+from typing import TypeAlias
 
 from cnnbench.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
-from cnnbench.report.document import Cell, Column, Section, Text, number, section, table, text_cell
+from cnnbench.report.document import Cell, Column, Section, Text, numeric, section, table
 from cnnbench.report.results import Results, time_text
 
-_FAILURES = (
-    Column("configuration"),
-    Column("status"),
-    Column("error", prose=True),
-    Column("timed steps"),
-    Column("started (UTC)", steady=True),
-    Column("run", code=True),
+_Process: TypeAlias = "tuple[str, RunRecord | AllReduceRecord]"
+"""A record with the name of its configuration."""
+
+_NAME: Column[_Process] = Column("configuration", lambda one: one[0])
+_STARTED: Column[_Process] = Column(
+    "started (UTC)", lambda one: time_text(one[1].started_at), "steady"
 )
-_FILES = (Column("file", code=True), Column("reason", prose=True), Column("kind"))
-_COMMANDS = (
-    Column("started (UTC)", steady=True),
-    Column("configuration"),
-    Column("status"),
-    Column("median images/sec", number=True),
-    Column("command", code=True, prose=True),
-    Column("run", code=True),
-)
+_RUN: Column[_Process] = Column("run", lambda one: one[1].run_id, "code")
 
 
 def failures(results: Results) -> Section | None:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
-    rows = [_failure(name, one) for name, one in results.processes if one.status != "ok"]
-    if not rows and not results.skipped:
+    failed = [one for one in results.processes if one[1].status != "ok"]
+    if not failed and not results.skipped:
         return None
     text = Text(text="No value of this report is of these runs, only sound points of all-reduces.")
-    files = [_file(one) for one in results.skipped]
     return section(
         "problems",
         "Failed and skipped",
-        text if rows else None,
-        table(_FAILURES, rows) if rows else None,
-        table(_FILES, files, title="Skipped files") if files else None,
+        text if failed else None,
+        table(_FAILURES, failed),
+        table(_FILES, results.skipped, title="Skipped files"),
     )
 
 
-def _failure(name: str, record: RunRecord | AllReduceRecord) -> tuple[Cell, ...]:
-    error, steps = record.error, ""
-    if isinstance(record, RunRecord):
-        steps = f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
-    message = "stopped before its end" if error is None else f"{error.type}: {error.message}"
-    return (
-        text_cell(name),
-        text_cell(record.status, tone="bad"),
-        text_cell(message),
-        text_cell(steps),
-        text_cell(time_text(record.started_at)),
-        text_cell(record.run_id),
-    )
+def _status(process: _Process) -> Cell:
+    return Cell(process[1].status, tone="" if process[1].status == "ok" else "bad")
 
 
-def _file(one: Skipped) -> tuple[Cell, ...]:
-    kind = text_cell("a fault", tone="bad") if one.defect else text_cell("no fault")
-    return (text_cell(one.path), text_cell(one.reason), kind)
+def _error(process: _Process) -> str:
+    error = process[1].error
+    return "stopped before its end" if error is None else f"{error.type}: {error.message}"
+
+
+def _steps(process: _Process) -> str:
+    record = process[1]
+    if not isinstance(record, RunRecord):
+        return ""
+    return f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
+
+
+def _kind(one: Skipped) -> Cell:
+    return Cell("a fault", tone="bad") if one.defect else Cell("no fault")
+
+
+def _speed(process: _Process) -> float | None:
+    return throughput(process[1]) if isinstance(process[1], RunRecord) else None
+
+
+_FAILURES: tuple[Column[_Process], ...] = (
+    _NAME,
+    Column("status", _status),
+    Column("error", _error, "prose"),
+    Column("timed steps", _steps),
+    _STARTED,
+    _RUN,
+)
+_FILES: tuple[Column[Skipped], ...] = (
+    Column("file", lambda one: one.path, "code"),
+    Column("reason", lambda one: one.reason, "prose"),
+    Column("kind", _kind),
+)
+_COMMANDS: tuple[Column[_Process], ...] = (
+    _STARTED,
+    _NAME,
+    Column("status", _status),
+    numeric("median images/sec", _speed),
+    Column("command", lambda one: shlex.join(one[1].command), "code prose"),
+    _RUN,
+)
 
 
 def commands(results: Results) -> Section | None:
     """Every process with its exact command, in order of time."""
-    rows = [
-        (
-            text_cell(time_text(record.started_at)),
-            text_cell(name),
-            text_cell(record.status, tone="" if record.status == "ok" else "bad"),
-            number(throughput(record) if isinstance(record, RunRecord) else None),
-            text_cell(shlex.join(record.command)),
-            text_cell(record.run_id),
-        )
-        for name, record in results.processes
-    ]
-    if not rows:
+    if not results.processes:
         return None
     text = Text(text="Every process with its exact command, in order of time.")
-    return section("runs", "Runs and commands", text, table(_COMMANDS, rows))
+    return section("runs", "Runs and commands", text, table(_COMMANDS, results.processes))

@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cnnbench.charts import HIGHER, Axis, Lines, Series
 from cnnbench.compare.configuration import labels
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.report.document import (
-    Charts,
-    Column,
-    Section,
-    Table,
-    Text,
-    number,
-    section,
-    table,
-    text_cell,
-)
+from cnnbench.report.document import Charts, Column, Section, Text, numeric, section, table
 from cnnbench.report.results import Configured, Results, by_family
-from cnnbench.text.numbers import percent
+from cnnbench.text.numbers import number, percent
 
 _FOLLOWING = frozenset(
     (
@@ -83,10 +74,11 @@ def scaling(results: Results) -> Section | None:
     if not drawn:
         return None
     families = by_family([curve.members[0] for curve in drawn])
-    charts = []
-    for family in families:
-        mine = [curve for curve in drawn if curve.members[0].family == family]
-        charts += [_speeds(family, mine), _efficiencies(family, mine)]
+    charts = [
+        chart
+        for family in families
+        for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
+    ]
     text = (
         "Efficiency is images/sec per device over images/sec of one device in the same "
         "configuration, medians over processes; where a mode was not run on one device, one "
@@ -98,9 +90,9 @@ def scaling(results: Results) -> Section | None:
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is what efficiency lacks below 1/n."
         logical = Text(text=message, tone="unsure")
-    return section(
-        "scaling", "Scaling", Text(text=text), logical, Charts(charts=tuple(charts)), _table(drawn)
-    )
+    rows = [(curve, *point) for curve in drawn for point in _points(curve)]
+    charted = Charts(charts=tuple(charts))
+    return section("scaling", "Scaling", Text(text=text), logical, charted, table(_COLUMNS, rows))
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
@@ -117,52 +109,54 @@ def _name(members: Sequence[Configured]) -> str:
     return ", ".join(parts) or named
 
 
-def _speeds(family: str, drawn: Sequence[Curve]) -> Lines:
-    series = [
-        Series(
-            name=curve.name.removeprefix(f"{family}, "),
-            points=tuple((devices, speed) for devices, speed, _ in _points(curve)),
-            hints=tuple(f"{one.name}: {number(v).text} images/sec" for _, v, one in _points(curve)),
-            spans=tuple(one.throughput.interval for _, _, one in _points(curve)),
-        )
-        for curve in drawn
-    ]
-    most = max(one.devices or 1 for curve in drawn for one in curve.members)
-    bases = {curve.base.configuration.key: curve.base for curve in drawn}
-    base = drawn[0].base
-    speed, devices = base.throughput.median or 0.0, base.devices or 1
-    if len(bases) == 1 and devices < most:
-        ideal = ((float(devices), speed), (float(most), speed * most / devices))
-        series.append(Series(name="linear scaling", points=ideal, reference=True))
-    return Lines(
-        title=f"{family}: images/sec over devices",
-        x=_devices_axis(drawn),
-        y=Axis(label="images/sec, all devices", zero=True, better=HIGHER),
-        series=tuple(series),
-    )
-
-
-def _efficiencies(family: str, drawn: Sequence[Curve]) -> Lines:
-    series = []
+def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
+    """Speed and efficiency over devices."""
+    speeds, efficiencies = [], []
     for curve in drawn:
-        points = [
-            (devices, value, f"{one.name}: {percent(value)}")
-            for devices, _, one in _points(curve)
-            if (value := curve.efficiency(one)) is not None
-        ]
-        series.append(
+        name = curve.name.removeprefix(f"{family}, ")
+        points = _points(curve)
+        speeds.append(
             Series(
-                name=curve.name.removeprefix(f"{family}, "),
-                points=tuple((devices, value) for devices, value, _ in points),
-                hints=tuple(hint for _, _, hint in points),
+                name=name,
+                points=tuple((devices, speed) for devices, speed, _ in points),
+                hints=tuple(f"{one.name}: {number(speed)} images/sec" for _, speed, one in points),
+                spans=tuple(one.throughput.interval for _, _, one in points),
             )
         )
-    return Lines(
-        title=f"{family}: scaling efficiency",
-        x=_devices_axis(drawn),
-        y=Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER),
-        series=tuple(series),
-    )
+        shares = [(devices, curve.efficiency(one) or 0.0, one.name) for devices, _, one in points]
+        efficiencies.append(
+            Series(
+                name=name,
+                points=tuple((devices, share) for devices, share, _ in shares),
+                hints=tuple(f"{of}: {percent(share)}" for _, share, of in shares),
+            )
+        )
+    seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
+    ticks = tuple(float(count) for count in sorted(seen))
+    devices = Axis(label="devices", log=True, base=2, ticks=ticks)
+    share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
+    return [
+        Lines(
+            title=f"{family}: images/sec over devices",
+            x=devices,
+            y=Axis(label="images/sec, all devices", zero=True, better=HIGHER),
+            series=(*speeds, *_linear(drawn)),
+        ),
+        Lines(
+            title=f"{family}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)
+        ),
+    ]
+
+
+def _linear(drawn: Sequence[Curve]) -> list[Series]:
+    """What linear scaling would be, if all curves have the same base."""
+    base = drawn[0].base
+    most = max(one.devices or 1 for curve in drawn for one in curve.members)
+    speed, devices = base.throughput.median or 0.0, base.devices or 1
+    if any(curve.base is not base for curve in drawn) or devices >= most:
+        return []
+    ends = ((float(devices), speed), (float(most), speed * most / devices))
+    return [Series(name="linear scaling", points=ends, reference=True)]
 
 
 def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
@@ -176,33 +170,14 @@ def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
     ]
 
 
-def _devices_axis(drawn: Sequence[Curve]) -> Axis:
-    seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
-    ticks = tuple(float(count) for count in sorted(seen))
-    return Axis(label="devices", log=True, base=2, ticks=ticks)
+_Point: TypeAlias = tuple[Curve, float, float, Configured]
+"""A curve, devices, images/sec and the configuration."""
 
-
-def _table(drawn: Sequence[Curve]) -> Table:
-    rows = []
-    for curve in drawn:
-        for devices, speed, one in _points(curve):
-            efficiency = curve.efficiency(one)
-            rows.append(
-                (
-                    text_cell(curve.name),
-                    number(devices, f"{devices:g}"),
-                    number(speed),
-                    number(speed / devices),
-                    number(efficiency, percent),
-                    text_cell(curve.base.name),
-                )
-            )
-    columns = (
-        Column("configuration"),
-        Column("devices", number=True),
-        Column("median images/sec", number=True),
-        Column("median images/sec per device", number=True),
-        Column("efficiency", number=True),
-        Column("against"),
-    )
-    return table(columns, rows)
+_COLUMNS: tuple[Column[_Point], ...] = (
+    Column("configuration", lambda one: one[0].name),
+    numeric("devices", lambda one: one[1], "{:g}".format),
+    numeric("median images/sec", lambda one: one[2]),
+    numeric("median images/sec per device", lambda one: one[2] / one[1]),
+    numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),
+    Column("against", lambda one: one[0].base.name),
+)

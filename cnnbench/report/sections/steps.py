@@ -5,33 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cnnbench.charts import LOWER, Axis, Box, Boxes, Lines, Series
+from cnnbench.charts import LOWER, Axis, Lines, Row, Rows, Series
 from cnnbench.records.run import RunRecord
-from cnnbench.report.document import (
-    Charts,
-    Column,
-    Section,
-    Table,
-    Text,
-    number,
-    section,
-    table,
-    text_cell,
-)
+from cnnbench.report.document import Charts, Column, Section, Text, numeric, section, table
 from cnnbench.report.results import Configured, Results, time_text
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import percent
 
-_COLUMNS = (
-    Column("configuration"),
-    *(
-        Column(title, number=True)
-        for title in (
-            *("timed steps", "median, ms", "90 %, ms", "99 %, ms", "slowest, ms"),
-            *("within a process", "between processes"),
-        )
-    ),
-)
 _SHOWN = 8
 """Processes in a chart; more hide each other."""
 
@@ -53,16 +33,17 @@ def steps(results: Results) -> Section | None:
         "whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows at an edge "
         "are steps beyond the axis."
     )
-    charts = Charts(charts=tuple(chart for one in timed for chart in (_series(one), _boxes(one))))
-    return section("steps", "Step times", Text(text=text), charts, _table(timed))
+    charts = tuple(chart for one in timed for chart in (_series(one), _distribution(one)))
+    return section(
+        "steps", "Step times", Text(text=text), Charts(charts=charts), table(_COLUMNS, timed)
+    )
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value at a share of an ascending sequence, between neighbours by proportion."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+def quantiles(values: Sequence[float], *shares: float) -> list[float]:
+    """The values at some shares of a sequence, between neighbours by proportion."""
+    import numpy
+
+    return [float(value) for value in numpy.quantile(values, shares)]
 
 
 def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
@@ -75,7 +56,7 @@ def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
 
 def _limit(records: Sequence[RunRecord]) -> float:
     """Milliseconds up to which the axis goes."""
-    return _HEADROOM * max(1000 * percentile(sorted(r.step_seconds), 0.95) for r in records)
+    return _HEADROOM * 1000 * max(quantiles(r.step_seconds, 0.95)[0] for r in records)
 
 
 def _series(one: Configured) -> Lines:
@@ -126,61 +107,67 @@ def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[float, float], ...]
     return tuple(kept)
 
 
-def _boxes(one: Configured) -> Boxes:
+def _distribution(one: Configured) -> Rows:
     chosen = _chosen(one)
-    boxes = []
+    limit = _limit([record for _, record in chosen])
+    rows = []
     for index, (process, record) in enumerate(chosen):
-        ordered = sorted(1000 * s for s in record.step_seconds)
-        low, first, middle, third, high = (
-            percentile(ordered, share) for share in (0.01, 0.25, 0.5, 0.75, 0.99)
-        )
-        beyond = [value for value in ordered if value < low or value > high]
-        boxes.append(
-            Box(
+        times = [1000 * seconds for seconds in record.step_seconds]
+        low, first, middle, third, high = quantiles(times, 0.01, 0.25, 0.5, 0.75, 0.99)
+        beyond = [value for value in sorted(times) if value < low or value > high]
+        hint = f"median {middle:.3g} ms, half of the steps between {first:.3g} and {third:.3g} ms"
+        rows.append(
+            Row(
                 label=f"process {process}",
+                values=tuple((value, "") for value in (*beyond[:3], *beyond[3:][-12:])),
+                centre=middle,
                 low=low,
-                first=first,
-                middle=middle,
-                third=third,
                 high=high,
-                outermost=tuple(beyond[:3] + beyond[3:][-12:]),
-                hint=f"process {process}: median {middle:.3g} ms, half of the steps between "
-                f"{first:.3g} and {third:.3g} ms",
-                series=index,
+                box=(first, third),
+                hint=f"process {process}: {hint}",
+                style=index,
             )
         )
-    return Boxes(
+    return Rows(
         title=f"{one.name}: distribution",
-        x=Axis(
-            label="time of a timed step, ms",
-            zero=True,
-            better=LOWER,
-            limit=_limit([record for _, record in chosen]),
-        ),
-        boxes=tuple(boxes),
+        x=Axis(label="time of a timed step, ms", zero=True, better=LOWER, limit=limit),
+        rows=tuple(rows),
     )
 
 
-def _table(timed: Sequence[Configured]) -> Table:
-    rows = []
-    for one in timed:
-        series = [sorted(record.step_seconds) for record in one.good if record.step_seconds]
-        everything = sorted(value for ordered in series for value in ordered)
-        medians = sorted(median(ordered) for ordered in series)
-        between = (medians[-1] - medians[0]) / median(medians) if len(medians) > 1 else None
-        within = median(map(_relative_spread, series))
-        slowest = "from the fastest process to the slowest, over the median"
-        rows.append(
-            (
-                text_cell(one.name),
-                number(len(everything), str(len(everything))),
-                *(number(percentile(everything, p), scale=1000) for p in (0.5, 0.9, 0.99, 1.0)),
-                number(within, percent, hint="interquartile range over median"),
-                number(between, percent, hint=slowest),
-            )
-        )
-    return table(_COLUMNS, rows)
+def _seconds(one: Configured) -> list[float]:
+    """All timed steps of all processes."""
+    return [seconds for record in one.good for seconds in record.step_seconds]
 
 
-def _relative_spread(ordered: Sequence[float]) -> float:
-    return (percentile(ordered, 0.75) - percentile(ordered, 0.25)) / percentile(ordered, 0.5)
+def _scatter(record: RunRecord) -> float | None:
+    if not record.step_seconds:
+        return None
+    first, middle, third = quantiles(record.step_seconds, 0.25, 0.5, 0.75)
+    return (third - first) / middle
+
+
+def _percentile(title: str, share: float) -> Column[Configured]:
+    return numeric(title, lambda one: 1000 * quantiles(_seconds(one), share)[0])
+
+
+_COLUMNS: tuple[Column[Configured], ...] = (
+    Column("configuration", lambda one: one.name),
+    numeric("timed steps", lambda one: len(_seconds(one)), "{:.0f}".format),
+    _percentile("median, ms", 0.5),
+    _percentile("90 %, ms", 0.9),
+    _percentile("99 %, ms", 0.99),
+    _percentile("slowest, ms", 1.0),
+    numeric(
+        "within a process",
+        lambda one: one.sample(_scatter).median,
+        percent,
+        hint="interquartile range over median",
+    ),
+    numeric(
+        "between processes",
+        lambda one: one.sample("step_seconds").spread,
+        percent,
+        hint="from the fastest process to the slowest, over the median",
+    ),
+)
