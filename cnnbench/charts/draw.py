@@ -291,15 +291,14 @@ def _ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float]
 
 def _powers(base: int, low: float, high: float, about: int) -> list[float]:
     """Powers of a base between limits, at even distances; on short axes of ten more values."""
-    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
     # Powers of ten alone would leave most of a short axis without a tick.
     factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
-    every = 1 if len(factors) > 1 else math.ceil((last - first) / about)
+    least = math.floor(math.log(low, base))
+    most = math.ceil(math.log(high, base))
+    powers = [k for k in range(least, most + 1) if low <= float(base) ** k <= high]
+    every = 1 if len(factors) > 1 else max(1, math.ceil(len(powers) / about))
     values = [
-        factor * float(base) ** power
-        for power in range(first, last + 1)
-        if power % every == 0
-        for factor in factors
+        f * float(base) ** k for k in range(least, most + 1) if k % every == 0 for f in factors
     ]
     return [value for value in values if low <= value <= high]
 

@@ -34,7 +34,7 @@ def test_svg_with_labels_and_units(tmp_path):
     path = tmp_path / "plot.svg"
     draw(path, Interconnect(PRESETS["hdr"]))
     found = texts(path)
-    assert {"size of one tensor", "1 MiB", "512 MiB", "devices"} <= set(found)
+    assert {"size of one tensor", "1 MiB", "256 MiB", "devices"} <= set(found)
     assert "time of the reduction (s) (lower is better)" in found
     assert any(text.startswith("scaling efficiency") for text in found)
     assert any(text.endswith("one tensor on 8 devices") for text in found)
