@@ -23,7 +23,7 @@ from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
-from cnnbench.records.allreduce import AllReduceRecord, Devices, Point
+from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     Batch,
@@ -301,7 +301,9 @@ class Reductions:
             "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
             "command": ("cnnbench", "allreduce"),
             "config": config,
-            "placement": Devices(device="cpu", devices=tuple(f"/device:CPU:{i}" for i in range(4))),
+            "placement": RingDevices(
+                device="cpu", devices=tuple(f"/device:CPU:{i}" for i in range(4))
+            ),
             "points": tuple(rows),
             "environment": {**self._environment, **(environment or {})},
         }

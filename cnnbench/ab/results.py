@@ -21,7 +21,7 @@ JOURNAL = "journal.jsonl"
 _DISCARDED, _LOGS = "discarded", "logs"
 
 
-class Results:
+class ResultsFolder:
     """A results directory.
 
     Args:

@@ -25,7 +25,7 @@ _POWER = 2
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimAnalysis:
     """One interim analysis.
 
     Attributes:
@@ -37,7 +37,9 @@ class Look:
     alpha: float
 
 
-def looks(pairs: int, alpha: float, sequential: bool = True) -> tuple[Look, ...]:
+def interim_analyses(
+    pairs: int, alpha: float, sequential: bool = True
+) -> tuple[InterimAnalysis, ...]:
     """The interim analyses of an experiment, the last one after all pairs.
 
     Args:
@@ -51,14 +53,14 @@ def looks(pairs: int, alpha: float, sequential: bool = True) -> tuple[Look, ...]
       goes to the next one.
     """
     if not sequential:
-        return (Look(pairs, alpha),)
-    found: list[Look] = []
+        return (InterimAnalysis(pairs, alpha),)
+    found: list[InterimAnalysis] = []
     spent = 0.0
     last = smallest_p(pairs, pairs, paired=True)
     for number in range(FIRST, pairs, STEP):
         level = alpha * (number / pairs) ** _POWER - spent
         within_reach = level >= smallest_p(number, number, paired=True)
         if within_reach and alpha - spent - level >= last:
-            found.append(Look(number, level))
+            found.append(InterimAnalysis(number, level))
             spent += level
-    return (*found, Look(pairs, alpha - spent))
+    return (*found, InterimAnalysis(pairs, alpha - spent))

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.ab.flags import differing
-from cnnbench.ab.results import SIDES, Results
-from cnnbench.ab.sequential import Look
-from cnnbench.ab.side import Sample, Side, SideFlags, run_once
+from cnnbench.ab.results import SIDES, ResultsFolder
+from cnnbench.ab.sequential import InterimAnalysis
+from cnnbench.ab.side import ProcessResult, Side, SideFlags, run_once
 from cnnbench.compare import (
     METRICS,
     Comparison,
@@ -41,7 +41,7 @@ class Experiment:
 
     Attributes:
       a, b: the sides; A is BASE, B is NEW.
-      looks: the interim analyses, by number of pairs; the last one ends the experiment.
+      analyses: the interim analyses, by number of pairs; the last one ends the experiment.
       stop_early: whether a clear interim analysis ends it, too.
       seed: of the order within pairs.
       burn_in: processes of each side before the first pair that do not count.
@@ -56,7 +56,7 @@ class Experiment:
 
     a: Side
     b: Side
-    looks: tuple[Look, ...]
+    analyses: tuple[InterimAnalysis, ...]
     stop_early: bool = True
     seed: int
     burn_in: int = 1
@@ -71,7 +71,7 @@ class Experiment:
     @property
     def pairs(self) -> int:
         """At most."""
-        return self.looks[-1].pairs
+        return self.analyses[-1].pairs
 
     def sides(self) -> dict[str, Side]:
         """By name."""
@@ -134,7 +134,7 @@ class Session:
     def __init__(
         self,
         experiment: Experiment,
-        results: Results,
+        results: ResultsFolder,
         reporter: Reporter,
         *,
         facts: Mapping[str, Any] | None = None,
@@ -157,7 +157,7 @@ class Session:
           BenchmarkError: results cannot be written, or no process can be started.
         """
         self._note_start()
-        failure, interrupted, alpha = "", False, self._experiment.looks[0].alpha
+        failure, interrupted, alpha = "", False, self._experiment.analyses[0].alpha
         try:
             for number in range(1, self._experiment.burn_in + 1):
                 self._pair(number, burn_in=True)
@@ -168,7 +168,7 @@ class Session:
             interrupted = True
         pairs = len(self._records["a"])
         if failure or interrupted:
-            alpha = next((k.alpha for k in self._experiment.looks if k.pairs >= pairs), alpha)
+            alpha = next((k.alpha for k in self._experiment.analyses if k.pairs >= pairs), alpha)
         comparison = self._compare(alpha)
         self._results.journal.add(
             "end",
@@ -182,32 +182,32 @@ class Session:
 
     def _measure(self) -> float:
         """Runs pairs up to the interim analysis that ends it; returns the level of that."""
-        looks = {look.pairs: look for look in self._experiment.looks}
+        analyses = {one.pairs: one for one in self._experiment.analyses}
         for number in range(1, self._experiment.pairs + 1):
             self._pair(number)
             if number == 1 and self._is_hopeless():
                 break
-            look = looks.get(number)
-            if look is not None and self._is_clear(look):
-                return look.alpha
-        return self._experiment.looks[-1].alpha
+            analysis = analyses.get(number)
+            if analysis is not None and self._is_clear(analysis):
+                return analysis.alpha
+        return self._experiment.analyses[-1].alpha
 
     def _is_hopeless(self) -> bool:
         """Whether the first pair shows that there will be no verdict."""
-        comparison = self._compare(self._experiment.looks[0].alpha)
+        comparison = self._compare(self._experiment.analyses[0].alpha)
         return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
-    def _is_clear(self, look: Look) -> bool:
-        comparison = self._compare(look.alpha)
+    def _is_clear(self, analysis: InterimAnalysis) -> bool:
+        comparison = self._compare(analysis.alpha)
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
-        self._results.journal.add("look", pairs=look.pairs, alpha=look.alpha, verdicts=verdicts)
-        last = look.pairs == self._experiment.pairs
+        self._results.journal.add("look", **vars(analysis), verdicts=verdicts)
+        last = analysis.pairs == self._experiment.pairs
         clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
         if not last:
             told = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
             after = "enough" if clear else "going on"
-            self._reporter.line(f"after {look.pairs} pairs {told}; {after}")
+            self._reporter.line(f"after {analysis.pairs} pairs {told}; {after}")
         return clear or last
 
     def _pair(self, number: int, burn_in: bool = False) -> None:
@@ -229,14 +229,14 @@ class Session:
         if failed:
             raise _Failed("; ".join(f"{side.upper()}: {samples[side].problem}" for side in failed))
 
-    def _accept(self, names: Mapping[str, str], samples: Mapping[str, Sample]) -> None:
+    def _accept(self, names: Mapping[str, str], samples: Mapping[str, ProcessResult]) -> None:
         # Both or none: half a pair would make all the others unequal in number.
         with uninterrupted():
             for side in SIDES:
                 self._results.accept(names[side], side)
                 self._records[side].append(samples[side].record)
 
-    def _sample(self, name: str, side: str, label: str, place: Mapping[str, int]) -> Sample:
+    def _sample(self, name: str, side: str, label: str, place: Mapping[str, int]) -> ProcessResult:
         index = len(self._seconds) + 1
         if index > 1 and self._experiment.cool_down:
             time.sleep(self._experiment.cool_down)
@@ -291,7 +291,7 @@ class Session:
             "ab",
             sides=sides,
             seed=experiment.seed,
-            looks=[vars(look) for look in experiment.looks],
+            looks=[vars(analysis) for analysis in experiment.analyses],
             burn_in=experiment.burn_in,
             cool_down=experiment.cool_down,
             timeout=experiment.timeout,

@@ -112,7 +112,7 @@ class SideFlags:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProcessResult:
     """The result of one process.
 
     Attributes:
@@ -139,7 +139,7 @@ def run_once(
     facts: Mapping[str, Any] | None = None,
     like: RunRecord | SideFlags | None = None,
     grace: float = GRACE_SECONDS,
-) -> Sample:
+) -> ProcessResult:
     """Runs a process of a side; never raises for what it does.
 
     Args:
@@ -179,7 +179,7 @@ def run_once(
             finished=finished,
         )
     )
-    return Sample(
+    return ProcessResult(
         document=outcome.document,
         record=RunRecord.from_dict(outcome.document),
         status=outcome.status,

@@ -12,7 +12,7 @@ from cnnbench.allreduce.plan import make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Devices, Point
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
@@ -64,7 +64,7 @@ class AllReduceBench:
         self._results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS)
         self._run_id = uuid.uuid4().hex
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._placement: Devices | None = None
+        self._placement: RingDevices | None = None
         self._environment: Mapping[str, Any] = {}
         self._copies: list[Copying] = []
         self._points: list[Point] = []
@@ -131,7 +131,7 @@ class AllReduceBench:
             self._environment = facts.collect()
         for notice in devices.notices:
             self._messages.notice(notice)
-        self._placement = Devices(device=devices.kind, devices=devices.towers)
+        self._placement = RingDevices(device=devices.kind, devices=devices.towers)
         from cnnbench.allreduce.program import Place
 
         return {

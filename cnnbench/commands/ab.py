@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands import interrupt_on_sigterm, seed_or_random, split_at_dashes
-from cnnbench.commands.judging import JUDGING, Judging
+from cnnbench.commands.judging import JUDGING, JudgingFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
-    from cnnbench.ab.side import Side, SideFlags
+    from cnnbench.ab.side import Side
     from cnnbench.text.progress import Reporter
 
 _ABOUT = """\
@@ -89,11 +89,8 @@ class MeasuringFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(AbSideFlags, MeasuringFlags):
-    """Flags of the command, those of the verdict apart."""
-
-
-_OWN = (*specs_of(AbSideFlags), *specs_of(MeasuringFlags))
+class AbFlags(AbSideFlags, MeasuringFlags, JudgingFlags):
+    """Flags of the command."""
 
 
 _FLAGS = (
@@ -122,14 +119,14 @@ def main(argv: Sequence[str]) -> int:
     """
     rest, variables = _take_variables(argv)
     words, common = split_at_dashes(rest)
-    given, stray = parse_command(words, (*_OWN, *JUDGING))
+    given, stray = parse_command(words, [spec for _, specs in _FLAGS for spec in specs])
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
             "side into --a or --b"
         )
-    options = AbFlags(**{spec.name: given[spec.name] for spec in _OWN if spec.name in given})
-    judging = Judging.of(given)
+    options = AbFlags(**given)
+    options.check()
     if options.aa:
         _refuse_other_side(given, variables)
     # Imported late: --help and wrong flags need none of it.
@@ -140,13 +137,10 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
-        resolved = _resolved(a, b)
-        for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
-            reporter.line(notice)
-        experiment = _experiment(options, judging, a, b, resolved)
+        experiment = _experiment(options, a, b, reporter)
         if not options.aa:
             _refuse_equal_sides(a, b)
-        return _run(experiment, options, judging, reporter)
+        return _run(experiment, options, reporter)
 
 
 def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -223,64 +217,64 @@ def _interpreter(flag: str, text: str) -> str:
     return os.path.abspath(found)
 
 
-def _resolved(a: Side, b: Side) -> dict[str, SideFlags]:
-    """The resolved flags by side; refuses wrong ones as far as this cnnbench knows them."""
+def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Experiment:
+    """What to measure; refuses wrong flags of sides as far as this cnnbench knows them."""
     from cnnbench.ab.flags import check, refuse
 
     for side in (a, b):
         refuse(side, _RESERVED, "cannot go with ab; it keeps a record of each process")
     first = check(a)
-    return {"a": first, "b": first if a == b else check(b)}
-
-
-def _experiment(
-    options: AbFlags, judging: Judging, a: Side, b: Side, resolved: dict[str, SideFlags]
-) -> Experiment:
-    from cnnbench.ab.sequential import looks
+    resolved = {"a": first, "b": first if a == b else check(b)}
+    for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
+        reporter.line(notice)
+    # Imported later still: they load NumPy.
+    from cnnbench.ab.sequential import interim_analyses
     from cnnbench.ab.session import Experiment
     from cnnbench.compare.comparability import check_facts
 
-    loaded = judging.load_aa(reductions=False)
-    check_facts(judging.allowed, () if loaded is None else loaded.records)
+    loaded = options.load_aa(reductions=False)
+    check_facts(options.allowed, () if loaded is None else loaded.records)
+    sequential = options.sequential and not options.aa
     return Experiment(
         a=a,
         b=b,
-        looks=looks(options.pairs, judging.policy.alpha, options.sequential and not options.aa),
+        analyses=interim_analyses(options.pairs, options.policy.alpha, sequential),
         seed=seed_or_random(options.seed),
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        policy=judging.policy,
-        metrics=judging.metric_names,
-        allow_different=judging.allowed,
+        policy=options.policy,
+        metrics=options.metric_names,
+        allow_different=options.allowed,
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
     )
 
 
-def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: Reporter) -> int:
-    from cnnbench.ab.results import Results
+def _run(experiment: Experiment, options: AbFlags, reporter: Reporter) -> int:
+    from cnnbench.ab.results import ResultsFolder
     from cnnbench.ab.session import Session, aa_lines
     from cnnbench.compare import processes_needed
     from cnnbench.machine import facts
 
-    last = experiment.policy.replace(alpha=experiment.looks[-1].alpha)
+    last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.line(f"warning: a verdict needs at least {needed} pairs, not {experiment.pairs}")
-    results = Results(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}")
+    results = ResultsFolder(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}")
     reporter.line(f"A {experiment.a.description()}")
     reporter.line(f"B {experiment.b.description()}")
     reporter.line(f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}")
     finding = Session(experiment, results, reporter, facts=facts.collect()).run()
-    judging.write(finding.comparison)
+    options.write(finding.comparison)
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
         for line in aa_lines(finding.comparison, experiment.policy):
             reporter.line(line)
         reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
-    _tell_again(experiment, finding, results.folder, judging, reporter)
+    command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
+    reporter.line(f"the same from the files: {command}")
     if finding.interrupted:
         reporter.line("error: interrupted")
         return ExitCode.INTERRUPTED
@@ -289,24 +283,23 @@ def _run(experiment: Experiment, options: AbFlags, judging: Judging, reporter: R
     return ExitCode.OK if options.aa else finding.comparison.exit_code
 
 
-def _tell_again(
-    experiment: Experiment, finding: Finding, folder: Path, judging: Judging, reporter: Reporter
-) -> None:
+def _same_from_files(
+    experiment: Experiment, finding: Finding, folder: Path, options: AbFlags
+) -> list[str]:
     """The compare command that gives the same verdict from the files."""
     from cnnbench.compare import METRICS, Policy
     from cnnbench.compare.comparability import unknown_facts
 
-    usual, policy = Policy(), experiment.policy
-    flags = ["--paired"]
-    flags += [] if finding.alpha == usual.alpha else [f"--alpha={finding.alpha!r}"]
-    if policy.threshold != usual.threshold:
-        flags.append(f"--threshold={judging.threshold!r}")
     records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.allowed)
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
-    flags += [f"--allow_different={','.join(names)}"] if names else []
-    flags += [f"--baseline_aa={judging.baseline_aa}"] if judging.baseline_aa else []
-    if judging.metric_names != tuple(METRICS):
-        flags.append(f"--metrics={','.join(judging.metric_names)}")
-    command = shlex.join(["cnnbench", "compare", f"{folder}/a", f"{folder}/b", *flags])
-    reporter.line(f"the same from the files: {command}")
+    usual = Policy()
+    flags = {
+        "alpha": None if finding.alpha == usual.alpha else repr(finding.alpha),
+        "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
+        "allow_different": ",".join(names),
+        "baseline_aa": options.baseline_aa,
+        "metrics": ",".join(options.metric_names) if options.metric_names != tuple(METRICS) else "",
+    }
+    given = [f"--{name}={text}" for name, text in flags.items() if text]
+    return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *given]

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped
-from cnnbench.commands.judging import JUDGING, Judging, load
+from cnnbench.commands.judging import JUDGING, JudgingFlags, load
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Flags:
+class CompareFlags(JudgingFlags):
+    """Flags of the command."""
+
     paired: bool = flag(
         False,
         "Compare run by run: pairs as cnnbench ab made them; of other records the i-th of BASE "
@@ -26,7 +28,7 @@ class _Flags:
     )
 
 
-_SPECS = (*JUDGING, *specs_of(_Flags))
+_SPECS = (*JUDGING, *specs_of(CompareFlags))
 
 _ABOUT = """\
 Usage: cnnbench compare BASE NEW [FLAGS]
@@ -64,31 +66,32 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "
             "quote patterns, so that the shell leaves them alone"
         )
-    judging = Judging.of(given)
-    comparison = _compare(arguments, judging, paired=given.get("paired", False))
+    options = CompareFlags(**given)
+    options.check()
+    comparison = _compare(arguments, options)
     warn_of_skipped(comparison.skipped)
-    judging.write(comparison)
+    options.write(comparison)
     return comparison.exit_code
 
 
-def _compare(sides: Sequence[str], judging: Judging, paired: bool) -> Comparison:
+def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
     from cnnbench.compare import compare_records
     from cnnbench.compare.comparability import check_facts
     from cnnbench.compare.reductions import measurements
 
     base, new = (load(path) for path in sides)
-    aa = judging.load_aa()
-    if judging.allowed:
-        check_facts(judging.allowed, chain(*measurements(base.everything, new.everything)))
+    aa = options.load_aa()
+    if options.allowed:
+        check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
         base.everything,
         new.everything,
-        judging.policy,
-        metrics=judging.metric_names,
-        allow_different=judging.allowed,
+        options.policy,
+        metrics=options.metric_names,
+        allow_different=options.allowed,
         aa=None if aa is None else aa.everything,
-        paired=paired,
+        paired=options.paired,
         base_label=sides[0],
         new_label=sides[1],
         skipped=tuple({one.path: one for one in skipped}.values()),

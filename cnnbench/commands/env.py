@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Flags:
+class EnvFlags:
+    """Flags of the command."""
+
     json: bool = flag(
         False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'
     )
@@ -39,7 +41,7 @@ class _Flags:
     )
 
 
-_SPECS = specs_of(_Flags)
+_SPECS = specs_of(EnvFlags)
 
 _ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments.
     """
     given, run_flags = parse_command(argv, _SPECS)
-    flags = _Flags(**given)
+    flags = EnvFlags(**given)
     quiet = parse_quiet(flags.quiet_conditions)
     if not flags.check:
         _refuse_without_check(given, run_flags)
@@ -107,7 +109,7 @@ def _load_tensorflow() -> None:
         tf.config.list_physical_devices("GPU")
 
 
-def _check(flags: _Flags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
+def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     from cnnbench.driver.plan import make_plan
     from cnnbench.machine import facts as environment
     from cnnbench.machine.checks import RunFlags

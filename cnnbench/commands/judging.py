@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, specs_of, words
@@ -19,7 +18,7 @@ _FORMATS = ("table", "markdown", "json", "junit", "github")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
+class JudgingFlags:
     """How verdicts are formed and where they go, by flag."""
 
     threshold: float | None = flag(
@@ -51,23 +50,19 @@ class Judging:
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = flag(None, "Write that to this file; the table goes to stdout.")
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Judging:
-        """From the flags that were given, which may hold others too.
+    def check(self) -> None:
+        """Checks what no flag's declaration says.
 
         Raises:
           FlagError: an unknown metric, or a file that cannot be written.
         """
-        judging = cls(**{spec.name: given[spec.name] for spec in JUDGING if spec.name in given})
-        offered = f"some of {', '.join(METRICS)}"
-        for name in judging.metric_names or ("",):
+        for name in self.metric_names or ("",):
             if name not in METRICS:
-                raise FlagError("metrics", name, f"must be {offered}")
-        if judging.output is not None:
+                raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
+        if self.output is not None:
             from cnnbench.records.files import resolve_output
 
-            resolve_output("output", judging.output)
-        return judging
+            resolve_output("output", self.output)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -131,7 +126,7 @@ class Judging:
         LineWriter(sys.stdout).lines([text.removesuffix("\n")])
 
 
-JUDGING = specs_of(Judging)
+JUDGING = specs_of(JudgingFlags)
 
 
 def load(path: str, reductions: bool = True) -> Loaded:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped, write_output
-from cnnbench.commands.judging import Judging
+from cnnbench.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -47,8 +47,8 @@ class ReportFlags:
     table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
     title: str = flag("", "Title of the page; the models if empty.")
     baseline: str | None = flag(None, "Records to compare with, as cnnbench compare does.")
-    threshold: float | None = flag_of(Judging, "threshold")
-    allow_different: str = flag_of(Judging, "allow_different")
+    threshold: float | None = flag_of(JudgingFlags, "threshold")
+    allow_different: str = flag_of(JudgingFlags, "allow_different")
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
@@ -118,7 +118,7 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Resul
         baseline = _load([options.baseline])
     except PathError as error:
         raise FlagError("baseline", error.path, error.reason) from None
-    judging = Judging(threshold=options.threshold, allow_different=options.allow_different)
+    judging = JudgingFlags(threshold=options.threshold, allow_different=options.allow_different)
     if judging.allowed:
         check_facts(judging.allowed, chain(*measurements(baseline.everything, loaded.everything)))
     return gather(

@@ -17,7 +17,7 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
-    from cnnbench.sweep.planning import Plan
+    from cnnbench.sweep.planning import SweepPlan
     from cnnbench.text.progress import Reporter
 
 _ABOUT = """\
@@ -118,7 +118,7 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
     return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
 
 
-def _show(plan: Plan, options: SweepFlags) -> int:
+def _show(plan: SweepPlan, options: SweepFlags) -> int:
     from cnnbench.sweep.planning import ordered
     from cnnbench.sweep.runner import arguments, program
 
@@ -132,7 +132,7 @@ def _show(plan: Plan, options: SweepFlags) -> int:
     return ExitCode.OK
 
 
-def _run(plan: Plan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
+def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
     from cnnbench.sweep.runner import Sweep, program
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import exit_code, summarise, table

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuView, new_processes, process_names
-from cnnbench.machine.sampling import Interval
+from cnnbench.machine.sampling import CounterChanges
 
 CONDITIONS: dict[str, str] = {
     "load": "other processes use the CPUs",
@@ -108,7 +108,7 @@ class Situation:
     """
 
     facts: Mapping[str, Any]
-    interval: Interval
+    interval: CounterChanges
     flags: RunFlags = field(default_factory=RunFlags)
     gpus: GpuView = field(default_factory=GpuView)
     gpus_before: GpuView = field(default_factory=GpuView)

@@ -23,7 +23,7 @@ _CPU = "sys/devices/system/cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Counters:
     """Counters since the machine (or this process) started; None where unreadable.
 
     Attributes:
@@ -47,7 +47,7 @@ class Sample:
     swapped_pages: int | None = None
 
 
-def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Sample:
+def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Counters:
     """The counters now. Never raises.
 
     Args:
@@ -56,7 +56,7 @@ def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Sample:
     """
     busy, steal = _cpu_seconds(host)
     load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
-    return Sample(
+    return Counters(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
@@ -69,7 +69,7 @@ def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class CounterChanges:
     """Changes between two samples; None where unknown.
 
     Attributes:
@@ -77,7 +77,7 @@ class Interval:
       other_cpus: mean number of CPUs that other processes kept busy.
       steal_fraction: share of the CPU time wanted that the hypervisor withheld.
       load_average: at the beginning, because it includes this process later.
-      thermal_events, quota_seconds, swapped_pages: see `Sample`; differences.
+      thermal_events, quota_seconds, swapped_pages: see `Counters`; differences.
     """
 
     seconds: float
@@ -89,7 +89,7 @@ class Interval:
     swapped_pages: int | None = None
 
     @classmethod
-    def between(cls, first: Sample, second: Sample) -> Interval:
+    def between(cls, first: Counters, second: Counters) -> CounterChanges:
         """The changes from the first sample to the second.
 
         Args:

@@ -13,7 +13,7 @@ from cnnbench.machine.checks import AFTER, BEFORE, Check, Condition, RunFlags, S
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
 from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import Interval, Sample, take
+from cnnbench.machine.sampling import CounterChanges, Counters, take
 from cnnbench.records.run import ConditionNote, Conditions
 
 
@@ -53,8 +53,8 @@ class Watch:
         self._gpus = GpuView()
         self._gpus_after = GpuView()
         self._before: dict[str, Any] | None = None
-        self._loop: Interval | None = None
-        self._loop_start: Sample | None = None
+        self._loop: CounterChanges | None = None
+        self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
@@ -68,7 +68,7 @@ class Watch:
           flags: of the run.
         """
         self._facts, self._flags = facts, flags
-        interval = Interval.between(self._first, take(self._host, self._clock))
+        interval = CounterChanges.between(self._first, take(self._host, self._clock))
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._view(self._asked.result())
         self._before = {**interval.facts(), **self._gpus.facts()}
@@ -95,7 +95,7 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
-        self._loop = Interval.between(self._loop_start, take(self._host, self._clock))
+        self._loop = CounterChanges.between(self._loop_start, take(self._host, self._clock))
         self._resources.close()
         if self._flags.on_gpu and kind is None:
             self._gpus_after = self._view(gpu_states(self._host))

@@ -127,7 +127,7 @@ class Copying:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class RingDevices:
     """Kind of device, and the names of all devices in ring order."""
 
     device: str
@@ -160,7 +160,7 @@ class AllReduceRecord:
     command: tuple[str, ...]
     config: Mapping[str, Any]
     explicit_flags: tuple[str, ...] = ()
-    placement: Devices | None = None
+    placement: RingDevices | None = None
     copies: tuple[Copying, ...] = ()
     points: tuple[Point, ...] = ()
     peers: tuple[Point, ...] = field(default=(), metadata=OPTIONAL)

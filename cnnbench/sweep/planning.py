@@ -24,7 +24,7 @@ from cnnbench.processes.commands import (
     resolve,
 )
 from cnnbench.sweep.document import Node
-from cnnbench.sweep.schema import Bound, Entry, FlagNodes, Search, Suite, unknown_key
+from cnnbench.sweep.schema import Bound, FlagNodes, Search, Suite, SuiteEntry, unknown_key
 
 MAX_CONFIGURATIONS = 10_000
 
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True)
-class Configuration:
+class FlagSet:
     """One set of flags.
 
     Attributes:
@@ -44,7 +44,7 @@ class Configuration:
       varied: names of those that the matrix or an inclusion sets.
     """
 
-    entry: Entry
+    entry: SuiteEntry
     name: str
     flags: Mapping[str, str]
     nodes: FlagNodes
@@ -61,8 +61,8 @@ class MissingVariable(Exception):
 
 
 def expand(
-    entry: Entry, environ: Mapping[str, str] | None = None
-) -> tuple[tuple[Configuration, ...], str | None]:
+    entry: SuiteEntry, environ: Mapping[str, str] | None = None
+) -> tuple[tuple[FlagSet, ...], str | None]:
     """The configurations of an entry.
 
     Args:
@@ -89,7 +89,7 @@ def expand(
     return found, None
 
 
-def _expand(entry: Entry, environ: Mapping[str, str]) -> tuple[Configuration, ...]:
+def _expand(entry: SuiteEntry, environ: Mapping[str, str]) -> tuple[FlagSet, ...]:
     count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
     if count > MAX_CONFIGURATIONS:
         raise entry.node.error(
@@ -100,7 +100,7 @@ def _expand(entry: Entry, environ: Mapping[str, str]) -> tuple[Configuration, ..
     made = [_configuration(entry, sets, environ) for sets in products]
     made = _exclude(entry, made, environ)
     made += [_configuration(entry, (flags,), environ) for flags in entry.include]
-    seen: dict[str, Configuration] = {}
+    seen: dict[str, FlagSet] = {}
     for configuration in made:
         if configuration.name in seen:
             line = max(node.line for node in (entry.node, *configuration.nodes.values()))
@@ -112,8 +112,8 @@ def _expand(entry: Entry, environ: Mapping[str, str]) -> tuple[Configuration, ..
 
 
 def _configuration(
-    entry: Entry, sets: tuple[FlagNodes, ...], environ: Mapping[str, str]
-) -> Configuration:
+    entry: SuiteEntry, sets: tuple[FlagNodes, ...], environ: Mapping[str, str]
+) -> FlagSet:
     nodes = dict(entry.flags)
     own: dict[str, str] = {}
     for flags in sets:
@@ -123,12 +123,10 @@ def _configuration(
     values = {name: _value(entry, name, node, environ) for name, node in nodes.items()}
     texts = {name: text for name, text in values.items() if text is not None}
     label = " ".join([entry.name, *(f"{name}={_short(text)}" for name, text in own.items())])
-    return Configuration(entry, label, texts, nodes, tuple(own))
+    return FlagSet(entry, label, texts, nodes, tuple(own))
 
 
-def _exclude(
-    entry: Entry, made: list[Configuration], environ: Mapping[str, str]
-) -> list[Configuration]:
+def _exclude(entry: SuiteEntry, made: list[FlagSet], environ: Mapping[str, str]) -> list[FlagSet]:
     kept = made
     named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
@@ -144,11 +142,11 @@ def _exclude(
     return kept
 
 
-def _matches(rule: Mapping[str, Sequence[str | None]], configuration: Configuration) -> bool:
+def _matches(rule: Mapping[str, Sequence[str | None]], configuration: FlagSet) -> bool:
     return all(configuration.flags.get(name) in values for name, values in rule.items())
 
 
-def _value(entry: Entry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
+def _value(entry: SuiteEntry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
     """The value of a flag as a command line has it; None if it is not given."""
     if node.kind == "null":
         return None
@@ -197,7 +195,7 @@ class Overrides:
 
 
 @dataclass(frozen=True)
-class Case:
+class SweepCase:
     """One configuration, ready to run.
 
     Attributes:
@@ -223,7 +221,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The cases of a sweep.
 
     Attributes:
@@ -234,12 +232,14 @@ class Plan:
     """
 
     suite: str
-    cases: tuple[Case, ...]
+    cases: tuple[SweepCase, ...]
     notices: tuple[str, ...]
     environment: Mapping[str, Any]
 
 
-def make_plan(suite: Suite, facts: Mapping[str, Any], overrides: Overrides | None = None) -> Plan:
+def make_plan(
+    suite: Suite, facts: Mapping[str, Any], overrides: Overrides | None = None
+) -> SweepPlan:
     """Expands all entries and checks every flag of every configuration.
 
     Args:
@@ -252,7 +252,7 @@ def make_plan(suite: Suite, facts: Mapping[str, Any], overrides: Overrides | Non
     """
     overrides = overrides or Overrides()
     environment = environment_identity(facts)
-    cases: dict[str, Case] = {}
+    cases: dict[str, SweepCase] = {}
     notices: list[str] = []
     for entry in suite.entries:
         configurations, unset = expand(entry)
@@ -268,10 +268,10 @@ def make_plan(suite: Suite, facts: Mapping[str, Any], overrides: Overrides | Non
             cases[case.key] = case
     if not cases:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
-    return Plan(suite.name, tuple(cases.values()), tuple(dict.fromkeys(notices)), environment)
+    return SweepPlan(suite.name, tuple(cases.values()), tuple(dict.fromkeys(notices)), environment)
 
 
-def select(plan: Plan, pattern: str) -> Plan:
+def select(plan: SweepPlan, pattern: str) -> SweepPlan:
     """The plan with only those cases whose name contains a match.
 
     Args:
@@ -301,7 +301,7 @@ class Item:
       repeat: counted from 1; 0 for the search for its batch size.
     """
 
-    case: Case
+    case: SweepCase
     repeat: int
 
     @property
@@ -314,7 +314,7 @@ class Item:
         return f"{self.case.name} #{self.repeat}"
 
 
-def ordered(cases: Sequence[Case], seed: int) -> tuple[Item, ...]:
+def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
     """Searches first, then round r of all cases before round r + 1, each shuffled.
 
     Args:
@@ -336,11 +336,11 @@ def ordered(cases: Sequence[Case], seed: int) -> tuple[Item, ...]:
 
 
 def _case(
-    configuration: Configuration,
+    configuration: FlagSet,
     environment: Mapping[str, Any],
     overrides: Overrides,
     notices: list[str],
-) -> Case:
+) -> SweepCase:
     entry = configuration.entry
     known = flag_kinds(entry.command)
     for name, node in configuration.nodes.items():
@@ -372,7 +372,7 @@ def _case(
         "search": None if search is None else vars(search),
         "environment": environment,
     }
-    return Case(
+    return SweepCase(
         name=configuration.name,
         command=entry.command,
         flags=flags,
@@ -385,7 +385,7 @@ def _case(
     )
 
 
-def _resolve(configuration: Configuration, flags: Sequence[str]) -> Resolved:
+def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
     """The resolved flags; an error names the line of the flag it is about."""
     entry = configuration.entry
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, parse, read
-from cnnbench.sweep.planning import Case, Item, Plan, ordered
+from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
 from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
 from cnnbench.text.progress import Reporter
@@ -32,7 +32,7 @@ _NOT_IN_TRIALS = (
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """The result of one run, of this sweep or of the one that is resumed.
 
     Attributes:
@@ -41,7 +41,7 @@ class Result:
       message: why it is not ok.
     """
 
-    case: Case
+    case: SweepCase
     repeat: int
     status: str
     path: Path
@@ -134,7 +134,7 @@ class Sweep:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SweepPlan,
         store: Store,
         *,
         seed: int,
@@ -157,9 +157,9 @@ class Sweep:
         self._batches: dict[str, int] = {}
         self._trials: dict[tuple[str, int], bool] = {}
         self._given_up: set[str] = set()
-        self._results: list[Result] = []
+        self._results: list[RunResult] = []
 
-    def run(self) -> tuple[Result, ...]:
+    def run(self) -> tuple[RunResult, ...]:
         """Runs everything that is not done.
 
         Returns:
@@ -232,7 +232,7 @@ class Sweep:
         for path in reversed(self._store.find(self._run_of(item))):
             record = read(path)
             if record is not None and record.status == "ok":
-                self._results.append(Result(case, item.repeat, "ok", path))
+                self._results.append(RunResult(case, item.repeat, "ok", path))
                 return True
         return False
 
@@ -343,7 +343,7 @@ class Sweep:
             max_rss_bytes=outcome.max_rss_bytes,
         )
         self._results.append(
-            Result(item.case, item.repeat, outcome.status, target, outcome.message)
+            RunResult(item.case, item.repeat, outcome.status, target, outcome.message)
         )
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def _search(node: Node, what: str) -> Search | None:
 
 
 def _settings(node: Node, what: str) -> dict[str, Any]:
-    return _decode(Settings, node, what)
+    return _decode(EntrySettings, node, what)
 
 
 def _key(read: Reader, default: Any = None, name: str = "") -> Any:
@@ -218,7 +218,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class EntrySettings:
     """The keys that defaults and entries share.
 
     Attributes:
@@ -237,7 +237,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(Settings):
+class SuiteEntry(EntrySettings):
     """One entry of a suite, defaults merged in.
 
     Attributes:
@@ -264,7 +264,7 @@ class Suite:
     name: str = _key(_name)
     description: str = _key(_text, "")
     defaults: Mapping[str, Any] = _key(_settings)
-    entries: tuple[Entry, ...] = _key(_filled_list)
+    entries: tuple[SuiteEntry, ...] = _key(_filled_list)
 
 
 def check(root: Node) -> Suite:
@@ -276,7 +276,7 @@ def check(root: Node) -> Suite:
     given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
     if "entries" not in given:
         raise root.error('a suite needs the key "entries", a list')
-    entries: dict[str, Entry] = {}
+    entries: dict[str, SuiteEntry] = {}
     for node in given.pop("entries"):
         entry = _entry(given["defaults"], node)
         if entry.name in entries:
@@ -286,8 +286,8 @@ def check(root: Node) -> Suite:
     return Suite(file=root.file, entries=tuple(entries.values()), **given)
 
 
-def _entry(defaults: Mapping[str, Any], node: Node) -> Entry:
-    given = _decode(Entry, node, "an entry")
+def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
+    given = _decode(SuiteEntry, node, "an entry")
     if "name" not in given:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
@@ -298,7 +298,7 @@ def _entry(defaults: Mapping[str, Any], node: Node) -> Entry:
     for name in ("flags", "bounds"):
         # By name: what an entry does not set keeps its default.
         given[name] = {**base.get(name, {}), **given.get(name, {})}
-    return Entry(node=node, **{**base, **given})
+    return SuiteEntry(node=node, **{**base, **given})
 
 
 def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from cnnbench.processes.outcome import bus_bandwidth, read
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-from cnnbench.sweep.planning import Case
-from cnnbench.sweep.runner import Result
+from cnnbench.sweep.planning import SweepCase
+from cnnbench.sweep.runner import RunResult
 from cnnbench.sweep.schema import Bound
 from cnnbench.text.numbers import NONE, number, percent
 from cnnbench.text.table import aligned, natural_key
@@ -23,7 +23,7 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BoundVerdict:
     """Whether a metric's median over the processes lies within its bound.
 
     Attributes:
@@ -49,7 +49,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One configuration.
 
     Attributes:
@@ -68,7 +68,7 @@ class Row:
     ok: int
     failed: int
     problems: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[BoundVerdict, ...]
 
     @property
     def throughput(self) -> float | None:
@@ -89,21 +89,21 @@ class Row:
         return (max(values) - min(values)) / median(values)
 
 
-def summarise(cases: Sequence[Case], results: Iterable[Result]) -> tuple[Row, ...]:
+def summarise(cases: Sequence[SweepCase], results: Iterable[RunResult]) -> tuple[SummaryRow, ...]:
     """The rows, by name as people count.
 
     Args:
       cases: of the plan.
       results: the newest of each run.
     """
-    by_key: dict[str, list[Result]] = {case.key: [] for case in cases}
+    by_key: dict[str, list[RunResult]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.case.key].append(result)
     rows = [_row(case, by_key[case.key]) for case in cases]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
 
 
-def exit_code(rows: Iterable[Row]) -> ExitCode:
+def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
     """The exit code of a sweep.
 
     As of ``cnnbench compare``: REGRESSION if a bound is violated, whatever else there is; else
@@ -118,7 +118,7 @@ def exit_code(rows: Iterable[Row]) -> ExitCode:
     return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[SummaryRow]) -> list[str]:
     """The rows as lines of text, then what failed."""
     titles = ("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds")
     cells = [titles, *(_cells(row) for row in rows)]
@@ -137,7 +137,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SummaryRow) -> tuple[str, ...]:
     runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
     bad = [str(verdict) for verdict in row.verdicts if verdict.word != HELD]
     bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
@@ -152,7 +152,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _row(case: Case, results: Sequence[Result]) -> Row:
+def _row(case: SweepCase, results: Sequence[RunResult]) -> SummaryRow:
     good = [read(result.path) for result in results if result.status == "ok"]
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
@@ -160,7 +160,7 @@ def _row(case: Case, results: Sequence[Result]) -> Row:
     lost = good.count(None)
     speeds = [throughput(record) for record in records]
     sizes = {record.batch.per_device for record in records if record.batch is not None}
-    return Row(
+    return SummaryRow(
         name=case.name,
         throughputs=tuple(speed for speed in speeds if speed is not None),
         bandwidths=tuple(rate for rate in rates if rate is not None),
@@ -175,13 +175,13 @@ def _row(case: Case, results: Sequence[Result]) -> Row:
     )
 
 
-def _verdict(bound: Bound, records: Sequence[RunRecord]) -> Verdict:
+def _verdict(bound: Bound, records: Sequence[RunRecord]) -> BoundVerdict:
     found = [BOUNDS[bound.metric].value(record) for record in records]
     values = sorted(value for value in found if value is not None)
     if not values:
-        return Verdict(bound, None, UNKNOWN)
+        return BoundVerdict(bound, None, UNKNOWN)
     value = median(values)
     low = bound.minimum is None or value >= bound.minimum
     high = bound.maximum is None or value <= bound.maximum
     # A NaN is within no bound.
-    return Verdict(bound, value, HELD if low and high else VIOLATED)
+    return BoundVerdict(bound, value, HELD if low and high else VIOLATED)

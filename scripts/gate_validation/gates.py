@@ -18,16 +18,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.ab.sequential import Look, looks
+from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.compare import Verdict
 from gate_validation.pool import BASES, SLOWED, Process
 from gate_validation.rules import POLICY, judge_pairs
 
 Round = Mapping[str, Process]
 
-PLANS: dict[str, tuple[Look, ...]] = {
-    "looks after 8, 12, 16 pairs": looks(16, POLICY.alpha),
-    "8 pairs": looks(8, POLICY.alpha, sequential=False),
+PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
+    "looks after 8, 12, 16 pairs": interim_analyses(16, POLICY.alpha),
+    "8 pairs": interim_analyses(8, POLICY.alpha, sequential=False),
 }
 """The rules that real gates are judged by."""
 
@@ -99,7 +99,7 @@ def _gates(
     separate: bool = False,
     complete: bool = False,
 ) -> Gates:
-    looked = PLANS[plan]
+    analyses = PLANS[plan]
     verdicts: Counter[Verdict] = Counter()
     used: set[int] = set()
     for start, coins in draws:
@@ -108,7 +108,7 @@ def _gates(
         pairs = [
             _pair(rounds[index], subject, coin) for index, coin in zip(window, coins, strict=True)
         ]
-        outcome = judge_pairs([a for a, _ in pairs], [b for _, b in pairs], looked)
+        outcome = judge_pairs([a for a, _ in pairs], [b for _, b in pairs], analyses)
         verdicts[outcome.verdict] += 1
     sides = 2 if subject == "like" else 3
     return Gates(plan, subject, separate, complete, verdicts, sides * len(used))

@@ -21,7 +21,7 @@ from typing import Any
 from cnnbench.ab.side import Side, run_once
 from cnnbench.compare import METRICS
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import Interval, take
+from cnnbench.machine.sampling import CounterChanges, take
 from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 
@@ -173,7 +173,7 @@ def starter(common: tuple[str, ...]) -> Start:
         before = take(Host())
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
             sample = run_once(side, Path(folder, "record.json"), Path(folder, "log"), TIMEOUT)
-        meanwhile = Interval.between(before, take(Host()))
+        meanwhile = CounterChanges.between(before, take(Host()))
         speed = None if sample.problem else METRICS["throughput"].value(sample.record)
         steps = sorted(sample.record.step_seconds)
         return Process(

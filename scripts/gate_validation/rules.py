@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.ab.sequential import Look, looks
+from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.compare import Policy, Verdict, judge
 
 Series = NDArray[np.float64]
@@ -52,19 +52,19 @@ class Rule:
     broken: str = ""
 
 
-def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[Look]) -> Outcome:
-    """The verdict of `cnnbench ab`: at the first look that is clear, else at the last.
+def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[InterimAnalysis]) -> Outcome:
+    """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
 
     Args:
       a, b: values of the pairs, in the order of time.
-      plan: the looks.
+      plan: the interim analyses.
     """
-    for look in plan:
-        policy = POLICY.replace(alpha=look.alpha)
-        found = judge(a[: look.pairs], b[: look.pairs], policy, paired=True)
+    for analysis in plan:
+        policy = POLICY.replace(alpha=analysis.alpha)
+        found = judge(a[: analysis.pairs], b[: analysis.pairs], policy, paired=True)
         if found.verdict in _CLEAR:
             break
-    return Outcome(found.verdict, 2 * look.pairs)
+    return Outcome(found.verdict, 2 * analysis.pairs)
 
 
 def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:
@@ -77,7 +77,7 @@ def _split(series: Series, factor: float, generator: Generator) -> tuple[list[fl
 
 
 def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generator], Outcome]:
-    plan = looks(pairs, POLICY.alpha, sequential)
+    plan = interim_analyses(pairs, POLICY.alpha, sequential)
 
     def decide(series: Series, factor: float, generator: Generator) -> Outcome:
         a, b = _split(series, factor, generator)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import Interval, take
+from cnnbench.machine.sampling import CounterChanges, take
 from peers.process import ProcessError
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def measure(
             reason = str(error)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    meanwhile = Interval.between(before, take(Host()))
+    meanwhile = CounterChanges.between(before, take(Host()))
     status = FAILED if reason else OK
     return Measurement(
         *place, status, reason, meanwhile.load_average, meanwhile.other_cpus, reading

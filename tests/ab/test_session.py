@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from cnnbench.ab.results import Results
-from cnnbench.ab.sequential import looks
+from cnnbench.ab.results import ResultsFolder
+from cnnbench.ab.sequential import interim_analyses
 from cnnbench.ab.session import Experiment, Session
 from cnnbench.compare import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
@@ -29,10 +29,9 @@ class Run:
         self.folder = folder / "results"
         self.errors = io.StringIO()
         settings = {"seed": 1, "burn_in": 0, "timeout": PATIENCE, **more}
-        self.experiment = Experiment(
-            a=a, b=b, looks=looks(pairs, alpha, sequential=sequential), **settings
-        )
-        results = Results(str(self.folder))
+        analyses = interim_analyses(pairs, alpha, sequential=sequential)
+        self.experiment = Experiment(a=a, b=b, analyses=analyses, **settings)
+        results = ResultsFolder(str(self.folder))
         self.finding = Session(self.experiment, results, Reporter(self.errors), grace=1.0).run()
 
     @property
@@ -218,11 +217,11 @@ def test_values_of_variables_are_told_nowhere(tmp_path, side):
 def test_a_folder_with_results_is_refused(tmp_path):
     (tmp_path / "old.json").touch()
     with pytest.raises(FlagError, match="is not empty"):
-        Results(str(tmp_path))
+        ResultsFolder(str(tmp_path))
     (tmp_path / "old.json").unlink()
-    Results(str(tmp_path))
+    ResultsFolder(str(tmp_path))
     with pytest.raises(FlagError, match="cannot be used"):
-        Results(os.devnull)
+        ResultsFolder(os.devnull)
 
 
 def test_records_of_a_failed_process_are_sound(tmp_path, side):

@@ -10,7 +10,7 @@ from cnnbench.cli import main
 from cnnbench.commands import env
 from cnnbench.machine import facts as environment
 from cnnbench.machine import watch
-from cnnbench.machine.sampling import Sample
+from cnnbench.machine.sampling import Counters
 
 SECTIONS = {
     "Machine": {"logical_cpus": 2, "usable_cpus": 2, "memory_bytes": 3 << 30, "cpu_smt": False},
@@ -90,8 +90,10 @@ def conditions(facts, monkeypatch):
 
     def script(busy=0.0, steal=0.0, load=0.1):
         samples = [
-            Sample(at=0.0, busy_seconds=5.0, steal_seconds=0.0, own_seconds=1.0, load_average=load),
-            Sample(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
+            Counters(
+                at=0.0, busy_seconds=5.0, steal_seconds=0.0, own_seconds=1.0, load_average=load
+            ),
+            Counters(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
         ]
         monkeypatch.setattr(watch, "take", lambda host, clock: samples.pop(0))
         return slept

@@ -11,7 +11,7 @@ from cnnbench.flags import parse_args
 from cnnbench.machine import checks
 from cnnbench.machine.checks import CONDITIONS, RunFlags, Situation, parse_quiet
 from cnnbench.machine.gpu import GpuState, GpuView
-from cnnbench.machine.sampling import Interval
+from cnnbench.machine.sampling import CounterChanges
 
 INTERVAL = ("seconds", "other_cpus", "steal_fraction", "load_average", "thermal_events")
 INTERVAL += ("quota_seconds", "swapped_pages")
@@ -25,7 +25,7 @@ def found(check, gpus=(), mine=None, before=(), **values):
     own = tuple(range(len(gpus))) if mine is None else mine
     situation = Situation(
         facts={"logical_cpus": 8, "usable_cpus": 8, **values},
-        interval=Interval(**{"seconds": 10.0, **interval}),
+        interval=CounterChanges(**{"seconds": 10.0, **interval}),
         flags=RunFlags(**{"on_gpu": bool(gpus), **flags}),
         gpus=GpuView(tuple(gpus), own),
         gpus_before=GpuView(tuple(before), own),
@@ -46,7 +46,7 @@ def advice(*arguments, **values):
 def test_quiet_and_unknown_machines_have_no_conditions(check):
     quiet = {"other_cpus": 0.05, "steal_fraction": 0.0, "load_average": 0.1, "thermal_events": 0}
     assert found(check, **quiet, quota_seconds=0.0, swapped_pages=0) == []
-    assert list(check(Situation(facts={}, interval=Interval(seconds=0.0)))) == []
+    assert list(check(Situation(facts={}, interval=CounterChanges(seconds=0.0)))) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.machine import watch
 from cnnbench.machine.energy import Counter
-from cnnbench.machine.sampling import Sample
+from cnnbench.machine.sampling import Counters
 from cnnbench.text.progress import Messages
 
 TINY = {
@@ -34,9 +34,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Busy with others while the run starts, robbed by the hypervisor in its loop."""
     times = iter([(0.0, 0.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.0), (11.0, 2.0, 5.0)])
 
-    def take(host: object, clock: object) -> Sample:
+    def take(host: object, clock: object) -> Counters:
         at, busy, steal = next(times)
-        return Sample(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
+        return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
     monkeypatch.setattr(watch, "take", take)
     joules = iter([10.0, 50.0])
@@ -88,7 +88,7 @@ def test_evaluation_runs_have_conditions_and_energy_too(
 ) -> None:
     with monkeypatch.context() as without:
         without.setattr(watch, "rapl_counters", lambda host: ())
-        without.setattr(watch, "take", lambda host, clock: Sample(at=0.0))
+        without.setattr(watch, "take", lambda host, clock: Counters(at=0.0))
         run(train_dir=str(tmp_path))
     record, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
     assert record.conditions is not None

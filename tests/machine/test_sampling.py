@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import Interval, Sample, take
+from cnnbench.machine.sampling import CounterChanges, Counters, take
 
 
 def test_counters(machine):
@@ -22,7 +22,7 @@ def test_counters(machine):
         folder = f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
         machine.put(f"{folder}/core_throttle_count", cpu)
         machine.put(f"{folder}/package_throttle_count", 2)
-    assert take(machine.host, machine.clock) == Sample(
+    assert take(machine.host, machine.clock) == Counters(
         at=100.0,
         busy_seconds=12.0,
         steal_seconds=3.0,
@@ -35,7 +35,7 @@ def test_counters(machine):
 
 
 def test_machine_that_tells_nothing(machine):
-    assert take(machine.host, machine.clock) == Sample(at=100.0, own_seconds=0.0)
+    assert take(machine.host, machine.clock) == Counters(at=100.0, own_seconds=0.0)
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu  x", "cpu  1 2 3", "\x00\xff:::", "cpu0 1 2 3"])
@@ -59,14 +59,14 @@ def test_this_machine():
 
 
 def sample(at, busy=None, steal=None, own=None, **others):
-    return Sample(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=own, **others)
+    return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=own, **others)
 
 
 def test_shares_worked_by_hand():
     # 10 s on two CPUs: 12 CPU seconds used, 9 of them ours; 4 withheld.
     first = sample(5.0, 100.0, 10.0, 50.0, load_average=0.5, thermal_events=3, quota_seconds=1.0)
     second = sample(15.0, 112.0, 14.0, 59.0, load_average=9.0, thermal_events=4, quota_seconds=1.5)
-    interval = Interval.between(first, second)
+    interval = CounterChanges.between(first, second)
     expected = {
         "seconds": 10.0,
         "other_cpus": 0.3,
@@ -75,7 +75,7 @@ def test_shares_worked_by_hand():
         "thermal_events": 1,
         "quota_seconds": 0.5,
     }
-    assert interval == Interval(**expected)
+    assert interval == CounterChanges(**expected)
     assert interval.facts() == expected
 
 
@@ -90,12 +90,12 @@ def test_shares_worked_by_hand():
     ids=["a moment", "rounding", "idle"],
 )
 def test_shares_at_their_limits(first, second, others, stolen):
-    interval = Interval.between(first, second)
+    interval = CounterChanges.between(first, second)
     assert (interval.other_cpus, interval.steal_fraction) == (others, stolen)
 
 
 def test_counters_that_went_back_are_unknown():
-    interval = Interval.between(
+    interval = CounterChanges.between(
         sample(0, 50, 50, 1, swapped_pages=9), sample(9, 5, 5, 5, swapped_pages=0)
     )
     assert interval.facts() == {"seconds": 9}
@@ -108,6 +108,8 @@ numbers = st.one_of(st.none(), st.floats(0, 1e9))
 def test_shares_are_shares(busy, steal, more_busy, more_steal, seconds):
     second = None if busy is None or more_busy is None else busy + more_busy
     stolen = None if steal is None or more_steal is None else steal + more_steal
-    interval = Interval.between(sample(0, busy, steal, 0.0), sample(seconds, second, stolen, 0.0))
+    interval = CounterChanges.between(
+        sample(0, busy, steal, 0.0), sample(seconds, second, stolen, 0.0)
+    )
     assert interval.steal_fraction is None or 0 <= interval.steal_fraction <= 1
     assert interval.other_cpus is None or interval.other_cpus >= 0

@@ -8,8 +8,8 @@ import pytest
 from cnnbench.records.allreduce import (
     AllReduceRecord,
     Copying,
-    Devices,
     Point,
+    RingDevices,
     nearest_rank,
 )
 from cnnbench.records.run import ErrorInfo
@@ -40,7 +40,7 @@ def record(**changes):
         "status": "ok",
         "command": ("cnnbench", "allreduce"),
         "config": {"dtype": "float32", "iters_per_step": 5},
-        "placement": Devices(device="cpu", devices=("/device:CPU:0", "/device:CPU:1")),
+        "placement": RingDevices(device="cpu", devices=("/device:CPU:0", "/device:CPU:1")),
         "copies": (Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001)),),
         "points": (point(), point(spec="copy", devices=2)),
         "peers": (point(spec="reduction_to_one_device"),),

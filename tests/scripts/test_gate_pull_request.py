@@ -142,13 +142,12 @@ def test_no_expression_is_written_into_a_script():
 
 def test_flags_in_the_documents_exist():
     from cnnbench.commands.ab import AbSideFlags, MeasuringFlags
-    from cnnbench.commands.judging import Judging
+    from cnnbench.commands.judging import JudgingFlags
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 
-    known = {
-        spec.name for group in (AbSideFlags, MeasuringFlags, Judging) for spec in specs_of(group)
-    }
+    groups = (AbSideFlags, MeasuringFlags, JudgingFlags)
+    known = {spec.name for group in groups for spec in specs_of(group)}
     known |= {spec.name for spec in FLAGS}
     known |= {"nosequential", "paired"}
     ab = (ROOT / "docs" / "ab.md").read_text(encoding="utf-8")

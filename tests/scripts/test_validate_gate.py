@@ -16,7 +16,7 @@ from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Proce
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 from gate_validation.simulation import NOISES
 
-from cnnbench.ab.sequential import Look, looks
+from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.compare import Verdict
 
 SEQUENTIAL, EIGHT = RULES[0], RULES[1]
@@ -48,10 +48,10 @@ def test_neighbours_in_time_are_alike_where_noise_has_a_memory():
 
 def test_pairs_are_judged_at_the_first_look_that_is_clear():
     a = [100 + n / 10 for n in range(16)]
-    found = judge_pairs(a, [0.8 * x for x in a], looks(16, 0.04))
+    found = judge_pairs(a, [0.8 * x for x in a], interim_analyses(16, 0.04))
     assert (found.verdict, found.processes) == (Verdict.SLOWER, 16)
     noisy = [x * (1.3 if n % 2 else 0.7) for n, x in enumerate(a)]
-    found = judge_pairs(a, noisy, looks(16, 0.04))
+    found = judge_pairs(a, noisy, interim_analyses(16, 0.04))
     assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 32)
 
 
@@ -228,7 +228,7 @@ def test_all_ways_that_coins_can_fall(monkeypatch):
         return SimpleNamespace(verdict=Verdict.SAME)
 
     monkeypatch.setattr(gates, "judge_pairs", judge)
-    monkeypatch.setitem(gates.PLANS, "2 pairs", (Look(2, 0.04),))
+    monkeypatch.setitem(gates.PLANS, "2 pairs", (InterimAnalysis(2, 0.04),))
     rounds = made(3)
     found = gates.sliding_gates(rounds, "2 pairs", "like", 1, least=8)
     assert (found.complete, found.count, found.processes) == (True, 8, 6)

@@ -13,7 +13,7 @@ import pytest
 
 from cnnbench.records.run import Batch, RunRecord
 from cnnbench.sweep.document import load
-from cnnbench.sweep.planning import Plan, make_plan
+from cnnbench.sweep.planning import SweepPlan, make_plan
 from cnnbench.sweep.schema import Suite, check
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
@@ -49,7 +49,7 @@ def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
 
 
 @pytest.fixture
-def plan(suite: Callable[[str], Suite]) -> Callable[..., Plan]:
+def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
     """The plan of the suite in a text."""
     return lambda text, overrides=None: make_plan(suite(text), FACTS, overrides)
 

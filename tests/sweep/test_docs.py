@@ -28,7 +28,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
 
 
 def test_every_key_and_metric_is_there():
-    for name in (*schema.keys_of(schema.Suite), *schema.keys_of(schema.Entry)):
+    for name in (*schema.keys_of(schema.Suite), *schema.keys_of(schema.SuiteEntry)):
         assert f"| `{name}`" in TEXT
     for name in (*schema.keys_of(schema.Search), *BOUNDS):
         assert re.search(rf"`{name}`|{name}: ", TEXT), name
@@ -38,7 +38,7 @@ def test_every_key_and_metric_is_there():
 
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
-    assert sorted(starred) == sorted(schema.keys_of(schema.Settings))
+    assert sorted(starred) == sorted(schema.keys_of(schema.EntrySettings))
     assert f"seconds for one process | {schema.DEFAULT_TIMEOUT:g} |" in TEXT
     search = schema.Search()
     assert f"`limit` ({search.limit})" in TEXT

@@ -12,7 +12,7 @@ from cnnbench.metrics.registry import BOUNDS
 from cnnbench.processes.outcome import headline, parse
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.run import Batch, Evaluation
-from cnnbench.sweep.runner import Result
+from cnnbench.sweep.runner import RunResult
 from cnnbench.sweep.summary import exit_code, summarise, table
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
@@ -28,7 +28,7 @@ def rows(plan, tmp_path, make_record):
             for repeat, seconds in enumerate(steps[case.name], start=1):
                 path = tmp_path / f"{case.key}-{repeat}.json"
                 if seconds is None:
-                    results.append(Result(case, repeat, "timed_out", path, "killed after 9 s"))
+                    results.append(RunResult(case, repeat, "timed_out", path, "killed after 9 s"))
                     continue
                 record = make_record(
                     batch=Batch(per_device=batch, global_=batch),
@@ -36,7 +36,7 @@ def rows(plan, tmp_path, make_record):
                     **changes,
                 )
                 path.write_text(json.dumps(record.to_dict()))
-                results.append(Result(case, repeat, "ok", path))
+                results.append(RunResult(case, repeat, "ok", path))
         return summarise(made.cases, results)
 
     return rows
@@ -104,7 +104,7 @@ def test_a_loss_that_is_no_number_is_within_no_bound(rows):
 
 def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
     case = plan("entries: [{name: a}]").cases[0]
-    made = summarise([case], [Result(case, 1, "ok", tmp_path / "gone.json")])
+    made = summarise([case], [RunResult(case, 1, "ok", tmp_path / "gone.json")])
     assert (made[0].ok, made[0].failed) == (0, 1)
     assert exit_code(made) == 4
 
@@ -204,8 +204,8 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
     for number, record in enumerate((make_record(), measured(0.001), measured(0.002))):
         files.append(tmp_path / f"{number}.json")
         files[-1].write_text(record.to_json())
-    results = [Result(run, 1, "ok", files[0])]
-    results += [Result(reduce, repeat, "ok", files[repeat]) for repeat in (1, 2)]
+    results = [RunResult(run, 1, "ok", files[0])]
+    results += [RunResult(reduce, repeat, "ok", files[repeat]) for repeat in (1, 2)]
     assert table(summarise(made.cases, results)) == [
         "configuration  batch  images/sec  bus GB/s  spread  runs",
         "a                  -           -     1.125  66.7 %  2 ok",
