@@ -41,6 +41,7 @@ class Dataset:
       check: looks at every record of the files of a subset, given these and the number of
         classes.
       missing: names of files that must belong to a subset too, to judge by those that are there.
+      preprocessors: values of ``--input_preprocessor`` that its pipeline heeds.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Dataset:
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=_none, repr=False)
+    preprocessors: tuple[str, ...] = ("default",)
 
     def __post_init__(self) -> None:
         """Refuses what no data set can be.

@@ -13,6 +13,8 @@ from cnnbench.data.spec import InputSpec
 
 # Evaluation looks at the central 1/1.145 of an image: 224 of 256 pixels.
 CENTRAL_SCALE = 1.145
+# The official models of TensorFlow resize the shorter side to this before they cut.
+OFFICIAL_SHORTER_SIDE = 256
 # Mean red, green and blue of ImageNet, on the scale 0..255.
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
@@ -58,8 +60,9 @@ def train_image(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Ten
 def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """The centre of an image, its aspect kept.
 
-    The image is resized until both sides are at least 1.145 times ``image_size``, then cut.
-    With ``resize_method`` crop it is only cut.
+    The image is resized until both sides are at least 1.145 times ``image_size``, or as the
+    official models do until the shorter one is 256, then cut. With ``resize_method`` crop it is
+    only cut.
 
     Args:
       jpeg: string scalar.
@@ -72,14 +75,26 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     size = spec.image_size
     image = decode(jpeg)
     if spec.resize_method != "crop":
-        sides = tf.cast(tf.shape(image)[:2], tf.float32)
-        scale = CENTRAL_SCALE * size / tf.reduce_min(sides)
-        sides = tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), size)
+        sides = _official_sides(image, size) if spec.official else _sides(image, size)
         image = resize(image, sides[0], sides[1], position, spec)
     top, left = _free_room(image, size)
     begin = tf.stack([top // 2, left // 2, 0])
     image = tf.cast(tf.slice(image, begin, [size, size, 3]), tf.float32)
     return normalise(image, spec)
+
+
+def _sides(image: Any, size: int) -> tf.Tensor:
+    """Height and width, int32 [2], of which the centre of `size` pixels is 1/1.145."""
+    sides = tf.cast(tf.shape(image)[:2], tf.float32)
+    scale = CENTRAL_SCALE * size / tf.reduce_min(sides)
+    return tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), size)
+
+
+def _official_sides(image: Any, size: int) -> tf.Tensor:
+    """Height and width, int32 [2], the shorter being 256, or `size` if that is more."""
+    sides = tf.shape(image)[:2]
+    shorter = max(OFFICIAL_SHORTER_SIDE, size)
+    return sides * shorter // tf.reduce_min(sides)
 
 
 def decode(jpeg: Any) -> tf.Tensor:
@@ -88,9 +103,10 @@ def decode(jpeg: Any) -> tf.Tensor:
 
 
 def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
-    """0..255 to -1..1, or with ml_perf less the channel means; sets the static shape."""
+    """0..255 to -1..1, or (ml_perf, official) less the channel means; sets the static shape."""
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
-    return image - tf.constant(CHANNEL_MEANS) if spec.ml_perf else image / 127.5 - 1.0
+    less_means = spec.ml_perf or spec.official
+    return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
 def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cnnbench.data import imagenet_files
 from cnnbench.data.dataset import Dataset, register_dataset
 from cnnbench.data.source import InputSource
-from cnnbench.data.spec import InputSpec
+from cnnbench.data.spec import PREPROCESSORS, InputSpec
 
 if TYPE_CHECKING:
     from cnnbench.data.findings import Findings
@@ -94,6 +94,7 @@ IMAGENET = Dataset(
     open=_open_imagenet,
     check=_check_imagenet,
     missing=imagenet_files.missing_shards,
+    preprocessors=PREPROCESSORS,
 )
 CIFAR10 = Dataset(
     name="cifar10",

@@ -8,6 +8,7 @@ from typing import Any
 
 from cnnbench.data.dataset import SUBSETS, Dataset
 
+PREPROCESSORS = ("default", "official_models_imagenet")
 RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
 
 
@@ -50,6 +51,7 @@ class InputSpec:
     shuffle_buffer: int = 10_000
 
     resize_method: str = "bilinear"
+    input_preprocessor: str = "default"
     distortions: bool = False
     distort_color_in_yiq: bool = True
     fuse_decode_and_crop: bool = True
@@ -65,9 +67,15 @@ class InputSpec:
     datasets_sloppy_parallel_interleave: bool = False
 
     def __post_init__(self) -> None:
-        """Fills in the class count; a spec that breaks these rules is a programming error."""
+        """Fills in what follows; a spec that breaks these rules is a programming error."""
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
+        if self.official:
+            settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
+            for name, value in settled.items():
+                object.__setattr__(self, name, value)
+        if self.input_preprocessor not in PREPROCESSORS:
+            raise ValueError(f"input_preprocessor {self.input_preprocessor!r} is unknown")
         if self.subset not in SUBSETS:
             raise ValueError(f"subset {self.subset!r} is none of {SUBSETS}")
         if self.resize_method not in RESIZE_METHODS:
@@ -81,6 +89,11 @@ class InputSpec:
     def training(self) -> bool:
         """Whether records are shuffled, repeated without a seam, and distorted."""
         return self.subset == "train"
+
+    @property
+    def official(self) -> bool:
+        """Whether images are prepared as TensorFlow's official models do."""
+        return self.input_preprocessor == "official_models_imagenet"
 
     @property
     def global_batch(self) -> int:

@@ -170,6 +170,10 @@ def make_plan(params: Params) -> Plan:
             params.label_smoothing,
             f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
         )
+    if params.input_preprocessor not in dataset.preprocessors:
+        choices = " or ".join(dataset.preprocessors)
+        reason = f"data set {dataset.name} takes {choices}"
+        raise FlagError("input_preprocessor", params.input_preprocessor, reason)
     num_classes = dataset.num_classes
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch

@@ -156,6 +156,10 @@ UNUSED: tuple[Unused[Params], ...] = (
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
     _without("data_dir", *_PREPARING),
+    _with(
+        "input_preprocessor=official_models_imagenet",
+        *("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),
+    ),
     _without("distortions", "distort_color_in_yiq"),
     _without("optimizer=momentum", "momentum"),
     _without("optimizer=rmsprop", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),

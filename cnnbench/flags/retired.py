@@ -61,9 +61,6 @@ _GONE_VALUES: dict[tuple[str, str], str] = {
     ("variable_update", "horovod"): (
         "Horovod is not supported; use replicated for several devices of one machine"
     ),
-    ("input_preprocessor", "official_models_imagenet"): (
-        "needs a package that no longer exists; use default"
-    ),
 }
 
 

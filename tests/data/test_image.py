@@ -1,4 +1,5 @@
 import colorsys
+import dataclasses
 import math
 
 import numpy as np
@@ -265,3 +266,79 @@ def test_one_pixel_against_the_standard_library():
     pixel = scale_and_turn_chroma(tf.constant([[[red, green, blue]]]), 0.5, 0.4)
     # The standard library rounds the matrix to two digits.
     np.testing.assert_allclose(pixel[0, 0], expected, atol=0.02)
+
+
+# The preparation of TensorFlow's official models ----------------------------------------------
+
+
+def bilinear(image, height, width):
+    """Resized by sampling at pixel centres, without smoothing; float64 [height, width, 3]."""
+
+    def taps(old, new):
+        at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+        low = np.floor(at).astype(int)
+        return low, np.minimum(low + 1, old - 1), at - low
+
+    top, bottom, y = taps(image.shape[0], height)
+    left, right, x = taps(image.shape[1], width)
+    image = image.astype(float)
+    rows = image[top] * (1 - y)[:, None, None] + image[bottom] * y[:, None, None]
+    return rows[:, left] * (1 - x)[:, None] + rows[:, right] * x[:, None]
+
+
+def official(size, **fields):
+    return spec(size, input_preprocessor="official_models_imagenet", **fields)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "resized"),
+    [
+        ((300, 451), 224, (256, 384)),  # 451 * 256 // 300
+        ((420, 300), 224, (358, 256)),
+        ((90, 60), 64, (384, 256)),
+        ((200, 310), 299, (299, 463)),  # a larger input than 256 is the shorter side itself
+    ],
+)
+def test_official_evaluation_resizes_the_shorter_side_and_cuts_the_centre(
+    photos, shape, size, resized
+):
+    encoded = jpeg(photos["china"][: shape[0], : shape[1]])
+    expected = bilinear(image_module.decode(encoded).numpy(), *resized)
+    top, left = ((side - size) // 2 for side in resized)
+    expected = expected[top : top + size, left : left + size] - (123.68, 116.78, 103.94)
+    # Whatever the other flags say.
+    given = official(size, subset="validation", resize_method="area", ml_perf=True)
+    np.testing.assert_allclose(eval_image(encoded, position(3), given), expected, atol=0.01)
+
+
+def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monkeypatch):
+    pixels = photos["flower"]
+    encoded = jpeg(pixels)
+    window = (17, 40, 200, 150)
+    boxes = tf.constant([[[0.2, 0.3, 0.7, 0.8]]])
+    given_boxes = []
+
+    def sample(shape, boxes, *rest, **options):
+        given_boxes.append(boxes)
+        top, left, height, width = window
+        return tf.constant([top, left, 0]), tf.constant([height, width, -1]), None
+
+    monkeypatch.setattr(tf.image, "stateless_sample_distorted_bounding_box", sample)
+    top, left, height, width = window
+    decoded = image_module.decode(encoded).numpy()[top : top + height, left : left + width]
+    expected = bilinear(decoded, 96, 96) - (123.68, 116.78, 103.94)
+    mirrored = 0
+    given = official(96, resize_method="nearest", distortions=True, ml_perf=True)
+    given = dataclasses.replace(given, fuse_decode_and_crop=False)
+    for at in range(6):
+        image = train_image(encoded, boxes, position(at), given).numpy()
+        as_is = np.abs(image - expected).max() < 0.01
+        assert as_is or np.abs(image[:, ::-1] - expected).max() < 0.01
+        mirrored += not as_is
+    assert 0 < mirrored < 6
+    assert all(boxes.shape == (1, 1, 4) for boxes in given_boxes)
+
+
+def test_an_unknown_preprocessor_is_a_programming_error():
+    with pytest.raises(ValueError, match="input_preprocessor 'other' is unknown"):
+        spec(input_preprocessor="other")

@@ -182,3 +182,10 @@ def test_every_aggregation_flag_and_field_has_been_tried() -> None:
 def test_unknown_models_are_refused_with_a_suggestion() -> None:
     with pytest.raises(FlagError, match="resnet50"):
         make_plan(Params(model="resnet5O"))
+
+
+def test_a_data_set_has_preprocessors_of_its_own() -> None:
+    official = {"input_preprocessor": "official_models_imagenet"}
+    make_plan(Params(model="trivial", **official))
+    with pytest.raises(FlagError, match=r"official_models_imagenet: data set cifar10 takes def"):
+        make_plan(Params(model="trivial", data_name="cifar10", **official))

@@ -21,7 +21,6 @@ NOT_READERS = (
 
 NOT_READ = {
     "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
-    "input_preprocessor": "there is one",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
 }

@@ -34,6 +34,11 @@ CASES += [
     ),
     ("--distort_color_in_yiq", [], ["--data_dir=d", "--distortions"]),
     ("--nodistort_color_in_yiq", ["--data_dir=d"], ["--data_dir=d", "--distortions"]),
+    (
+        "--resize_method=area",
+        ["--data_dir=d", "--input_preprocessor=official_models_imagenet"],
+        ["--data_dir=d"],
+    ),
     ("--momentum=0.5", ["--optimizer=rmsprop"], ["--optimizer=momentum"]),
     ("--rmsprop_decay=0.5", [], ["--optimizer=rmsprop"]),
     ("--adam_beta1=0.5", [], ["--optimizer=adam"]),

@@ -35,7 +35,12 @@ class DataParams:
         True, "Distort hue and saturation in YIQ space instead of HSV space."
     )
     fuse_decode_and_crop: bool = flag(True, "Decode only the part of a JPEG that is kept.")
-    input_preprocessor: str = flag("default", "Preparation of the images.", choices=("default",))
+    input_preprocessor: str = flag(
+        "default",
+        "Preparation of the images; official_models_imagenet is that of TensorFlow's official "
+        "ResNets: shorter side to 256 and the centre in evaluations, channel means subtracted.",
+        choices=("default", "official_models_imagenet"),
+    )
     ml_perf: bool = flag(
         False,
         "Prepare ImageNet images as MLPerf asks: subtract the channel means, do not scale, "
