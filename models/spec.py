@@ -82,7 +82,7 @@ def _fan(shape: Sequence[int], mode: Literal["fan_in", "fan_out"]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-    """One logical variable of a model; the master copy is float32.
+    """One logical variable of a model; the master copy is float32 unless --fp16_vars narrows it.
 
     Attributes:
       name: canonical name, the same in every mode and checkpoint (``conv0/kernel``).
@@ -106,6 +106,11 @@ class VariableSpec:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def fits_16_bits(self) -> bool:
+        """Whether it may be stored in 16 bits: what normalisation uses stays float32."""
+        return self.trainable and self.weight_decay
 
     @property
     def bytes(self) -> int:

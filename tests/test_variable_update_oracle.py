@@ -277,6 +277,34 @@ def test_sixteen_bit_losses_follow_the_oracle(precision: str, devices: int, mode
     assert not np.allclose(losses, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "devices", "mode"), covering_pairs(["sgd", "momentum", "rmsprop"], [1, 3], MODES)
+)
+def test_variables_in_sixteen_bits_follow_the_oracle(
+    optimizer: str, devices: int, mode: str
+) -> None:
+    losses = run(
+        num_gpus=devices,
+        optimizer=optimizer,
+        weight_decay=0.0625,
+        precision="fp16",
+        fp16_vars=True,
+        variable_update=mode,
+    )
+    expected = expected_losses(slopes(devices), mode, optimizer, 0.0625, "mean")
+    np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode: str) -> None:
+    # Below 1 numbers are 2^-11 apart in fp16, and no gradient here is as large as 8.
+    flags = {"num_gpus": 2, "variable_update": mode, "init_learning_rate": 2.0**-15}
+    flags |= {"precision": "fp16", "weight_decay": 0.25}
+    assert len(set(run(fp16_vars=True, **flags))) == 1
+    wide = run(fp16_vars=False, **flags)
+    assert wide[-1] < wide[0]
+
+
 def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:
     losses = run(num_gpus=2, weight_decay=0.0625, loss_type_to_report="base_loss")
     total = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean")

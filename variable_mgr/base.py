@@ -250,6 +250,11 @@ class VariableMgr(abc.ABC):
         """The trainable variables that `tower` uses, in creation order."""
         return [self.variable(tower, v.name) for v in self._declared if v.trainable]
 
+    def _initial_value(self, variable: VariableLike, tower: int = 0) -> tf.Tensor:
+        """See `initial_value`; in the dtype in which the variable is stored."""
+        value = initial_value(variable, self._spec.seed, tower)
+        return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
+
     def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
         """Reads and casts on the variable's own device, so that half as much may travel."""
         value = tower_variable.read(variable)

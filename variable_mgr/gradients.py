@@ -54,7 +54,7 @@ def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
     return [list(values) for values in zip(*lists, strict=True)]
 
 
-def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None) -> tf.Tensor:
+def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """The gradient as a dense tensor with the variable's shape.
 
     Call it under the tower's device. Slices of IndexedSlices with the same index
@@ -63,9 +63,8 @@ def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = No
     Args:
       gradient: not None.
       variable: what it is for.
-      dtype: of the result; None for the variable's.
+      dtype: of the result.
     """
-    dtype = variable.dtype if dtype is None else dtype
     if isinstance(gradient, tf.IndexedSlices):
         # The declared shape, because the slices need not know theirs.
         return tf.math.unsorted_segment_sum(
@@ -93,7 +92,7 @@ def complete(
       keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
         None keeps them, with no slices for None. Otherwise all is made dense.
       keep_dtype: whether dense gradients keep the dtype in which the towers computed
-        them, if they agree on one. Otherwise they get the variable's.
+        them, if they agree on one. Otherwise they are float32.
 
     Raises:
       ValueError: a column has not as many gradients as there are devices.
@@ -107,7 +106,7 @@ def complete(
         variable = column.variables[0]
         sparse = keep_sparse and all(isinstance(g, tf.IndexedSlices) for g in present)
         dtypes = {gradient.dtype for gradient in present}
-        dtype = dtypes.pop() if keep_dtype and len(dtypes) == 1 else variable.dtype
+        dtype = dtypes.pop() if keep_dtype and len(dtypes) == 1 else tf.float32
         gradients = []
         for gradient, device in zip(column.gradients, devices, strict=True):
             with tf.device(device):

@@ -14,7 +14,6 @@ from cnnbench.variable_mgr.base import (
     LossScaleLike,
     OptimizerLike,
     VariableMgr,
-    initial_value,
 )
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.registry import register
@@ -91,7 +90,7 @@ class ParameterServerVariableMgr(VariableMgr):
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         with tf.device(self._spec.cpu_device):
-            value = initial_value(variable, self._spec.seed)
+            value = self._initial_value(variable)
         with tf.device(self._place(variable.bytes)):
             shared = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
         return TowerVariable(variable.name, [shared])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.aggregator import Aggregator
-from cnnbench.variable_mgr.base import VariableMgr, initial_value
+from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
@@ -31,9 +31,7 @@ class PerTowerVariableMgr(VariableMgr):
         for tower, device in enumerate(self._spec.devices):
             if value is None or not self.replicas_in_sync:
                 with tf.device(self._spec.cpu_device):
-                    value = initial_value(
-                        variable, self._spec.seed, 0 if self.replicas_in_sync else tower
-                    )
+                    value = self._initial_value(variable, 0 if self.replicas_in_sync else tower)
             with tf.device(device):
                 copies.append(
                     tf.Variable(

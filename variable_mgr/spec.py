@@ -33,7 +33,7 @@ class InitializerLike(Protocol):
 class VariableLike(Protocol):
     """A declared variable; `cnnbench.models.spec.VariableSpec` satisfies it.
 
-    The dtype of every variable is float32; `bytes` counts its elements four times.
+    `bytes` counts its elements four times, as float32.
     """
 
     @property
@@ -44,6 +44,8 @@ class VariableLike(Protocol):
     def initializer(self) -> InitializerLike: ...  # noqa: D102
     @property
     def trainable(self) -> bool: ...  # noqa: D102
+    @property
+    def fits_16_bits(self) -> bool: ...  # noqa: D102
     @property
     def bytes(self) -> int: ...  # noqa: D102
 
@@ -61,6 +63,8 @@ class VariableMgrSpec:
       parameter_device: "cpu" puts shared variables and reductions on `cpu_device`;
         "towers" spreads shared variables greedily by bytes over the tower devices
         and reduces tensor i on tower device i mod N.
+      variable_dtype: in which variables are stored, but those that do not fit 16 bits:
+        they are float32.
       reduction: "mean" or "sum" of the gradients over towers.
       aggregation: how copies of a variable agree on a gradient, where there are copies.
       seed: of the initial values.
@@ -73,6 +77,7 @@ class VariableMgrSpec:
     devices: tuple[str, ...]
     cpu_device: str
     parameter_device: str = "cpu"
+    variable_dtype: str = "float32"
     reduction: str = "mean"
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     seed: int = 0

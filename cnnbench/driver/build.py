@@ -111,6 +111,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         devices=devices.towers,
         parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
         cpu_device=devices.cpu,
+        variable_dtype="float16" if params.fp16_vars else "float32",
         reduction=params.gradient_reduction,
         aggregation=plan.aggregation,
         seed=params.tf_random_seed,

@@ -29,6 +29,7 @@ _AUTO_LOSS_SCALE_MODES = (
 )
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
+_SMALLEST_FP16 = 2.0**-14  # of the normal numbers
 
 # Files that are written at different times; each needs a name of its own.
 _FILES = ("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file")
@@ -194,6 +195,19 @@ def _check_model(params: Params) -> Refusals:
         )
 
 
+def _check_fp16_vars(params: Params) -> Refusals:
+    if not params.fp16_vars:
+        return
+    if params.precision != "fp16":
+        yield "fp16_vars", "needs --precision=fp16"
+    if params.eval or params.forward_only:
+        return
+    if params.optimizer == "adam":
+        yield "fp16_vars", "cannot go with --optimizer=adam: squares of gradients vanish in fp16"
+    if params.optimizer == "rmsprop" and params.rmsprop_epsilon < _SMALLEST_FP16:
+        yield "rmsprop_epsilon", "vanishes in fp16; with --fp16_vars it must be at least 2^-14"
+
+
 _DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
 
 
@@ -289,6 +303,7 @@ def _one_of_two(other: str) -> str:
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_run,
     _check_model,
+    _check_fp16_vars,
     _check_optimizer,
     _check_variable_update,
     _check_runtime,

@@ -1,7 +1,7 @@
 """Optimizers as thin layers over TensorFlow's fused update ops.
 
-One op updates a variable and its slots. Gradients must be dense float32. Weight
-decay and clipping are done to the gradient before it comes here.
+One op updates a variable and its slots, in the dtype of the variable. Weight decay and
+clipping are done to the gradient before it comes here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.variable_mgr.gradients import cast
 
 
 class SlotSpec(NamedTuple):
@@ -56,7 +57,11 @@ class Optimizer(abc.ABC):
             self._group_of[variable.ref()] = len(self._groups)
             for slot in self.slots:
                 self._slots[slot.name, variable.ref()] = _state(
-                    f"{_bare_name(variable)}/{slot.name}", slot, variable.shape, variable.device
+                    f"{_bare_name(variable)}/{slot.name}",
+                    slot,
+                    variable.shape,
+                    variable.device,
+                    variable.dtype,
                 )
         self._groups.append(
             {
@@ -78,9 +83,9 @@ class Optimizer(abc.ABC):
         """Updates one variable and its slots by one op on the current device.
 
         Args:
-          gradient: dense, float32, of the variable's shape.
+          gradient: dense, of the variable's shape and dtype.
           variable: must have its slots.
-          learning_rate: float32 scalar.
+          learning_rate: scalar of the variable's dtype.
 
         Returns:
           The op; None in eager mode.
@@ -95,16 +100,20 @@ class Optimizer(abc.ABC):
         """Updates variables, each on its own device.
 
         Args:
-          pairs: (gradient, variable), all variables of one group.
+          pairs: (gradient, variable), all variables of one group; gradients are dense.
           learning_rate: float32 scalar.
 
         Returns:
           The ops; empty in eager mode.
         """
         ops = []
+        rates = {tf.float32: learning_rate}
         for gradient, variable in pairs:
+            dtype = variable.dtype
+            if dtype not in rates:
+                rates[dtype] = tf.cast(learning_rate, dtype)
             with tf.device(variable.device):
-                ops.append(self.apply(gradient, variable, learning_rate))
+                ops.append(self.apply(cast(gradient, dtype), variable, rates[dtype]))
         return [op for op in ops if op is not None]
 
     def _slot(self, name: str, variable: tf.Variable) -> tf.Tensor:
@@ -178,7 +187,7 @@ class RMSProp(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam as published, with the bias correction folded into the learning rate.
+    """Adam as published, with the bias correction folded into the learning rate; for float32.
 
     m = b1 m + (1-b1) g, v = b2 v + (1-b2) g²,
     w -= lr sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps).
@@ -262,10 +271,14 @@ def make_optimizer(flags: OptimizerParams) -> Optimizer:
 
 
 def _state(
-    name: str, slot: SlotSpec, shape: Sequence[int] | tf.TensorShape, device: str
+    name: str,
+    slot: SlotSpec,
+    shape: Sequence[int] | tf.TensorShape,
+    device: str,
+    dtype: tf.DType = tf.float32,
 ) -> tf.Variable:
     with tf.device(device):
-        value = tf.fill(shape, tf.constant(slot.initial, tf.float32))
+        value = tf.fill(shape, tf.constant(slot.initial, dtype))
         return tf.Variable(value, trainable=False, name=name)
 
 

@@ -61,7 +61,7 @@ class WeightDecay:
             for spec in self._decayed:
                 variable = self._manager.variable(tower, spec.name)
                 with tf.device(variable.device):
-                    losses[variable.ref()] = tf.nn.l2_loss(tower_variable.read(variable))
+                    losses[variable.ref()] = tf.nn.l2_loss(_weights(variable))
         return losses
 
     def total(self, losses: WeightLosses) -> tf.Tensor:
@@ -102,7 +102,7 @@ class WeightDecay:
             tf.device(variable.device),
             tf.control_dependencies([] if loss is None else [loss]),
         ):
-            return gradient + tower_variable.read(variable) * self._reduced_factor
+            return gradient + _weights(variable) * self._reduced_factor
 
     def _completed(self, column: Column) -> Column:
         complete = _zeros_for_none
@@ -115,10 +115,15 @@ class WeightDecay:
 
     def _with_decay(self, pair: tuple[Gradient, tf.Variable]) -> tf.Tensor:
         gradient, variable = pair
-        term = tower_variable.read(variable) * self._factor
+        term = _weights(variable) * self._factor
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
 
 def _zeros_for_none(pair: tuple[Gradient, tf.Variable]) -> Gradient:
     gradient, variable = pair
-    return tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
+    return tf.zeros(variable.shape) if gradient is None else gradient
+
+
+def _weights(variable: tf.Variable) -> tf.Tensor:
+    """The variable as float32, on the current device."""
+    return gradients.cast(tower_variable.read(variable), tf.float32)

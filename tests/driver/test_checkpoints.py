@@ -79,6 +79,22 @@ def test_every_mode_restores_what_another_saved(pair: tuple[str, str], built) ->
             copy.assign(value)
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(
+    narrow: bool, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fp16 = ["--precision=fp16", "--fp16_vars"]
+    steps = [f"--train_dir={saved}", "--quiet_conditions=all"]
+    assert run("--num_batches=4", *steps, *(fp16 if narrow else [])) == 0
+    assert "resuming" in capsys.readouterr().err
+    stored = dict(tf.train.list_variables(str(saved / "model.ckpt-4")))
+    assert run("--num_batches=6", *steps, *([] if narrow else fp16)) == 0
+    assert "resuming" in capsys.readouterr().err
+    reader = tf.train.load_checkpoint(str(saved / "model.ckpt-4"))
+    dtypes = {reader.get_tensor(name).dtype.name for name in stored if name.startswith("model/")}
+    assert dtypes == {"float16" if narrow else "float32"}
+
+
 def test_restoring_tells_the_manager(built, monkeypatch: pytest.MonkeyPatch) -> None:
     made, path = built("replicated")
     told = []

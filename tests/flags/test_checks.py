@@ -28,6 +28,7 @@ DECAY = {
     "learning_rate_decay_factor": 0.5,
 }
 COSINE = {"learning_rate_schedule": "cosine", "init_learning_rate": 0.1}
+FP16_VARS = {"precision": "fp16", "fp16_vars": True}
 PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
@@ -57,6 +58,14 @@ REFUSED = [
         for scale in (1e-39, 1e38, 1e300)
     ),
     ({"precision": "bf16", "use_fp16": True}, "use_fp16", "contradicts --precision=bf16"),
+    ({"fp16_vars": True}, "fp16_vars", "needs --precision=fp16"),
+    ({"fp16_vars": True, "precision": "bf16"}, "fp16_vars", "needs --precision=fp16"),
+    ({**FP16_VARS, "optimizer": "adam"}, "fp16_vars", "cannot go with --optimizer=adam"),
+    (
+        {**FP16_VARS, "optimizer": "rmsprop", "rmsprop_epsilon": 1e-5},
+        "rmsprop_epsilon",
+        "at least 2^-14",
+    ),
     *(
         ({**PIECEWISE, name: value}, name, "--piecewise_learning_rate_schedule")
         for name, value in {**DECAY, "minimum_learning_rate": 0.01}.items()

@@ -45,6 +45,20 @@ def test_a_single_tower_is_in_sync_with_itself(mode, make_manager):
     assert make_manager(mode, 1).replicas_in_sync
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_sixteen_bits_are_for_what_normalisation_does_not_use(mode, make_manager, declared):
+    managers = [make_manager(mode, 3, variable_dtype=dtype) for dtype in ("float32", "float16")]
+    wide, narrow = (manager.savable_variables() for manager in managers)
+    wanted = [tf.float32 if "batchnorm" in v.name else tf.float16 for v in declared]
+    assert [narrow[v.name].dtype for v in declared] == wanted
+    slots = managers[1].savable_slots(momentum_for(managers[1]))
+    for name, variable in wide.items():
+        for one, other in zip(variable.copies, narrow[name].copies, strict=True):
+            np.testing.assert_array_equal(one.numpy().astype(other.numpy().dtype), other.numpy())
+        if f"{name}/momentum" in slots:
+            assert slots[f"{name}/momentum"].dtype == narrow[name].dtype
+
+
 @pytest.mark.parametrize(("mode", "copies"), [(MODES[0], 1), (MODES[1], 3), (MODES[2], 3)])
 def test_number_of_variables(mode, copies, make_manager, declared):
     savable = make_manager(mode, 3).savable_variables()

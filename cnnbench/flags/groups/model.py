@@ -20,8 +20,8 @@ class ModelParams:
     )
     precision: str = flag(
         "fp32",
-        "Number format of activations and gradients; variables, batch norm, softmax, loss "
-        "and optimizer slots are fp32 in all three.",
+        "Number format of activations and gradients; batch norm, softmax and loss are fp32 in all "
+        "three, variables and optimizer slots too without --fp16_vars.",
         choices=("fp32", "fp16", "bf16"),
         lower=True,
     )
@@ -32,7 +32,10 @@ class ModelParams:
         "afterwards; 128 for every model if not given. The first one, if it is automatic.",
         above=0,
     )
-    fp16_vars: bool = flag(False, "With fp16: store the variables in fp16 too.")
+    fp16_vars: bool = flag(
+        False,
+        "With fp16: store variables and optimizer slots in fp16 too, but for those of batch norm.",
+    )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
         "With fp16: skip steps whose gradients are not finite and halve the loss scale; double "
