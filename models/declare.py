@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from cnnbench.errors import UsageError
+from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.model import Model
-from cnnbench.models.network import Elementwise, Network
+from cnnbench.models.network import Elementwise, Network, T
 from cnnbench.models.sequence import Cell
 from cnnbench.models.spec import BatchNorm, ModelSpec, VariableSpec
 from cnnbench.models.window import Window
@@ -37,21 +38,21 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
       num_classes: outputs of its last layer.
 
     Returns:
-      Its variables in creation order and its FLOPs per image.
+      Its elements, its variables in creation order and its FLOPs per example.
 
     Raises:
       UsageError: the body asks for something that cannot be (shapes that do not fit, a
         name used twice, logits of the wrong size).
     """
     net = ShapeNetwork(num_classes, training=True, batch_norm=model.batch_norm)
-    images = Shaped((model.image_size, model.image_size, model.channels))
-    logits = model.build(net, images)
-    check_logits(model, net.shape(logits), num_classes)
+    elements = resolve(model.elements, model, num_classes)
+    shapes = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
+    outputs = model.build(net, grouped(elements, "feature", shapes))
+    check_outputs(model, net, outputs)
     return ModelSpec(
         name=model.name,
         dataset=model.dataset,
-        image_size=model.image_size,
-        channels=model.channels,
+        elements=elements,
         num_classes=num_classes,
         variables=tuple(net.variables),
         forward_flops_per_image=net.forward_flops,
@@ -59,15 +60,19 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     )
 
 
-def check_logits(model: Model, shape: tuple[int, ...], num_classes: int) -> None:
-    """Refuses logits that the default loss cannot take; a loss of one's own may differ.
+def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:
+    """Refuses what the default loss cannot take; a loss of one's own may differ.
 
     Raises:
-      UsageError: the shape is not ``(num_classes,)``.
+      UsageError: the outputs are not logits of shape ``(num_classes,)``.
     """
-    if type(model).loss is Model.loss and shape != (num_classes,):
+    if type(model).loss is not Model.loss:
+        return
+    several = isinstance(outputs, Mapping)
+    shape: object = "a mapping" if several else net.shape(outputs)
+    if shape != (net.num_classes,):
         raise UsageError(
-            f"model {model.name} must return logits of shape ({num_classes},) per example, "
+            f"model {model.name} must return logits of shape ({net.num_classes},) per example, "
             f"not {shape}; end build() with net.logits(x)"
         )
 

@@ -52,7 +52,7 @@ def _row(model: Model) -> tuple[str, ...]:
     return (
         model.name,
         model.dataset,
-        str(model.image_size),
+        str(getattr(model, "image_size", spec.input_shape)),
         str(model.batch_size),
         f"{spec.parameters:,}",
         f"{spec.statistics:,}",

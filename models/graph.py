@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -18,7 +18,14 @@ import tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.models.attention import attend
 from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
-from cnnbench.models.declare import check_logits
+from cnnbench.models.declare import check_outputs
+from cnnbench.models.elements import (
+    Element,
+    by_name,
+    grouped,
+    of_role,
+    resolve,
+)
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.recurrence import recurrence
@@ -67,18 +74,19 @@ class Forward:
     """A forward pass.
 
     Attributes:
-      logits: float32 ``[n, num_classes]``.
+      outputs: what the model returned, one value or a mapping, real numbers as float32: logits
+        ``[n, num_classes]`` by default.
       moments: one per batch-norm layer, in creation order; empty in evaluation.
     """
 
-    logits: Tensor
+    outputs: Any
     moments: tuple[Moments, ...]
 
 
 def forward(
     model: Model,
     num_classes: int,
-    images: Tensor,
+    features: Any,
     read: Reader,
     *,
     training: bool,
@@ -93,7 +101,9 @@ def forward(
     Args:
       model: the network.
       num_classes: outputs of its last layer.
-      images: ``[n, h, w, c]`` in any numeric dtype; cast and transposed here.
+      features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
+        several. Those of a float dtype may have any numeric dtype; they are cast, and those with
+        three dimensions transposed, here.
       read: returns the value of a variable in the dtype asked for: the compute dtype for
         kernels, biases and a model's own variables, float32 for batch norm.
       training: batch norm by the batch's moments and dropout, or by the moving averages and
@@ -108,18 +118,16 @@ def forward(
       on_cpu: whether the operations run on a CPU.
 
     Returns:
-      Logits and batch moments.
+      Outputs and batch moments.
 
     Raises:
-      UsageError: bad ``data_format`` or images, or the body asks for what cannot be.
+      UsageError: bad ``data_format`` or features, or the body asks for what cannot be.
     """
     if data_format not in ("NHWC", "NCHW"):
         raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
-    expected = (model.image_size, model.image_size, model.channels)
-    if tuple(images.shape[1:]) != expected:
-        raise UsageError(
-            f"model {model.name} takes images of shape {expected}, not {tuple(images.shape[1:])}"
-        )
+    elements = of_role(resolve(model.elements, model, num_classes), "feature")
+    given = by_name(elements, "feature", features)
+    _check_features(model, elements, given)
     net = GraphNetwork(
         num_classes,
         read,
@@ -133,9 +141,22 @@ def forward(
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
     build = tf.autograph.experimental.do_not_convert(model.build)
-    logits = build(net, net.receive(images))
-    check_logits(model, net.shape(logits), num_classes)
-    return Forward(_cast(logits, tf.float32), tuple(net.moments))
+    received = {
+        one.name: net.receive(given[one.name]) if one.is_real else given[one.name]
+        for one in elements
+    }
+    outputs = build(net, grouped(elements, "feature", received))
+    check_outputs(model, net, outputs)
+    return Forward(net.hand_out(outputs), tuple(net.moments))
+
+
+def _check_features(model: Model, elements: Sequence[Element], given: Mapping[str, Tensor]) -> None:
+    for one in elements:
+        shape = tuple(given[one.name].shape[1:])
+        if shape != one.sizes:
+            raise UsageError(
+                f"model {model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
+            )
 
 
 class GraphNetwork(Network[Tensor]):
@@ -172,14 +193,25 @@ class GraphNetwork(Network[Tensor]):
         self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        self._input: tuple[Tensor, Tensor] | None = None  # images as laid out, images in NHWC
+        # By the id of an image-like feature as laid out: itself, which keeps the id its own, and
+        # the feature in NHWC.
+        self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def receive(self, images: Tensor) -> Tensor:
-        """Brings NHWC images to the compute dtype and the network's layout, once."""
-        rows = _cast(images, self._dtype)
+    def receive(self, value: Tensor) -> Tensor:
+        """Brings a feature of real numbers to the compute dtype and the network's layout, once."""
+        rows = _cast(value, self._dtype)
+        if len(value.shape) != 4:
+            return rows
         laid_out = self._lay_out(rows)
-        self._input = (laid_out, rows)
+        self._inputs[id(laid_out)] = (laid_out, rows)
         return laid_out
+
+    def hand_out(self, outputs: Any) -> Any:
+        """What the model returned, real numbers in float32, image-like values in NHWC."""
+        if isinstance(outputs, Mapping):
+            return {name: self.hand_out(value) for name, value in outputs.items()}
+        value = self._to_nhwc(outputs)
+        return _cast(value, tf.float32) if value.dtype.is_floating else value
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         """Shape without batch, channels last whatever the layout."""
@@ -196,8 +228,8 @@ class GraphNetwork(Network[Tensor]):
         return tf.transpose(x, _TO_NCHW) if self._channels_first else x
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
-        if self._input is not None and x is self._input[0]:
-            return self._input[1]  # a body that flattens the images needs no transposition
+        if id(x) in self._inputs:
+            return self._inputs[id(x)][1]  # a body that flattens images needs no transposition
         if not self._channels_first or len(x.shape) != 4 or id(x) in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)

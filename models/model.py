@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cnnbench.errors import UsageError
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, named_size
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
@@ -20,46 +22,122 @@ class Model(abc.ABC):
     Attributes:
       name: the name given to ``--model``.
       dataset: the data set it is for.
-      image_size: height and width of the images it takes.
+      elements: what it takes of an example, features and labels; an image and its class unless
+        set. Sizes may name attributes.
+      image_size: height and width of the images it takes, if it takes any.
       channels: of the images.
       batch_size: per device, used when ``--batch_size`` is 0.
       learning_rate: used when no learning-rate flag is given.
       batch_norm: settings for ``batch_norm=True`` layers.
+      metric_names: what `metrics` returns, in the order in which it is printed.
     """
 
     name: str
     dataset: str
+    elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
     image_size: int
     batch_size: int
     learning_rate: LearningRateSpec
     channels: int = 3
     batch_norm: BatchNorm = BatchNorm()
+    metric_names: tuple[str, ...] = ("top_1", "top_5")
 
     @abc.abstractmethod
-    def build(self, net: Network[T], images: T) -> T:
+    def build(self, net: Network[T], features: Any) -> Any:
         """Writes the network.
 
         Args:
           net: makes layers and variables.
-          images: the input, ``(image_size, image_size, channels)`` per example.
+          features: the input, by default the images, ``(image_size, image_size, channels)``
+            per example. With several features among the `elements`, a mapping by name.
 
         Returns:
-          The logits, ``(num_classes,)`` per example.
+          The logits, ``(num_classes,)`` per example; with a `loss` of its own, any value or
+          mapping of values.
         """
 
-    def loss(self, logits: Any, labels: Any) -> Any:
+    def preprocess(
+        self, example: Mapping[str, Any], seed: Any, *, training: bool
+    ) -> Mapping[str, Any]:
+        """Makes the `elements` out of an example of the data set, in the input pipeline.
+
+        Synthetic examples pass through it as well. By default the network takes what the data
+        set gives.
+
+        Args:
+          example: the elements that the data set declares, by name; without batch.
+          seed: int64 tensor ``[2]`` for random choices, another one for each example.
+          training: False in an evaluation, where nothing should be left to chance.
+
+        Returns:
+          Values by name, one per element at least.
+        """
+        del seed, training
+        return example
+
+    def loss(self, outputs: Any, labels: Any) -> Any:
         """Loss of each example: softmax cross entropy unless a subclass overrides it.
 
         Args:
-          logits: float32 tensor ``[n, num_classes]``.
-          labels: int64 tensor ``[n]``.
+          outputs: what `build` returned, as float32: logits ``[n, num_classes]`` by default.
+          labels: int64 tensor ``[n]`` by default; a mapping if the `elements` have several.
 
         Returns:
           float32 tensor ``[n]``, without weight decay.
         """
         import tensorflow as tf
 
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+
+    def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
+        """Named numbers of each example, whose mean over examples is worth knowing.
+
+        By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among
+        the largest five. With fewer than five classes ``top_5`` is 1 but for logits that are
+        not finite.
+
+        Args:
+          outputs: as in `loss`.
+          labels: as in `loss`.
+
+        Returns:
+          float32 tensors ``[n]``, one for each of `metric_names`.
+        """
+        import tensorflow as tf
+
+        among = min(5, int(outputs.shape[1]))
+        return {
+            "top_1": tf.cast(tf.math.in_top_k(labels, outputs, 1), tf.float32),
+            "top_5": tf.cast(tf.math.in_top_k(labels, outputs, among), tf.float32),
+        }
+
+    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+        """What an evaluation collects of each example for `host_metrics`; by default nothing.
+
+        Args:
+          features: as in `build`, in the dtypes of the `elements` or the run's precision.
+          outputs: as in `loss`.
+          labels: as in `loss`.
+
+        Returns:
+          Tensors ``[n, ...]`` by name. They are kept for every example evaluated, so they
+          should be small.
+        """
+        del features, outputs, labels
+        return {}
+
+    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+        """Metrics that are no mean over examples, such as a rank among many of them.
+
+        Args:
+          rows: NumPy arrays ``[examples, ...]``, by the names that `host_rows` gave. Padding
+            is left out. After a pass over the whole subset every example is there once.
+
+        Returns:
+          Values by name.
+        """
+        del rows
+        return {}
 
     def has_softmax_loss(self) -> bool:
         """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
@@ -68,11 +146,11 @@ class Model(abc.ABC):
     _ATTRIBUTES: ClassVar[dict[str, type]] = {
         "name": str,
         "dataset": str,
-        "image_size": int,
-        "channels": int,
+        "elements": tuple,
         "batch_size": int,
         "learning_rate": LearningRateSpec,
         "batch_norm": BatchNorm,
+        "metric_names": tuple,
     }
 
     def validate(self) -> None:
@@ -90,3 +168,6 @@ class Model(abc.ABC):
                 )
             if isinstance(value, int) and value < 1:
                 raise UsageError(f"{who}: {attribute}={value} must be at least 1")
+        for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
+            if size != "num_classes":
+                named_size(self, size)

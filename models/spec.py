@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from cnnbench.errors import UsageError
+from cnnbench.models.elements import Element, of_role
 
 # Standard deviation of a unit normal cut off at two standard deviations. Dividing by it gives
 # a truncated draw the standard deviation that was asked for (the He/LeCun scaling rules).
@@ -178,8 +179,7 @@ class ModelSpec:
     Attributes:
       name: as registered.
       dataset: data set it was registered for.
-      image_size: height and width of its images.
-      channels: of its images.
+      elements: features and labels of one example, sizes resolved.
       num_classes: outputs of the last layer.
       variables: in creation order, each with its canonical name.
       forward_flops_per_image: twice the multiply-adds of convolutions, affine and recurrent
@@ -190,12 +190,17 @@ class ModelSpec:
 
     name: str
     dataset: str
-    image_size: int
-    channels: int
+    elements: tuple[Element, ...]
     num_classes: int
     variables: tuple[VariableSpec, ...]
     forward_flops_per_image: int
     training_flops_per_image: int
+
+    @property
+    def input_shape(self) -> str:
+        """The features in words: ``224x224x3``, and scalars by their names."""
+        features = of_role(self.elements, "feature")
+        return ", ".join("x".join(map(str, one.shape)) or one.name for one in features)
 
     @property
     def parameters(self) -> int:

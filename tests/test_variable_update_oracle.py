@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import tensorflow as tf
 from covering import covering_pairs
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 from cnnbench.variable_mgr import all_reduce
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -27,13 +29,16 @@ STEPS = 5
 RATE = 0.0625
 
 
+ELEMENTS = resolve(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=3), 1001)
+
+
 @functools.cache
 def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     """c_t of each tower, from the synthetic images themselves."""
     from cnnbench.data.synthetic import synthetic_rows
 
-    images, _ = synthetic_rows(tf.range(devices * batch), seed, 1, 3, 1001)
-    means = images.numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)
+    rows = synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
+    means = rows["image"].numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)
     return 4.0 * means + 1.0
 
 

@@ -73,7 +73,7 @@ def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
         rows.append(
             (
                 name,
-                f"{spec.image_size}x{spec.image_size}x{spec.channels}",
+                spec.input_shape,
                 str(model.batch_size),
                 f"{spec.trainable_parameters:,}",
                 f"{spec.forward_flops_per_image / 1e9:.3f}",

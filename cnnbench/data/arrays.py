@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.pipeline import Pipeline, shuffled_indices, with_threads
+from cnnbench.data.pipeline import Pipeline, prepared_batch, shuffled_indices, with_threads
 from cnnbench.data.spec import InputSpec
 
 
@@ -15,7 +15,8 @@ class ArrayPipeline(Pipeline):
 
     Args:
       spec: what was asked for.
-      *arrays: what an example has, images and labels for instance; row i of each makes example i.
+      *arrays: one for each element of the data set, in the order in which it declares them,
+        images and labels for instance; row i of each makes example i.
     """
 
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
@@ -25,7 +26,7 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Turns rows into a batch; here, floating-point ones get the dtype of the spec.
+        """Turns rows into the elements of a batch; here they are these already.
 
         Args:
           positions: int64 [batch], places in the stream of examples; what is random may depend
@@ -33,7 +34,7 @@ class ArrayPipeline(Pipeline):
           *rows: of each array, [batch, ...].
         """
         del positions
-        return tuple(tf.cast(x, self.spec.dtype) if x.dtype.is_floating else x for x in rows)
+        return rows
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
@@ -56,5 +57,7 @@ class ArrayPipeline(Pipeline):
             return shuffled_indices(self.num_examples, spec.seed, spec.num_shards, spec.shard_index)
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
-    def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return self.prepare(positions, *(tf.gather(array, indices) for array in self._arrays))
+    def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = self.prepare(positions, *(tf.gather(array, indices) for array in self._arrays))
+        names = [element.name for element in self.spec.examples]
+        return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)

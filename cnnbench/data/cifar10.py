@@ -42,7 +42,7 @@ class Cifar10Pipeline(ArrayPipeline):
         if spec.training and spec.distortions:
             images = pad_crop_flip(images, positions, spec.seed)
         images = tf.cast(images, tf.float32) / 127.5 - 1.0
-        return tf.cast(images, spec.dtype), labels
+        return images, labels
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 from cnnbench import plugins
 from cnnbench.data.findings import Findings
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
 
 SUBSETS = ("train", "validation")
 
@@ -42,6 +43,7 @@ class Dataset:
         classes.
       missing: names of files that must belong to a subset too, to judge by those that are there.
       preprocessors: values of ``--input_preprocessor`` that its pipeline heeds.
+      elements: what one example is made of; an image and its class unless given.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Dataset:
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=_none, repr=False)
     preprocessors: tuple[str, ...] = ("default",)
+    elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
         """Refuses what no data set can be.

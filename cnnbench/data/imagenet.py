@@ -10,7 +10,7 @@ from cnnbench.data import imagenet_records, tfrecord
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.imagenet_files import count_examples, find_files
-from cnnbench.data.pipeline import Pipeline, with_threads
+from cnnbench.data.pipeline import Pipeline, prepared, with_threads
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
@@ -102,7 +102,7 @@ class ImageNetPipeline(Pipeline):
 
     def _example(
         self, position: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         spec = self.spec
         file, number, data = record
         key = file * _FILE_SHIFT + number
@@ -117,7 +117,7 @@ class ImageNetPipeline(Pipeline):
         with tf.control_dependencies([in_range, image]):
             done = self._ledger.remove(tf.reshape(key, [1]))
         with tf.control_dependencies([done]):
-            return tf.cast(image, spec.dtype), tf.cast(label, tf.int64)
+            return prepared({"image": image, "label": label}, position, spec)
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""

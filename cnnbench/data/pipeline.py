@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 
 import tensorflow as tf
 
+from cnnbench.data.position import seed_pair
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
@@ -26,15 +28,50 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def tower_batches(self) -> tf.data.Dataset:
-        """Batches of ``batch_per_device`` examples (images, labels), in order of the towers.
+        """Batches of ``batch_per_device`` examples, in order of the towers.
 
-        Training batches are always full and never end. Otherwise one pass: the data set ends
-        after the shard's last example, and its last batch may be smaller.
+        Each is a mapping from the names of the elements of the spec to tensors, of the dtypes
+        that it asks for; see `prepared`. Training batches are always full and never end. Otherwise
+        one pass: the data set ends after the shard's last example, and its last batch may be
+        smaller.
         """
 
     def explain(self, error: Exception) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
+
+
+def prepared(
+    example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
+) -> dict[str, tf.Tensor]:
+    """What is handed out of an example, after the model's own preprocessing if it has any.
+
+    Args:
+      example: the elements of the data set by name, without batch, any numeric dtypes.
+      position: int64 scalar, place in the stream of examples; decides what is random.
+      spec: says what is wanted.
+    """
+    values = example
+    if spec.preprocess is not None:
+        values = spec.preprocess(example, seed_pair(position, spec.seed, "preprocess"))
+    return {
+        one.name: tf.ensure_shape(tf.cast(values[one.name], spec.dtype_of(one)), one.sizes)
+        for one in spec.elements
+    }
+
+
+def prepared_batch(
+    examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
+) -> dict[str, tf.Tensor]:
+    """The same for whole batches, values [batch, ...] and positions [batch]."""
+    if spec.preprocess is None:
+        return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
+
+    def one(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
+        return prepared(*row, spec)
+
+    made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
+    return dict(tf.map_fn(one, (dict(examples), positions), fn_output_signature=made))
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:

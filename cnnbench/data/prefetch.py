@@ -96,8 +96,10 @@ class _Steps:
 
     def _next(self) -> Step:
         if self._pipeline.spec.training:
+            elements = self._pipeline.spec.elements
             return tuple(
-                _to_device(TowerBatch(*next(self._iterator)), device) for device in self._devices
+                _to_device(TowerBatch.of(elements, next(self._iterator)), device)
+                for device in self._devices
             )
         if self._step_in_pass == self._steps_per_pass:
             self._step_in_pass = 0
@@ -110,25 +112,25 @@ class _Steps:
         """The next batch of the pass, filled up with zeros of weight 0."""
         spec = self._pipeline.spec
         with tf.device(HOST):
-            batch = next(self._iterator, None)
-            if batch is None:
-                size = spec.image_size
-                images = tf.zeros([0, size, size, spec.channels], spec.dtype)
-                labels = tf.zeros([0], tf.int64)
-            else:
-                images, labels = batch
-            present = int(labels.shape[0])
+            values = next(self._iterator, None)
+            if values is None:
+                values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
+            present = int(values[spec.elements[0].name].shape[0])
             missing = spec.batch_per_device - present
             if missing:
-                images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
-                labels = tf.pad(labels, [[0, missing]])
+                values = {name: _filled_up(value, missing) for name, value in values.items()}
             weights = tf.concat([tf.ones([present]), tf.zeros([missing])], axis=0)
-        return TowerBatch(images, labels, weights)
+        return TowerBatch.of(spec.elements, values, weights)
+
+
+def _filled_up(value: tf.Tensor, missing: int) -> tf.Tensor:
+    return tf.pad(value, [[0, missing], *[[0, 0]] * (len(value.shape) - 1)])
 
 
 def _to_device(batch: TowerBatch, device: str) -> TowerBatch:
     with tf.device(device):
-        return TowerBatch(*(None if x is None else tf.identity(x) for x in batch))
+        copied = [None if x is None else tf.identity(x) for x in tf.nest.flatten(batch)]
+        return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
 
 
 class _Prefetcher:

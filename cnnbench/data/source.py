@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from cnnbench.data.spec import InputSpec
+from cnnbench.models.elements import Element, grouped
 
 
 class TowerBatch(NamedTuple):
@@ -16,15 +17,24 @@ class TowerBatch(NamedTuple):
     A named tuple, so that it can be an argument of a ``tf.function`` as it is.
 
     Attributes:
-      images: [batch, height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1]
-        (with ml_perf: 0..255 less the channel means).
-      labels: int64 [batch]; int32 would have to stay on the host of a GPU.
+      features: the only feature among the elements, or several by name. Images are [batch,
+        height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1] (with ml_perf:
+        0..255 less the channel means).
+      labels: likewise; classes are int64 [batch].
       weights: float32 [batch], 1 for an example and 0 for padding; None while training.
     """
 
-    images: Any
+    features: Any
     labels: Any
     weights: Any = None
+
+    @classmethod
+    def of(
+        cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
+    ) -> TowerBatch:
+        """The batch with these values by name of element."""
+        features = grouped(elements, "feature", values)
+        return cls(features, grouped(elements, "label", values), weights)
 
 
 class InputSource(abc.ABC):
@@ -60,13 +70,12 @@ class InputSource(abc.ABC):
 
         spec = self.spec
         batch = spec.batch_per_device
-        shape = [batch, spec.image_size, spec.image_size, spec.channels]
-        one = TowerBatch(
-            tf.TensorSpec(shape, tf.as_dtype(spec.dtype)),
-            tf.TensorSpec([batch], tf.int64),
-            None if spec.training else tf.TensorSpec([batch], tf.float32),
-        )
-        return (one,) * spec.num_devices
+        values = {
+            one.name: tf.TensorSpec([batch, *one.sizes], tf.as_dtype(spec.dtype_of(one)))
+            for one in spec.elements
+        }
+        weights = None if spec.training else tf.TensorSpec([batch], tf.float32)
+        return (TowerBatch.of(spec.elements, values, weights),) * spec.num_devices
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:

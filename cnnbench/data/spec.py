@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.data.dataset import SUBSETS, Dataset
+from cnnbench.models.elements import Element, resolve
+
+Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
+"""From an example of the data set and a seed to the elements handed out; see `Model.preprocess`."""
 
 PREPROCESSORS = ("default", "official_models_imagenet")
 RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
@@ -26,11 +31,16 @@ class InputSpec:
         pass in a fixed order, repeated; what fills up the last batch has weight 0).
       batch_per_device: examples per tower and step.
       num_devices: towers fed by this process.
-      image_size: height and width of the images handed out, in pixels.
+      image_size: height and width of the images handed out, in pixels; 0 without images.
       channels: colour channels.
       num_classes: labels must be in [0, num_classes).
       seed: every random choice follows from it.
-      dtype: of the images: "float32", "float16" or "bfloat16". All preprocessing is float32.
+      examples: what one example of the data set is made of, sizes resolved; by default the
+        elements of the data set.
+      elements: what is handed out of it, sizes resolved; by default all of it.
+      preprocess: makes the elements out of an example; None where they are the same.
+      dtype: of features of real numbers: "float32", "float16" or "bfloat16". All preprocessing
+        is float32.
       num_shards: processes that share the data; each sees its own part.
       shard_index: which part this process reads.
       shuffle_buffer: records among which a training record is drawn.
@@ -40,10 +50,13 @@ class InputSpec:
     subset: str
     batch_per_device: int
     num_devices: int
-    image_size: int
+    image_size: int = 0
     data_dir: str | None = None
     channels: int = 3
     num_classes: int = 0
+    examples: tuple[Element, ...] = ()
+    elements: tuple[Element, ...] = ()
+    preprocess: Preprocess | None = None
     seed: int = 1234
     dtype: str = "float32"
     num_shards: int = 1
@@ -70,6 +83,11 @@ class InputSpec:
         """Fills in what follows; a spec that breaks these rules is a programming error."""
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
+        if not self.examples:
+            examples = resolve(self.dataset.elements, self, self.num_classes)
+            object.__setattr__(self, "examples", examples)
+        if not self.elements:
+            object.__setattr__(self, "elements", self.examples)
         if self.official:
             settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
             for name, value in settled.items():
@@ -99,6 +117,11 @@ class InputSpec:
     def global_batch(self) -> int:
         """Examples per step over all towers of this process."""
         return self.batch_per_device * self.num_devices
+
+    def dtype_of(self, element: Element) -> str:
+        """The dtype in which an element is handed out."""
+        by_precision = element.role == "feature" and element.dtype == "float32"
+        return self.dtype if by_precision else element.dtype
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.data.spec import InputSpec
-
-_IMAGE_STREAM, _LABEL_STREAM = 0, 1
+from cnnbench.data.spec import InputSpec, Preprocess
+from cnnbench.models.elements import Element
 
 
 class SyntheticInput(InputSource):
-    """Images and labels drawn once under the seed and kept in device variables.
+    """Examples drawn once under the seed and kept in device variables.
 
-    The images look like normalised photographs: a truncated normal in [-1, 1] with standard
-    deviation near one half. The labels are fixed, so that the loss can fall and stays finite.
-    Row i of the global batch depends on the seed and on i only: any number of towers sees the
-    same global batch, tower t its rows [t*b, (t+1)*b).
+    Each element is drawn as it says. Images look like normalised photographs: a truncated
+    normal in [-1, 1] with standard deviation near one half. The labels are fixed, so that the
+    loss can fall and stays finite. Row i of the global batch depends on the seed and on i only:
+    any number of towers sees the same global batch, tower t its rows [t*b, (t+1)*b).
     """
 
     synthetic = True
@@ -28,23 +28,19 @@ class SyntheticInput(InputSource):
         super().__init__(spec, devices, spec.dataset.num_examples(spec.subset))
         self._towers = [self._variables(tower) for tower in range(spec.num_devices)]
 
-    def _variables(self, tower: int) -> tuple[tf.Variable, tf.Variable]:
+    def _variables(self, tower: int) -> tuple[tf.Variable, ...]:
+        """The tower's share, in the order of the elements."""
         spec = self.spec
         first = tower * spec.batch_per_device
         # On the host, so that every kind of device starts from the same bits.
         with tf.device("CPU:0"):
-            images, labels = synthetic_rows(
-                tf.range(first, first + spec.batch_per_device),
-                spec.seed,
-                spec.image_size,
-                spec.channels,
-                spec.num_classes,
-            )
-            images = tf.cast(images, spec.dtype)
+            rows = tf.range(first, first + spec.batch_per_device)
+            values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
+            drawn = [(e.name, tf.cast(values[e.name], spec.dtype_of(e))) for e in spec.elements]
         with tf.device(self.devices[tower]):
-            return (
-                tf.Variable(images, trainable=False, name=f"synthetic_images_{tower}"),
-                tf.Variable(labels, trainable=False, name=f"synthetic_labels_{tower}"),
+            return tuple(
+                tf.Variable(value, trainable=False, name=f"synthetic_{name}_{tower}")
+                for name, value in drawn
             )
 
     @property
@@ -54,44 +50,94 @@ class SyntheticInput(InputSource):
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """See `InputSource.of_tower`: reads the tower's variables."""
-        images, labels = self._towers[tower]
-        return TowerBatch(images.read_value(), labels.read_value())
+        elements = self.spec.elements
+        values = zip(elements, self._towers[tower], strict=True)
+        return TowerBatch.of(elements, {e.name: value.read_value() for e, value in values})
 
     def next(self) -> tuple[TowerBatch, ...]:
         """Nothing: the step reads variables."""
         return ()
 
 
-@tf.function
 def synthetic_rows(
-    rows: tf.Tensor, seed: int, image_size: int, channels: int, num_classes: int
-) -> tuple[tf.Tensor, tf.Tensor]:
+    rows: tf.Tensor,
+    seed: int,
+    elements: tuple[Element, ...],
+    preprocess: Preprocess | None = None,
+) -> dict[str, tf.Tensor]:
     """Rows of the synthetic global batch.
 
     Args:
       rows: int32 [n], indices into the global batch.
       seed: of the run.
-      image_size: height and width.
-      channels: colour channels.
-      num_classes: labels are uniform in [0, num_classes).
+      elements: of an example, with numbers as sizes; each says how it is drawn.
+      preprocess: makes other elements out of an example; see `Model.preprocess`.
 
     Returns:
-      images float32 [n, image_size, image_size, channels] and labels int64 [n].
+      By name a tensor [n, ...], in the dtype of its element.
     """
+    return _drawing(seed, elements, preprocess)(rows)
 
-    def one(row: tf.Tensor) -> tuple[Any, Any]:
-        shape = [image_size, image_size, channels]
-        # A row has two streams; the seed pair must be unique for (row, stream).
-        image_seed = tf.stack([seed, 2 * row + _IMAGE_STREAM])
-        label_seed = tf.stack([seed, 2 * row + _LABEL_STREAM])
-        image = tf.random.stateless_truncated_normal(shape, image_seed, stddev=0.5)
-        label = tf.random.stateless_uniform([], label_seed, 0, num_classes, tf.int32)
-        label = tf.cast(label, tf.int64)
-        return image, label
 
-    signature = (
-        tf.TensorSpec([image_size, image_size, channels], tf.float32),
-        tf.TensorSpec([], tf.int64),
-    )
-    images, labels = tf.map_fn(one, rows, fn_output_signature=signature, parallel_iterations=16)
-    return images, labels
+@functools.cache
+def _drawing(
+    seed: int, elements: tuple[Element, ...], preprocess: Preprocess | None
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    streams = len(elements) + (preprocess is not None)
+
+    def one(row: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A row has a stream per element; the seed pair must be unique for (row, stream).
+        seeds = [tf.stack([seed, streams * row + stream]) for stream in range(streams)]
+        example = {e.name: _draw(e, pair) for e, pair in zip(elements, seeds, strict=False)}
+        for element in elements:
+            if element.rows is not None:
+                example[element.name] = _cut(example[element.name], example[element.rows])
+        if preprocess is None:
+            return example
+        return dict(preprocess(example, tf.cast(seeds[-1], tf.int64)))
+
+    @tf.function(autograph=False)
+    def draw(rows: tf.Tensor) -> Any:
+        made = tf.function(one, autograph=False).get_concrete_function(
+            tf.TensorSpec([], rows.dtype)
+        )
+        signature = tf.nest.map_structure(
+            lambda value: tf.TensorSpec(value.shape, value.dtype), made.structured_outputs
+        )
+        return tf.map_fn(one, rows, fn_output_signature=signature, parallel_iterations=16)
+
+    return cast("Callable[[tf.Tensor], dict[str, tf.Tensor]]", draw)
+
+
+def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
+    """One synthetic value of an element."""
+    draw, shape, dtype = element.draw, element.sizes, tf.as_dtype(element.dtype)
+    if draw is None:
+        raise ValueError(f"nothing says how a synthetic {element.name} is drawn")
+    low, high = int(draw.low), int(draw.high)
+    if draw.kind == "normal":
+        value = tf.random.stateless_truncated_normal(shape, seed, stddev=draw.scale)
+    elif draw.kind == "integers":
+        value = tf.random.stateless_uniform(shape, seed, low, high, tf.int32)
+    elif draw.kind == "uniform":
+        value = tf.random.stateless_uniform(shape, seed, float(low), float(high))
+    elif draw.kind == "boxes":
+        value = _boxes(shape, seed)
+    else:
+        value = tf.fill(shape, draw.scale)
+    return tf.cast(value, dtype)
+
+
+def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
+    """Boxes with sides of a tenth to nine tenths of the image's, somewhere within it."""
+    drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
+    size = 0.1 + 0.8 * drawn[..., 0, :]
+    first = drawn[..., 1, :] * (1.0 - size)
+    return tf.concat([first, first + size], axis=-1)
+
+
+def _cut(value: tf.Tensor, rows: Any) -> tf.Tensor:
+    """Zeros in place of all but the first rows."""
+    inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
+    inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
+    return tf.where(inside, value, tf.zeros([], value.dtype))

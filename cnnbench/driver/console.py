@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -18,6 +18,9 @@ from cnnbench.stats.descriptive import Speed
 from cnnbench.text.terminal import LineWriter
 
 _RULE = "-" * 64
+# What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
+_TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
+_RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 _SHOWS_ALL_REDUCE = ("replicated", "distributed_all_reduce", "collective_all_reduce")
 
 
@@ -93,33 +96,27 @@ def header_lines(info: HeaderInfo) -> list[str]:
     return [*lines, "=========="]
 
 
-def table_header_line(loss_name: str = "total_loss", with_accuracy: bool = False) -> str:
+def table_header_line(loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> str:
     """Titles of the columns that `row_line` fills."""
-    titles = ["Step", "Img/sec", loss_name.replace("/", " ")]
-    if with_accuracy:
-        titles += ["top_1_accuracy", "top_5_accuracy"]
-    return "\t".join(titles)
+    titles = [_TITLES.get(name, name) for name in metrics]
+    return "\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles])
 
 
-def row_line(
-    step: int, speed: Speed, loss: float, accuracies: tuple[float, float] | None = None
-) -> str:
+def row_line(step: int, speed: Speed, loss: float, metrics: Sequence[float] = ()) -> str:
     """One row of the table: statistics since the end of warm-up, loss of this step.
 
     Args:
       step: timed steps so far.
       speed: of all of them, images per second.
       loss: of this step; 0 in forward-only runs.
-      accuracies: top-1 and top-5, 0..1, of this step where the table has these columns.
+      metrics: of this step, accuracies from 0 to 1, where the table has such columns.
     """
     cells = [
         f"{step}",
         f"images/sec: {speed.mean:.1f} +/- {speed.uncertainty:.1f} (jitter = {speed.jitter:.1f})",
         f"{loss:.3f}",
     ]
-    if accuracies is not None:
-        cells += [f"{accuracy:.3f}" for accuracy in accuracies]
-    return "\t".join(cells)
+    return "\t".join([*cells, *(f"{metric:.3f}" for metric in metrics)])
 
 
 def footer_lines(images_per_sec: float) -> list[str]:
@@ -127,9 +124,10 @@ def footer_lines(images_per_sec: float) -> list[str]:
     return [_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE]
 
 
-def evaluation_result_line(top_1: float, top_5: float, examples: int) -> str:
-    """Accuracies, 0..1, over all images of one evaluation."""
-    return f"Accuracy @ 1 = {top_1:.4f} Accuracy @ 5 = {top_5:.4f} [{examples} examples]"
+def evaluation_result_line(metrics: Mapping[str, float], examples: int) -> str:
+    """Metrics over all examples of one evaluation; accuracies are from 0 to 1."""
+    values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
+    return " ".join([*values, f"[{examples} examples]"])
 
 
 class Console:
@@ -163,15 +161,13 @@ class Console:
         """Where the run stands."""
         self._writer.lines([phase.value])
 
-    def table_header(self, loss_name: str = "total_loss", with_accuracy: bool = False) -> None:
+    def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
         """Column titles; see `table_header_line`."""
-        self._writer.lines([table_header_line(loss_name, with_accuracy)])
+        self._writer.lines([table_header_line(loss_name, metrics)])
 
-    def row(
-        self, step: int, speed: Speed, loss: float, accuracies: tuple[float, float] | None = None
-    ) -> None:
+    def row(self, step: int, speed: Speed, loss: float, metrics: Sequence[float] = ()) -> None:
         """One row of the table; see `row_line`."""
-        self._writer.lines([row_line(step, speed, loss, accuracies)])
+        self._writer.lines([row_line(step, speed, loss, metrics)])
 
     def footer(self, images_per_sec: float) -> None:
         """The total: the last lines of a successful run, never printed by a failed one.
@@ -184,9 +180,9 @@ class Console:
         """Rate over the evaluation steps since the last such row."""
         self._writer.lines([f"{step}\t{examples_per_sec:.1f} examples/sec"])
 
-    def evaluation_result(self, top_1: float, top_5: float, examples: int) -> None:
+    def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
         """Result of one evaluation; see `evaluation_result_line`."""
-        self._writer.lines([evaluation_result_line(top_1, top_5, examples)])
+        self._writer.lines([evaluation_result_line(metrics, examples)])
 
     def running_evaluation(self, global_step: int) -> None:
         """Training pauses for an evaluation."""

@@ -1,9 +1,12 @@
-"""Accuracy of the current weights on the validation subset."""
+"""Metrics of the current weights on the validation subset."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
@@ -13,8 +16,11 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.run import Evaluation
 from cnnbench.step.batch_norm_stats import share_moving_averages
-from cnnbench.step.tower import top_hits
+from cnnbench.step.tower import checked_metrics
 from cnnbench.variable_mgr.base import VariableMgr
+
+# Beside a model's own rows: 0 for padding.
+_WEIGHTS = "/weights"
 
 
 class Evaluator:
@@ -52,7 +58,7 @@ class Evaluator:
         self._function = traced.get_concrete_function(*inputs.signature)
 
     def run(self, batches: int, global_step: int, console: Console) -> Evaluation:
-        """Evaluates `batches` global batches and prints rates and accuracies.
+        """Evaluates `batches` global batches and prints rates and metrics.
 
         Args:
           batches: how many; past the end of the data set it starts over.
@@ -60,16 +66,19 @@ class Evaluator:
           console: gets a line every `display_every` batches and one at the end.
 
         Returns:
-          Accuracies and mean loss (without the L2 loss) over examples; padding does
-          not count.
+          Metrics and mean loss (without the L2 loss) over examples; padding does not
+          count.
         """
         share_moving_averages(self._manager)
         self._inputs.restart()
-        totals = [0.0, 0.0, 0.0, 0.0]
+        totals: list[float] = []
+        rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         for batch in range(1, batches + 1):
-            sums = self._function(*self._inputs.next()).numpy().tolist()
-            totals = [total + value for total, value in zip(totals, sums, strict=True)]
+            sums, collected = self._function(*self._inputs.next())
+            values = sums.numpy().tolist()
+            totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
+            rows += [_counted(of_tower) for of_tower in collected if of_tower]
             if batch % self._display_every == 0:
                 now = time.perf_counter()
                 images = self._inputs.spec.global_batch * self._display_every
@@ -78,27 +87,40 @@ class Evaluator:
         elapsed = time.perf_counter() - start
         # Reading ahead would take time from the training that goes on.
         self._inputs.close()
-        top_1, top_5, loss, count = totals
-        console.evaluation_result(top_1 / count, top_5 / count, round(count))
+        *sums, loss, count = totals
+        metrics = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
+        metrics.update(self._of_rows(rows))
+        console.evaluation_result(metrics, round(count))
         return Evaluation(
             global_step=global_step,
-            top_1=top_1 / count,
-            top_5=top_5 / count,
+            top_1=metrics.pop("top_1", None),
+            top_5=metrics.pop("top_5", None),
             loss=loss / count,
             examples=round(count),
             images_per_sec=count / elapsed,
+            metrics=metrics,
         )
 
-    def _step(self, *batches: TowerBatch) -> tf.Tensor:
-        """Sums over all towers: [top-1 hits, top-5 hits, loss, examples], float32 [4]."""
-        sums = []
+    def _of_rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The metrics that the model makes of the rows of all examples."""
+        together = (
+            {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
+        )
+        found = self._model.host_metrics(together) if rows else {}
+        return {name: float(value) for name, value in found.items()}
+
+    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
+        """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
+        sums, rows = [], []
         for tower, device in enumerate(self._devices):
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                sums.append(self._tower(tower, self._inputs.of_tower(tower, batches)))
+                of_tower = self._tower(tower, self._inputs.of_tower(tower, batches))
+            sums.append(of_tower[0])
+            rows.append(of_tower[1])
         with tf.device(self._devices[0]):
-            return tf.add_n(sums)
+            return tf.add_n(sums), rows
 
-    def _tower(self, tower: int, batch: TowerBatch) -> tf.Tensor:
+    def _tower(self, tower: int, batch: TowerBatch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         # Towers that train independently are different networks: tower 0's is the one that
         # checkpoints hold, and the one that is evaluated.
         source = tower if self._manager.replicas_in_sync else 0
@@ -106,16 +128,29 @@ class Evaluator:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             return self._manager.read(source, spec.name, dtype)
 
-        logits = forward(
+        outputs = forward(
             self._model,
             self._spec.num_classes,
-            batch.images,
+            batch.features,
             read,
             training=False,
             data_format=self._data_format,
             compute_dtype=self._compute_dtype,
-        ).logits
-        top_1, top_5 = top_hits(logits, batch.labels)
-        losses = self._model.loss(logits, batch.labels)
-        columns = tf.stack([top_1, top_5, losses, tf.ones_like(top_1)])
-        return tf.reduce_sum(columns if batch.weights is None else columns * batch.weights, axis=1)
+        ).outputs
+        losses = self._model.loss(outputs, batch.labels)
+        metrics = checked_metrics(self._model, outputs, batch.labels)
+        columns = tf.stack([*metrics.values(), losses, tf.ones_like(losses)])
+        rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
+        if batch.weights is not None:
+            # Padding may be nothing that the model can take: its loss may be infinite.
+            columns = tf.where(batch.weights > 0, columns, 0.0)
+            if rows:
+                rows[_WEIGHTS] = batch.weights
+        return tf.reduce_sum(columns, axis=1), rows
+
+
+def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """The rows of one tower's batch on the host, without those of padding."""
+    values = {name: value.numpy() for name, value in rows.items()}
+    weights = values.pop(_WEIGHTS, None)
+    return values if weights is None else {name: v[weights > 0] for name, v in values.items()}

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
+from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
+from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.stats.steady_state import MIN_STEPS, steady_state
@@ -97,6 +99,7 @@ class Plan:
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+      examples: what one example of the data set is made of, sizes resolved.
     """
 
     model: Model
@@ -113,6 +116,13 @@ class Plan:
     num_eval_batches: int
     eval_steps: frozenset[int]
     aggregation: AggregationSpec
+    examples: tuple[Element, ...]
+
+    def preprocess(self, *, training: bool) -> Preprocess | None:
+        """The model's own way from an example to what it takes; None if it takes it as it is."""
+        if type(self.model).preprocess is Model.preprocess:
+            return None
+        return partial(self.model.preprocess, training=training)
 
     @property
     def warmup(self) -> int:
@@ -174,7 +184,10 @@ def make_plan(params: Params) -> Plan:
         choices = " or ".join(dataset.preprocessors)
         reason = f"data set {dataset.name} takes {choices}"
         raise FlagError("input_preprocessor", params.input_preprocessor, reason)
-    num_classes = dataset.num_classes
+    _check_metrics(params, model)
+    spec = _declare(model, dataset.num_classes)
+    examples = resolve(dataset.elements, model, dataset.num_classes)
+    _check_elements(spec, model, dataset, examples)
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
@@ -195,7 +208,7 @@ def make_plan(params: Params) -> Plan:
         )
     return Plan(
         model=model,
-        spec=_declare(model, num_classes),
+        spec=spec,
         dataset=dataset,
         mode=mode,
         batch_per_device=batch,
@@ -208,6 +221,7 @@ def make_plan(params: Params) -> Plan:
         num_eval_batches=eval_batches,
         eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=_aggregation(params),
+        examples=examples,
     )
 
 
@@ -221,6 +235,45 @@ def _declare(model: Model, num_classes: int) -> ModelSpec:
         raise FlagError(
             "model", model.name, f"its build() raises {type(error).__name__}: {error}"
         ) from error
+
+
+def _check_metrics(params: Params, model: Model) -> None:
+    """Refuses flags about an accuracy that the model has not.
+
+    Raises:
+      FlagError: names the flag and the metrics that there are.
+    """
+    if "top_1" in model.metric_names:
+        return
+    for name in ("stop_at_top_1_accuracy", "print_training_accuracy"):
+        value = getattr(params, name)
+        if value not in (None, False):
+            metrics = ", ".join(model.metric_names)
+            has = f"its metrics are {metrics}" if metrics else "it has other metrics"
+            reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
+            raise FlagError(name, value, reason)
+
+
+def _check_elements(
+    spec: ModelSpec, model: Model, dataset: Dataset, examples: Sequence[Element]
+) -> None:
+    """Refuses a model that takes what the data set does not give.
+
+    Raises:
+      FlagError: names the first such element.
+    """
+    if type(model).preprocess is not Model.preprocess:
+        return
+    given = {one.name: (one.shape, one.dtype) for one in examples}
+    for one in spec.elements:
+        if given.get(one.name) != (one.shape, one.dtype):
+            offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
+            raise FlagError(
+                "model",
+                model.name,
+                f"takes {one.name} {one.shape} {one.dtype} of an example, but data set "
+                f"{dataset.name} gives {offered}",
+            )
 
 
 def initial_loss_scale(params: Params) -> float:

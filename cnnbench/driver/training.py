@@ -26,10 +26,10 @@ from cnnbench.text.progress import Progress
 
 
 class Values(NamedTuple):
-    """A step's results on the host; top-1 and top-5 accuracy where they are computed."""
+    """A step's results on the host; the model's metrics, in its order, where they are computed."""
 
     loss: float
-    accuracies: tuple[float, float] | None
+    metrics: tuple[float, ...]
     skipped: bool
 
 
@@ -114,8 +114,9 @@ class Training:
         loop = StepLoop(self._launch, self._read, self._lag, self._clock)
         self._warm_up(loop)
         params = self._params
+        shown = params.print_training_accuracy or params.forward_only
         self._console.table_header(
-            params.loss_type_to_report, params.print_training_accuracy or params.forward_only
+            params.loss_type_to_report, self._plan.model.metric_names if shown else ()
         )
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._inputs.wait_seconds
@@ -179,7 +180,7 @@ class Training:
         self._speed.add(seconds)
         self._check_loss(step, values.loss)
         if step == 1 or step % self._params.display_every == 0:
-            self._console.row(step, self._speed.current(), values.loss, values.accuracies)
+            self._console.row(step, self._speed.current(), values.loss, values.metrics)
         self._progress.update(step)
 
     def _check_loss(self, step: int, loss: float) -> None:
@@ -208,7 +209,7 @@ class Training:
             self._console.running_evaluation(self.global_step)
             top_1 = self._evaluate()
             target = self._params.stop_at_top_1_accuracy
-            if target is not None and top_1 >= target:
+            if target is not None and top_1 is not None and top_1 >= target:
                 self._console.stopping(target)
                 self._stopped_early = True
                 return True
@@ -217,7 +218,7 @@ class Training:
         finally:
             self._away_seconds += time.perf_counter() - start
 
-    def _evaluate(self) -> float:
+    def _evaluate(self) -> float | None:
         assert self._evaluator is not None
         result = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
         self._measurements.add_evaluation(result)
@@ -247,6 +248,5 @@ class Training:
         if not self._plan.trains and math.isfinite(loss):
             loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0
         skipped = result.skipped is not None and bool(result.skipped.numpy())
-        if result.top_1 is None or result.top_5 is None:
-            return Values(loss, None, skipped)
-        return Values(loss, (float(result.top_1.numpy()), float(result.top_5.numpy())), skipped)
+        names = self._plan.model.metric_names if result.metrics else ()
+        return Values(loss, tuple(float(result.metrics[n].numpy()) for n in names), skipped)

@@ -107,14 +107,32 @@ class StartupSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation: accuracies 0..1, mean loss (None if not computed), images, rate."""
+    """One evaluation.
+
+    Attributes:
+      global_step: of the weights.
+      top_1, top_5: accuracies, 0..1; None of a model without them.
+      loss: the mean over examples, None if not computed.
+      examples: those that counted.
+      images_per_sec: rate of the examples.
+      metrics: the model's other metrics by name.
+    """
 
     global_step: int
-    top_1: float
-    top_5: float
+    top_1: float | None = None
+    top_5: float | None = None
     loss: float | None = None
     examples: int
     images_per_sec: float
+    metrics: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        try:
+            # JSON has words where a number is not finite.
+            numbers = {name: float(value) for name, value in self.metrics.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
+        object.__setattr__(self, "metrics", numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.errors import UsageError
 from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -29,8 +30,8 @@ class StepConfig:
       bn_stats: "first" or "mean".
       label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
-      accuracy: whether top-1 and top-5 accuracies are computed too.
-      forward_only: only logits are computed; in place of the loss stands their mean.
+      metrics: whether the model's metrics are computed too.
+      forward_only: only outputs are computed; in place of the loss stands their mean.
       xla_compile: compile each tower's forward and backward pass with XLA.
       seed: of dropout.
       training_steps: from the first step of the first run to the end of training, for layers
@@ -45,7 +46,7 @@ class StepConfig:
     bn_stats: str = "first"
     label_smoothing: float = 0.0
     report_total_loss: bool = True
-    accuracy: bool = False
+    metrics: bool = False
     forward_only: bool = False
     xla_compile: bool = False
     seed: int = 0
@@ -60,14 +61,13 @@ class TowerResult(NamedTuple):
         variables; None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
       moments: of the batch-norm layers.
-      top_1, top_5: accuracies, None unless asked for.
+      metrics: those of the model, means over the tower's batch; empty unless asked for.
     """
 
     gradients: list[Gradient]
     loss: tf.Tensor
     moments: tuple[Moments, ...]
-    top_1: tf.Tensor | None
-    top_5: tf.Tensor | None
+    metrics: dict[str, tf.Tensor]
 
 
 class Tower:
@@ -89,8 +89,8 @@ class Tower:
     def __call__(
         self,
         read: Reader,
-        images: tf.Tensor,
-        labels: tf.Tensor,
+        features: Any,
+        labels: Any,
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
@@ -98,41 +98,41 @@ class Tower:
 
         Args:
           read: returns the tower's value of a variable in the dtype asked for.
-          images: [batch, height, width, channels].
-          labels: int64 [batch].
+          features, labels: see `cnnbench.data.TowerBatch`.
           seed: int64 [2] of dropout, another one in each step.
           factor: loss scale; the gradients handed on have it.
         """
         if not self._config.xla_compile:
-            return self._forward_backward(read, images, labels, seed, factor)
+            return self._forward_backward(read, features, labels, seed, factor)
         # Variables are read outside: one may live on another device than the tower, which a
         # compiled computation cannot reach; its value can be handed in from anywhere.
-        values = {spec.name: read(spec, dtype) for spec, dtype in self._dtypes_read(images).items()}
+        dtypes = self._dtypes_read(features)
+        values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         moments: list[Moments] = []
 
         @tf.function(autograph=False, jit_compile=True)
         def compiled(
             values: dict[str, tf.Tensor],
-            images: tf.Tensor,
-            labels: tf.Tensor,
+            features: Any,
+            labels: Any,
             seed: tf.Tensor,
             factor: Factor,
         ) -> tuple[Any, ...]:
             result = self._forward_backward(
-                lambda spec, dtype: values[spec.name], images, labels, seed, factor
+                lambda spec, dtype: values[spec.name], features, labels, seed, factor
             )
             moments[:] = result.moments
             statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
-            return result.gradients, result.loss, statistics, result.top_1, result.top_5
+            return result.gradients, result.loss, statistics, result.metrics
 
-        gradients, loss, statistics, top_1, top_5 = compiled(values, images, labels, seed, factor)
+        gradients, loss, statistics, metrics = compiled(values, features, labels, seed, factor)
         outside = tuple(
             dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
             for m, (mean, variance) in zip(moments, statistics, strict=True)
         )
-        return TowerResult(list(gradients), loss, outside, top_1, top_5)
+        return TowerResult(list(gradients), loss, outside, metrics)
 
-    def _dtypes_read(self, images: tf.Tensor) -> dict[VariableSpec, tf.DType]:
+    def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
         """Which variable the network reads in which dtype, from a trace that is thrown away."""
         dtypes: dict[VariableSpec, tf.DType] = {}
 
@@ -141,14 +141,15 @@ class Tower:
             return tf.zeros(spec.shape, dtype)
 
         with tf.Graph().as_default():
-            self._forward(read, tf.zeros(images.shape, images.dtype), tf.zeros([2], tf.int64))
+            like = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), features)
+            self._forward(read, like, tf.zeros([2], tf.int64))
         return dtypes
 
-    def _forward(self, read: Reader, images: tf.Tensor, seed: tf.Tensor) -> Forward:
+    def _forward(self, read: Reader, features: Any, seed: tf.Tensor) -> Forward:
         return forward(
             self._model,
             self._spec.num_classes,
-            images,
+            features,
             read,
             training=not self._config.forward_only,
             data_format=self._config.data_format,
@@ -161,16 +162,18 @@ class Tower:
     def _forward_backward(
         self,
         read: Reader,
-        images: tf.Tensor,
-        labels: tf.Tensor,
+        features: Any,
+        labels: Any,
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
         config = self._config
         if config.forward_only:
-            logits = self._forward(read, images, seed).logits
-            # No loss is computed; a value that needs every logit keeps them all alive.
-            return TowerResult([], tf.reduce_mean(logits), (), *self._accuracies(logits, labels))
+            outputs = self._forward(read, features, seed).outputs
+            # No loss is computed; a value that needs every output keeps them all alive.
+            means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
+            loss = means[0] if len(means) == 1 else tf.add_n(means)
+            return TowerResult([], loss, (), self._metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
 
@@ -181,47 +184,41 @@ class Tower:
                         tape.watch(values[spec.name])
                 return values[spec.name]
 
-            made = self._forward(read_and_watch, images, seed)
-            loss = tf.reduce_mean(self._losses(made.logits, labels))
+            made = self._forward(read_and_watch, features, seed)
+            loss = tf.reduce_mean(self._losses(made.outputs, labels))
             target = scaled(loss, factor)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
-        accuracies = self._accuracies(made.logits, labels)
-        return TowerResult(gradients, loss, made.moments, *accuracies)
+        return TowerResult(gradients, loss, made.moments, self._metrics(made.outputs, labels))
 
-    def _losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""
-        losses = self._model.loss(logits, labels)
+        losses = self._model.loss(outputs, labels)
         share = self._config.label_smoothing
         if not share:
             return losses
         # The cross entropy is linear in the labels: one part is that of even labels.
-        even = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+        even = tf.reduce_logsumexp(outputs, axis=-1) - tf.reduce_mean(outputs, axis=-1)
         return losses * (1.0 - share) + even * share
 
-    def _accuracies(
-        self, logits: tf.Tensor, labels: tf.Tensor
-    ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        if not self._config.accuracy:
-            return None, None
-        top_1, top_5 = top_hits(logits, labels)
-        return tf.reduce_mean(top_1), tf.reduce_mean(top_5)
+    def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
+        if not self._config.metrics:
+            return {}
+        columns = checked_metrics(self._model, outputs, labels)
+        return {name: tf.reduce_mean(column) for name, column in columns.items()}
 
 
-def top_hits(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whether the label is the largest logit, and whether it is among the largest five.
+def checked_metrics(model: Model, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
+    """The columns of `Model.metrics`, in the order in which the model names them.
 
-    Args:
-      logits: float32 [n, classes].
-      labels: integers [n].
-
-    Returns:
-      Two float32 tensors [n] of zeros and ones. With fewer than five classes, the second
-      is all ones but for logits that are not finite.
+    Raises:
+      UsageError: the model returns others than it names.
     """
-    among = min(5, int(logits.shape[1]))
-    return (
-        tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32),
-        tf.cast(tf.math.in_top_k(labels, logits, among), tf.float32),
-    )
+    columns = model.metrics(outputs, labels)
+    if set(columns) != set(model.metric_names):
+        raise UsageError(
+            f"model {model.name} names the metrics {', '.join(model.metric_names) or 'none'}, but "
+            f"its metrics() returns {', '.join(columns) or 'none'}"
+        )
+    return {name: columns[name] for name in model.metric_names}

@@ -36,14 +36,13 @@ class StepResult(NamedTuple):
 
     Attributes:
       loss: float32.
-      top_1, top_5: float32 accuracies; None unless asked for.
+      metrics: those of the model by name, float32; empty unless asked for.
       skipped: bool, whether an update was left out because its gradients were not
         finite; None where updates are not conditional.
     """
 
     loss: tf.Tensor
-    top_1: tf.Tensor | None
-    top_5: tf.Tensor | None
+    metrics: dict[str, tf.Tensor]
     skipped: tf.Tensor | None = None
 
 
@@ -134,9 +133,10 @@ class TrainStep:
 
     def __call__(self) -> StepResult:
         """Fetches one batch per tower and launches one step."""
-        return StepResult(*self._function(*self._inputs.next()))
+        result: StepResult = self._function(*self._inputs.next())
+        return result
 
-    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor | None, ...]:
+    def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         towers = [self._tower(tower, batches, factor) for tower in range(len(self._devices))]
         if self._config.forward_only:
@@ -150,13 +150,13 @@ class TrainStep:
 
     def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> TowerResult:
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
-            images, labels, _ = self._inputs.of_tower(tower, batches)
+            features, labels, _ = self._inputs.of_tower(tower, batches)
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 return self._manager.read(tower, spec.name, dtype)
 
-            return self._towers[tower](read, images, labels, seed, factor)
+            return self._towers[tower](read, features, labels, seed, factor)
 
     def _update(
         self, towers: Sequence[TowerResult], weight_losses: WeightLosses, factor: Factor
@@ -246,15 +246,16 @@ class TrainStep:
 
     def _result(
         self, towers: Sequence[TowerResult], weight_losses: WeightLosses, updates: _Updates
-    ) -> tuple[tf.Tensor | None, ...]:
+    ) -> StepResult:
         with tf.device(self._devices[0]), tf.name_scope("result"):
             loss = _mean([tower.loss for tower in towers])
             if weight_losses:
                 loss = loss + self._decay.total(weight_losses)
-            top_1 = _mean([tower.top_1 for tower in towers])
-            top_5 = _mean([tower.top_5 for tower in towers])
+            metrics = {
+                name: _mean([tower.metrics[name] for tower in towers]) for name in towers[0].metrics
+            }
             with tf.control_dependencies(updates.ops):
-                return tf.identity(loss), top_1, top_5, updates.skipped
+                return StepResult(tf.identity(loss), metrics, updates.skipped)
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
@@ -266,8 +267,5 @@ def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
     ]
 
 
-def _mean(values: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
-    present = [value for value in values if value is not None]
-    if len(present) < 2:
-        return present[0] if present else None
-    return tf.add_n(present) / float(len(present))
+def _mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    return values[0] if len(values) == 1 else tf.add_n(list(values)) / float(len(values))

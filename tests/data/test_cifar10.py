@@ -29,7 +29,7 @@ def spec(data_dir, subset="train", towers=1, batch=4, **fields):
 
 def numbers(batch):
     """Which images a batch holds, from the first pixel."""
-    return np.rint((batch.images.numpy()[:, 0, 0, 0] + 1) * 127.5).astype(int)
+    return np.rint((batch.features.numpy()[:, 0, 0, 0] + 1) * 127.5).astype(int)
 
 
 def stream(source, steps):
@@ -42,11 +42,11 @@ def test_values_labels_and_dtype(data_dir, cpu_devices):
     directory, images = data_dir
     with make_input(spec(directory, "validation"), cpu_devices[:1]) as source:
         (batch,) = source.next()
-    np.testing.assert_allclose(batch.images, images[:4] / 127.5 - 1, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(batch.features, images[:4] / 127.5 - 1, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(batch.labels, [0, 1, 2, 3])
     assert batch.labels.dtype == tf.int64
     with make_input(spec(directory, dtype="bfloat16"), cpu_devices[:1]) as source:
-        assert source.next()[0].images.dtype == tf.bfloat16
+        assert source.next()[0].features.dtype == tf.bfloat16
 
 
 def test_every_epoch_holds_every_image_once_in_a_new_order(data_dir, cpu_devices):
@@ -68,7 +68,7 @@ def test_the_stream_depends_on_the_seed_and_not_on_the_towers(data_dir, cpu_devi
 def test_the_global_random_seed_plays_no_part(data_dir, cpu_devices):
     def images():
         with make_input(spec(data_dir[0], distortions=True), cpu_devices[:1]) as source:
-            return np.concatenate([source.next()[0].images for _ in range(3)])
+            return np.concatenate([source.next()[0].features for _ in range(3)])
 
     tf.random.set_seed(1)
     first = images()
@@ -80,7 +80,7 @@ def test_distortions_differ_between_epochs_and_not_with_the_batch_size(data_dir,
     def epochs(batch):
         asked = spec(data_dir[0], batch=batch, distortions=True)
         with make_input(asked, cpu_devices[:1]) as source:
-            return np.concatenate([source.next()[0].images for _ in range(2 * COUNT // batch)])
+            return np.concatenate([source.next()[0].features for _ in range(2 * COUNT // batch)])
 
     images = epochs(2)
     np.testing.assert_array_equal(images, epochs(11))
@@ -115,7 +115,7 @@ def test_validation_is_an_exact_pass_that_wraps(data_dir, cpu_devices, towers, b
         assert source.steps_per_epoch == -(-COUNT // (towers * batch))
         for _ in range(2):
             batches = [b for _ in range(source.steps_per_epoch) for b in source.next()]
-            assert all(b.images.shape == (batch, 32, 32, 3) for b in batches)
+            assert all(b.features.shape == (batch, 32, 32, 3) for b in batches)
             weights = np.concatenate([b.weights for b in batches])
             order = np.concatenate([numbers(b) for b in batches])
             assert order[weights == 1].tolist() == list(range(COUNT))

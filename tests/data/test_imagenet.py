@@ -60,12 +60,12 @@ def test_batches_fit_the_element_spec(imagenet_dir, cpu_devices):
             for batch, expected, device in zip(
                 source.next(), source.element_spec, cpu_devices[2:4], strict=True
             ):
-                assert batch.images.device == batch.labels.device == device
+                assert batch.features.device == batch.labels.device == device
                 for value, wanted in zip(batch, expected, strict=True):
                     assert (value is None) == (wanted is None)
                     if value is not None:
                         assert wanted.is_compatible_with(value)
-                assert float(tf.reduce_max(tf.abs(batch.images))) <= 1
+                assert float(tf.reduce_max(tf.abs(batch.features))) <= 1
 
 
 def test_examples_are_counted(imagenet_dir, cpu_devices):
@@ -86,7 +86,7 @@ def test_the_stream_depends_on_the_seed_and_not_on_the_towers(numbered_dir, cpu_
     def images(towers, batch, seed=7):
         asked = spec(numbered_dir, towers=towers, batch=batch, seed=seed, distortions=True)
         with make_input(asked, cpu_devices[:towers]) as source:
-            return np.concatenate([b.images for _ in range(5) for b in source.next()])
+            return np.concatenate([b.features for _ in range(5) for b in source.next()])
 
     one = images(1, 8)
     np.testing.assert_array_equal(one, images(1, 8))
@@ -103,7 +103,7 @@ def test_validation_is_an_exact_pass_that_wraps(numbered_dir, cpu_devices, tower
     with make_input(asked, cpu_devices[:towers]) as source:
         for _ in range(2):
             batches = [b for _ in range(source.steps_per_epoch) for b in source.next()]
-            assert all(b.images.shape == (batch, 32, 32, 3) for b in batches)
+            assert all(b.features.shape == (batch, 32, 32, 3) for b in batches)
             weights = np.concatenate([b.weights for b in batches])
             assert np.all(weights[:VALIDATION] == 1)
             assert np.all(weights[VALIDATION:] == 0)

@@ -23,7 +23,7 @@ class Counting(Pipeline):
             with tf.control_dependencies(
                 [tf.debugging.assert_none_equal(i, tf.constant(self.fails_at, tf.int64))]
             ):
-                return tf.fill([32, 32, 3], tf.cast(i, tf.float32)), i
+                return {"image": tf.fill([32, 32, 3], tf.cast(i, tf.float32)), "label": i}
 
         dataset = tf.data.Dataset.range(2**31 - 1, output_type=tf.int64)
         return dataset.map(image).batch(self.spec.batch_per_device, drop_remainder=True)
@@ -45,11 +45,11 @@ def test_towers_get_consecutive_batches_on_their_devices(cpu_devices, prefetch):
     with source(devices, datasets_use_prefetch=prefetch) as numbers:
         for step in range(3):
             batches = numbers.next()
-            assert [b.images.device for b in batches] == list(devices)
+            assert [b.features.device for b in batches] == list(devices)
             assert [b.labels.device for b in batches] == list(devices)
             labels = [int(x) for b in batches for x in b.labels]
             assert labels == list(range(6 * step, 6 * step + 6))
-            assert float(batches[2].images[1, 3, 3, 0]) == labels[-1]
+            assert float(batches[2].features[1, 3, 3, 0]) == labels[-1]
             assert batches[0].weights is None
 
 

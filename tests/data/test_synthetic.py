@@ -12,7 +12,7 @@ def spec(towers, batch, **fields):
 def global_batch(towers, batch, devices, **fields):
     source = make_input(spec(towers, batch, **fields), devices[:towers])
     batches = [source.of_tower(t, ()) for t in range(towers)]
-    images = np.concatenate([batch.images.numpy() for batch in batches])
+    images = np.concatenate([batch.features.numpy() for batch in batches])
     return images, np.concatenate([batch.labels.numpy() for batch in batches])
 
 
@@ -66,11 +66,11 @@ def test_variables_live_on_the_towers_devices(cpu_devices):
 
 def test_dtype_and_epoch(cpu_devices):
     source = make_input(spec(2, 4, dtype="bfloat16", subset="validation"), cpu_devices[:2])
-    assert source.of_tower(1, ()).images.dtype == tf.bfloat16
+    assert source.of_tower(1, ()).features.dtype == tf.bfloat16
     assert source.synthetic
     assert source.examples_per_epoch == 50_000
     assert source.steps_per_epoch == 6250
     assert source.wait_seconds == 0
     element = source.element_spec[1]
-    assert element.images == tf.TensorSpec([4, 9, 9, 3], tf.bfloat16)
+    assert element.features == tf.TensorSpec([4, 9, 9, 3], tf.bfloat16)
     assert element.weights == tf.TensorSpec([4], tf.float32)

@@ -49,14 +49,14 @@ def warm_up(out):
 
 def rows(out, *values):
     for step, mean, uncertainty, jitter, loss, *accuracies in values:
-        out.row(step, Speed(mean, uncertainty, jitter), loss, tuple(accuracies) or None)
+        out.row(step, Speed(mean, uncertainty, jitter), loss, accuracies)
 
 
 def timed(out, *values, footer=None, loss_name="total_loss", **changes):
     """A run from its header to its last step."""
     start(out, **changes)
     warm_up(out)
-    out.table_header(loss_name, with_accuracy=len(values[0]) > 5)
+    out.table_header(loss_name, ("top_1", "top_5") if len(values[0]) > 5 else ())
     rows(out, *values)
     if footer is not None:
         out.footer(footer)
@@ -103,7 +103,7 @@ def evaluation(out):
     out.checkpoint_loaded("/train/model.ckpt-22")
     out.evaluation_row(10, 923.2)
     out.evaluation_row(20, 2795.2)
-    out.evaluation_result(1 / 160, 0.0562, 160)
+    out.evaluation_result({"top_1": 1 / 160, "top_5": 0.0562}, 160)
     out.footer(1386.82)
 
 
@@ -118,13 +118,13 @@ def training_and_evaluation(out):
     timed(out, *first, mode="training + evaluation")
     out.running_evaluation(12)
     out.evaluation_row(10, 1945.1)
-    out.evaluation_result(0.0, 0.0125, 80)
+    out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
     out.phase(Phase.RESUMING)
     rows(out, (20, 629.7, 4.7, 21.9, 13.321))
     out.phase(Phase.DONE)
     out.running_final_evaluation(22)
     out.evaluation_row(10, 2917.8)
-    out.evaluation_result(0.0, 0.0125, 80)
+    out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
 
 
 def training_stopped(out):
@@ -132,7 +132,7 @@ def training_stopped(out):
     timed(out, *first, mode="training + evaluation")
     out.running_evaluation(12)
     out.evaluation_row(10, 1578.9)
-    out.evaluation_result(0.0, 0.0125, 80)
+    out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
     out.stopping(-1.0)
     out.phase(Phase.DONE)
 

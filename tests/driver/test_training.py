@@ -46,7 +46,7 @@ class Script:
         loss = self.losses.get(self.launched, 1.0)
         self.launched += 1
         self.now += self.times[index]
-        return StepResult(Scalar(loss), None, None)
+        return StepResult(Scalar(loss), {})
 
     def set_learning_rate(self, rate):
         self.rates.append(rate)

@@ -30,10 +30,10 @@ def logits_and_gradients(model, num_classes, weights, images, **options):
                 lambda spec, dtype: tf.cast(values[spec.name], dtype),
                 **options,
             )
-            loss = tf.reduce_mean(model.loss(result.logits, labels))
+            loss = tf.reduce_mean(model.loss(result.outputs, labels))
         gradients = tape.gradient(loss, values)
         learned = [gradients[n] for n in sorted(values) if "/moving_" not in n]
-        return [result.logits, *learned]
+        return [result.outputs, *learned]
 
     return step(images, weights.values)
 
@@ -58,8 +58,8 @@ def test_batch_norm_reads_float32_and_all_else_the_compute_dtype(dtype, make_wei
         result = forward(
             model, 11, images_for(model), weights.read, training=training, compute_dtype=dtype
         )
-        assert result.logits.dtype == tf.float32
-        assert tuple(result.logits.shape) == (2, 11)
+        assert result.outputs.dtype == tf.float32
+        assert tuple(result.outputs.shape) == (2, 11)
     for name, read in weights.read_dtypes.items():
         assert read == (tf.float32 if "batchnorm" in name else dtype), name
 
@@ -106,7 +106,7 @@ def operations(model, num_classes, **options):
     def run(images, values):
         return forward(
             model, num_classes, images, lambda s, d: tf.cast(values[s.name], d), **options
-        ).logits
+        ).outputs
 
     size = model.image_size
     traced = run.get_concrete_function(tf.TensorSpec([4, size, size, 3]), weights)
@@ -164,8 +164,8 @@ def test_images_may_come_in_any_dtype(dtype, make_weights):
     weights = make_weights(declare(model, 11).variables)
     whole = tf.cast(np.random.default_rng(0).integers(0, 4, (2, 32, 32, 3)), dtype)
     options = {"training": False}
-    given = forward(model, 11, whole, weights.read, **options).logits
-    plain = forward(model, 11, tf.cast(whole, tf.float32), weights.read, **options).logits
+    given = forward(model, 11, whole, weights.read, **options).outputs
+    plain = forward(model, 11, tf.cast(whole, tf.float32), weights.read, **options).outputs
     np.testing.assert_array_equal(given, plain)
 
 
@@ -174,10 +174,10 @@ def test_bfloat16_is_near_float32(name, dataset, make_weights):
     model = get_model(name, dataset)
     weights = make_weights(declare(model, 11).variables)
     images = images_for(model, count=4)
-    exact = forward(model, 11, images, weights.read, training=False).logits
+    exact = forward(model, 11, images, weights.read, training=False).outputs
     rough = forward(
         model, 11, images, weights.read, training=False, compute_dtype="bfloat16"
-    ).logits
+    ).outputs
     assert float(tf.norm(rough - exact) / tf.norm(exact)) < 0.03
 
 
@@ -229,7 +229,7 @@ def test_scalar_variables_and_a_loss_of_ones_own(layout, dtype):
             data_format=layout,
             compute_dtype=dtype,
         )
-        losses = model.loss(result.logits, tf.zeros([4], tf.int32))
+        losses = model.loss(result.outputs, tf.zeros([4], tf.int32))
         mean = tf.reduce_mean(losses)
     assert losses.numpy().tolist() == [-2.0, 0.0, 2.0, 4.0]
     gradients = tape.gradient(mean, values)

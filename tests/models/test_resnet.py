@@ -68,7 +68,7 @@ def test_resnet50_equals_keras_applications(training, make_weights):
     images = noise(size, count=4)
     expected = theirs(images, training=training)
     ours = forward(model, 1001, tf.constant(images), weights.read, training=training)
-    assert float(tf.norm(ours.logits - expected) / tf.norm(expected)) < 1e-4
+    assert float(tf.norm(ours.outputs - expected) / tf.norm(expected)) < 1e-4
     if training:
         # Keras' averages move by a hundredth of the batch's.
         for moments, (_, name) in zip(ours.moments, keras_layers(), strict=True):
@@ -161,7 +161,7 @@ def test_resnet50_equals_the_reference(name, version, training, make_weights):
     reference = Reference(version, weights, training)
     expected = reference(images)
     assert reference.used == set(weights.values)
-    ours = forward(model, 1001, tf.constant(images), weights.read, training=training).logits
+    ours = forward(model, 1001, tf.constant(images), weights.read, training=training).outputs
     error = tf.norm(tf.cast(ours, tf.float64) - expected) / tf.norm(expected)
     assert float(error) < 1e-4
 
@@ -170,7 +170,7 @@ def test_the_versions_differ(make_weights):
     # Equal weights, other strides: what the tests above tell apart is really there.
     weights = make_weights(declare(small("resnet50", 64), 1001).variables)
     logits = [
-        forward(small(n, 64), 1001, tf.constant(noise(64)), weights.read, training=False).logits
+        forward(small(n, 64), 1001, tf.constant(noise(64)), weights.read, training=False).outputs
         for n in ("resnet50", "resnet50_v1.5")
     ]
     assert float(tf.norm(logits[0] - logits[1]) / tf.norm(logits[0])) > 0.05

@@ -50,7 +50,7 @@ def test_parameters_leave_out_moving_averages_and_trainable_ones_leave_out_froze
         VariableSpec("frozen", (5,), ZERO, trainable=False),
         VariableSpec("moving_mean", (7,), ZERO, trainable=False, statistic=True),
     )
-    spec = ModelSpec("m", "imagenet", 8, 3, 10, variables, 0, 0)
+    spec = ModelSpec("m", "imagenet", (), 10, variables, 0, 0)
     assert (spec.parameters, spec.trainable_parameters, spec.statistics) == (17, 12, 7)
 
 

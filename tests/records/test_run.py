@@ -90,7 +90,7 @@ def test_document_has_the_keys_of_schema_1():
         *("device", "devices", "num_towers", "num_workers", "variable_update", "all_reduce"),
     }
     assert set(document["evaluations"][0]) == {
-        *("global_step", "top_1", "top_5", "loss", "examples", "images_per_sec"),
+        *("global_step", "top_1", "top_5", "loss", "examples", "images_per_sec", "metrics"),
     }
     assert set(document["summary"]) == {
         *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),

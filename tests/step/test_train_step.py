@@ -15,7 +15,7 @@ from covering import covering_pairs
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
 from cnnbench.flags import Params
-from cnnbench.step.tower import top_hits
+from cnnbench.models import get_model
 from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
@@ -243,7 +243,8 @@ def test_forward_only_has_no_gradients_and_no_updates() -> None:
     assert "Conv2D" in types
     assert not [t for t in types if t.startswith(("ResourceApply", "Conv2DBackprop"))]
     result = built.step()
-    assert 0.0 <= result.top_1.numpy() <= result.top_5.numpy() <= 1.0
+    top_1, top_5 = (float(result.metrics[name].numpy()) for name in ("top_1", "top_5"))
+    assert 0.0 <= top_1 <= top_5 <= 1.0
 
 
 def test_dropout_draws_anew_in_every_step() -> None:
@@ -404,8 +405,12 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand(tmp_path: 
         ([[np.nan, 1.0, 2.0]], [0], [0], [0]),
     ],
 )
-def test_top_hits(
+def test_accuracies(
     logits: list[list[float]], labels: list[int], top_1: list[int], top_5: list[int]
 ) -> None:
-    found = top_hits(tf.constant(logits), tf.constant(labels, tf.int64))
-    assert [hits.numpy().tolist() for hits in found] == [top_1, top_5]
+    model = get_model("lenet", "imagenet")
+    found = model.metrics(tf.constant(logits), tf.constant(labels, tf.int64))
+    assert {name: hits.numpy().tolist() for name, hits in found.items()} == {
+        "top_1": top_1,
+        "top_5": top_5,
+    }

@@ -1,0 +1,180 @@
+"""What an example is made of: its elements, as plain data. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeVar
+
+from cnnbench.errors import UsageError
+
+V = TypeVar("V")
+
+Size = int | str
+"""A number, or the name of what decides it: ``num_classes``, or an attribute of the model."""
+
+Role = Literal["feature", "label"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """How the synthetic value of an element is drawn; use the constructors.
+
+    Attributes:
+      kind: ``normal`` (truncated, mean 0, ``scale`` the standard deviation before draws beyond
+        two of them are redrawn), ``integers`` (uniform in [``low``, ``high``)), ``uniform``
+        (real numbers in the same range), ``constant`` (``scale``) or ``boxes``.
+      scale: see above.
+      low: see above.
+      high: see above.
+    """
+
+    kind: Literal["normal", "integers", "uniform", "constant", "boxes"]
+    scale: float = 1.0
+    low: Size = 0
+    high: Size = 1
+
+    @classmethod
+    def normal(cls, stddev: float = 1.0) -> Draw:
+        """Normal draws of mean 0; those beyond two standard deviations are redrawn."""
+        return cls("normal", stddev)
+
+    @classmethod
+    def integers(cls, low: Size, high: Size) -> Draw:
+        """Integers from ``low`` to ``high`` - 1, each as likely."""
+        return cls("integers", low=low, high=high)
+
+    @classmethod
+    def uniform(cls, low: int = 0, high: int = 1) -> Draw:
+        """Real numbers from ``low`` up to ``high``."""
+        return cls("uniform", low=low, high=high)
+
+    @classmethod
+    def constant(cls, value: float) -> Draw:
+        """Everywhere ``value``."""
+        return cls("constant", value)
+
+    @classmethod
+    def boxes(cls) -> Draw:
+        """Boxes ``[..., 4]``: top, left, bottom and right, 0 <= top < bottom <= 1, likewise
+        left and right.
+        """
+        return cls("boxes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Element:
+    """One named value of an example.
+
+    Attributes:
+      name: what readers and models call it.
+      shape: of one example, without batch; ``()`` for a scalar. A size may be the name of an
+        attribute of the model, such as ``image_size``.
+      role: whether the network gets it (``feature``) or its loss and metrics (``label``).
+      dtype: by TensorFlow's name. Features of ``float32`` come in the precision of the run.
+      draw: how a synthetic one is drawn; None for what only `Model.preprocess` makes.
+      rows: name of a scalar element of integers: only so many of the first rows count, and
+        zeros fill the rest, as with boxes of which an image has few or many.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    role: Role
+    dtype: str = "float32"
+    draw: Draw | None = None
+    rows: str | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of an element that `resolve` has returned."""
+        return tuple(int(size) for size in self.shape)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it holds real numbers, which networks compute with in the run's precision."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def named_sizes(self) -> tuple[str, ...]:
+        """Names that stand for a number."""
+        bounds = () if self.draw is None else (self.draw.low, self.draw.high)
+        return tuple(size for size in (*self.shape, *bounds) if isinstance(size, str))
+
+
+IMAGE = Element("image", ("image_size", "image_size", "channels"), "feature", draw=Draw.normal(0.5))
+"""A square image that looks, drawn, like a normalised photograph: in [-1, 1]."""
+
+LABEL = Element("label", (), "label", "int64", Draw.integers(0, "num_classes"))
+"""The class of an image. Of 64 bits: 32 would have to stay on the host of a GPU."""
+
+IMAGE_CLASSIFICATION = (IMAGE, LABEL)
+
+
+def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tuple[Element, ...]:
+    """The elements with numbers in place of names.
+
+    Args:
+      elements: as declared.
+      owner: has the attributes that they name: a model.
+      num_classes: what ``num_classes`` stands for.
+
+    Raises:
+      UsageError: an attribute is missing or not a positive number.
+    """
+
+    def number(size: Size) -> int:
+        if isinstance(size, int):
+            return size
+        return num_classes if size == "num_classes" else named_size(owner, size)
+
+    resolved = []
+    for element in elements:
+        draw = element.draw
+        if draw is not None:
+            draw = dataclasses.replace(draw, low=number(draw.low), high=number(draw.high))
+        shape = tuple(number(size) for size in element.shape)
+        resolved.append(dataclasses.replace(element, shape=shape, draw=draw))
+    return tuple(resolved)
+
+
+def named_size(owner: object, name: str) -> int:
+    """The attribute that stands for a size of an element.
+
+    Raises:
+      UsageError: it is missing or not a positive number.
+    """
+    value = getattr(owner, name, None)
+    who = f"model class {type(owner).__name__}"
+    if not isinstance(value, int):
+        raise UsageError(f"{who} needs an attribute {name} of type int, got {value!r}")
+    if value < 1:
+        raise UsageError(f"{who}: {name}={value} must be at least 1")
+    return value
+
+
+def of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
+    """The features, or the labels."""
+    return tuple(element for element in elements if element.role == role)
+
+
+def grouped(elements: Sequence[Element], role: Role, values: Mapping[str, V]) -> V | dict[str, V]:
+    """The features, or the labels, as models take them.
+
+    Args:
+      elements: of an example.
+      role: which of them.
+      values: by name.
+
+    Returns:
+      The value itself where there is one of that role, else the values by name.
+    """
+    names = [element.name for element in of_role(elements, role)]
+    return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
+
+
+def by_name(elements: Sequence[Element], role: Role, group: V | Mapping[str, V]) -> Mapping[str, V]:
+    """The inverse of `grouped`."""
+    if isinstance(group, Mapping):
+        return group
+    (element,) = of_role(elements, role)
+    return {element.name: group}
