@@ -6,6 +6,7 @@ Importing this package does not import TensorFlow; `cnnbench.models.graph` does.
 from __future__ import annotations
 
 from cnnbench.models.declare import declare
+from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import (
@@ -24,7 +25,11 @@ from cnnbench.models.spec import (
 )
 
 __all__ = [
+    "IMAGE",
+    "LABEL",
     "BatchNorm",
+    "Draw",
+    "Element",
     "Initializer",
     "LearningRateSpec",
     "Model",

@@ -42,7 +42,7 @@ def check_equal(model, theirs, make_weights, bound=1e-4):
     transfer(weights, theirs)
     images = np.random.default_rng(1).standard_normal((2, size, size, 3)).astype(np.float32)
     expected = theirs(images, training=False)
-    ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).logits
+    ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
     assert float(tf.norm(ours - expected) / tf.norm(expected)) < bound
 
 

@@ -61,7 +61,7 @@ def test_learning_rate(batch, step, rate):
 def logits(name, weights, images, training=False):
     model = get_model(name, "imagenet")
     model.image_size = SIZE
-    return forward(model, 7, tf.constant(images), weights.read, training=training).logits
+    return forward(model, 7, tf.constant(images), weights.read, training=training).outputs
 
 
 def noise():
