@@ -14,16 +14,14 @@ from typing import Any, TypeAlias
 
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import Finished
-from cnnbench.records.allreduce import KIND as ALLREDUCE
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import encode
+from cnnbench.records.load import record_of
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.text.escape import plain
 from cnnbench.text.numbers import number
 
 Record: TypeAlias = RunRecord | AllReduceRecord
-
-RUN = "run"
 
 _TAIL_BYTES = 8192
 _MESSAGE_LENGTH = 500
@@ -104,30 +102,10 @@ def is_out_of_memory(error: ErrorInfo) -> bool:
     return error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
 
 
-def parse(document: object, kind: str | None = None) -> Record:
-    """The record in a JSON value.
-
-    Args:
-      document: the value.
-      kind: "run" or "allreduce"; either if None.
-
-    Raises:
-      ValueError: it is no record of the kind.
-    """
-    if not isinstance(document, dict):
-        raise ValueError("not an object")
-    found = document.get("kind", RUN)
-    if found not in (RUN, ALLREDUCE) or (kind is not None and found != kind):
-        raise ValueError(f"of the kind {found!r}")
-    if found == RUN:
-        return RunRecord.from_dict(document)
-    return AllReduceRecord.from_dict(document)
-
-
 def read(path: Path) -> Record | None:
     """The record in a file; None if there is no sound one."""
     try:
-        return parse(json.loads(path.read_bytes()))
+        return record_of(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -198,7 +176,9 @@ def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | 
         return None, f"the record cannot be read: {error.strerror}", None
     try:
         document = json.loads(data)
-        parse(document, attempt.kind)
+        record = record_of(document)
+        if record.kind != attempt.kind:
+            raise ValueError(f"of the kind {record.kind!r}")
     except RecursionError:
         return None, "not a valid record: nested too deeply", data
     except ValueError as error:
@@ -208,7 +188,7 @@ def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | 
 
 def _failed(attempt: Attempt, error: ErrorInfo) -> dict[str, Any]:
     """The record of a run that left none."""
-    make = RunRecord if attempt.kind == RUN else AllReduceRecord
+    make = RunRecord if attempt.kind == RunRecord.kind else AllReduceRecord
     return make(
         run_id=uuid.uuid4().hex,
         started_at=attempt.started_at.isoformat(timespec="seconds"),

@@ -13,24 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from cnnbench.records.codec import (
-    OPTIONAL,
-    Json,
-    check_schema,
-    decode,
-    encode,
-    from_text,
-    started,
-    to_text,
-)
+from cnnbench.records.codec import OPTIONAL, Document, Json, encode, started
 from cnnbench.records.run import ErrorInfo, check_status
 from cnnbench.stats.descriptive import median
 from cnnbench.variable_mgr.aggregation.spec import Packing
-
-SCHEMA = 1
-KIND = "allreduce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +123,7 @@ class RingDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduceRecord:
+class AllReduceRecord(Document):
     """One run of `cnnbench allreduce`.
 
     Attributes:
@@ -152,6 +140,10 @@ class AllReduceRecord:
       peers: reductions of other libraries, in the same form.
       environment: facts about machine and software; unknown ones are absent.
     """
+
+    kind: ClassVar[str] = "allreduce"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
 
     run_id: str
     started_at: str
@@ -196,41 +188,9 @@ class AllReduceRecord:
                 return copy.bound_seconds(point.bytes, point.devices) / point.median
         return None
 
-    def to_dict(self) -> dict[str, Json]:
-        """The JSON document as a dict."""
-        body = encode(self)
-        assert isinstance(body, dict)
-        return {
-            "schema": SCHEMA,
-            "kind": KIND,
-            **body,
-            "copy_bytes_per_sec": encode(self.copy_rate),
-        }
-
-    def to_json(self) -> str:
-        """The JSON document: one line per top-level key, and one per row."""
-        return to_text(self.to_dict(), ("copies", "points", "peers"))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> AllReduceRecord:
-        """The record in a JSON document that `to_json` made.
-
-        Raises:
-          ValueError: not such a document; names the key.
-        """
-        return cls.from_dict(from_text(text))
-
-    @classmethod
-    def from_dict(cls, data: object) -> AllReduceRecord:
-        """The record in a document that `to_dict` made.
-
-        Raises:
-          ValueError: not such a document; names the key.
-        """
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise ValueError("kind: missing or not 'allreduce'; no all-reduce measurement")
-        check_schema(data, SCHEMA)
-        return decode(cls, data)
+    def derived(self) -> dict[str, Json]:
+        """The rate of copying memory."""
+        return {"copy_bytes_per_sec": encode(self.copy_rate)}
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:

@@ -23,11 +23,15 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from numbers import Integral, Real
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Document")
+
+# The first documents name no kind.
+_IMPLIED_KIND = "run"
 
 # Metadata of a field whose key may be missing.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
@@ -118,19 +122,65 @@ def from_text(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=_refuse_constant)
 
 
-def check_schema(document: Mapping[str, Any], schema: int) -> None:
-    """Checks the schema number of a document.
+class Document:
+    """A dataclass that is a JSON document of its own: schema number, kind, fields, derived values.
 
-    Args:
-      document: the parsed JSON object.
-      schema: the number that this version reads.
-
-    Raises:
-      ValueError: another number.
+    Attributes:
+      kind: of the document; a document without the key is a run's.
+      schema: number of the layout that this version writes and reads.
+      item_lines: keys of lists that are written with one line per item.
     """
-    found = document.get("schema")
-    if isinstance(found, bool) or found != schema:
-        raise ValueError(f"schema: {found!r} is not known to this version, which reads {schema}")
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    schema: ClassVar[int]
+    item_lines: ClassVar[tuple[str, ...]] = ()
+
+    def derived(self) -> dict[str, Json]:
+        """Values computed from the fields, for readers; they are not read back."""
+        return {}
+
+    def to_dict(self) -> dict[str, Json]:
+        """The JSON document as a dict."""
+        body = encode(self)
+        assert isinstance(body, dict)
+        kind: dict[str, Json] = {} if self.kind == _IMPLIED_KIND else {"kind": self.kind}
+        return {"schema": self.schema, **kind, **body, **self.derived()}
+
+    def to_json(self) -> str:
+        """The JSON document: one line per top-level key, valid for strict parsers."""
+        return to_text(self.to_dict(), self.item_lines)
+
+    @classmethod
+    def from_json(cls: type[D], text: str | bytes) -> D:
+        """The record in a JSON document.
+
+        Raises:
+          ValueError: not JSON, or not a record; see `from_dict`.
+        """
+        return cls.from_dict(from_text(text))
+
+    @classmethod
+    def from_dict(cls: type[D], data: object) -> D:
+        """The record in a document that `to_dict` made.
+
+        Raises:
+          ValueError: another kind or schema, a missing key, a wrong type or a value that
+            cannot be; names the key.
+        """
+        if not isinstance(data, dict):
+            raise ValueError(f"record: expected an object, got {type(data).__name__}")
+        if "schema" not in data:
+            raise ValueError("schema: missing; this is not a cnnbench record")
+        kind, schema = data.get("kind", _IMPLIED_KIND), data["schema"]
+        if kind != cls.kind:
+            raise ValueError(f"kind: {str(kind)[:40]!r} is not {cls.kind!r}")
+        if isinstance(schema, bool) or schema != cls.schema:
+            raise ValueError(
+                f"schema: {schema!r} is not known to this version, which reads {cls.schema}"
+            )
+        return decode(cls, data)
 
 
 def started(started_at: str) -> datetime:

@@ -208,18 +208,20 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
 def _read(path: str) -> RunRecord | AllReduceRecord | str:
     """The record in a file, or the description of another document of cnnbench."""
     document = from_text(Path(path).read_bytes())
-    if isinstance(document, dict) and "schema" in document:
-        kind = document.get("kind", RunRecord.kind)
-        if kind == _ALLREDUCE:
-            return _reductions(document)
-        if isinstance(kind, str) and kind in _OTHERS:
-            return f"a document of the kind {kind!r}"
-        if kind != RunRecord.kind:
-            raise ValueError(f"kind: {str(kind)[:40]!r} is none that cnnbench writes")
-    return RunRecord.from_dict(document)
+    kind = document.get("kind") if isinstance(document, dict) and "schema" in document else None
+    if isinstance(kind, str) and kind in _OTHERS:
+        return f"a document of the kind {kind!r}"
+    return record_of(document)
 
 
-def _reductions(document: object) -> AllReduceRecord:
+def record_of(document: object) -> RunRecord | AllReduceRecord:
+    """The record in a JSON value.
+
+    Raises:
+      ValueError: it is none of either kind; names the key.
+    """
+    if not isinstance(document, dict) or document.get("kind") != _ALLREDUCE:
+        return RunRecord.from_dict(document)
     # Most folders have none, and its module brings the flags of the command along.
     from cnnbench.records.allreduce import AllReduceRecord
 

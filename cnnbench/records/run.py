@@ -16,23 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cnnbench.records.codec import (
-    OPTIONAL,
-    Json,
-    check_schema,
-    decode,
-    encode,
-    from_text,
-    json_key,
-    started,
-    to_text,
-)
+from cnnbench.records.codec import OPTIONAL, Document, Json, encode, json_key, started
 from cnnbench.stats import descriptive
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SCHEMA = 1
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
 
@@ -251,7 +240,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Document):
     """One run of one process, schema 1.
 
     Attributes:
@@ -281,7 +270,7 @@ class RunRecord:
     """
 
     kind: ClassVar[str] = "run"
-    """The kind of the document, where it names one."""
+    schema: ClassVar[int] = 1
 
     run_id: str
     started_at: str
@@ -349,41 +338,16 @@ class RunRecord:
             energy_source=measured.energy_source,
         )
 
+    def derived(self) -> dict[str, Json]:
+        """The summary."""
+        return {"summary": encode(self.summary())}
+
     def to_dict(self) -> dict[str, Json]:
-        """The JSON document as a dict: schema number, the fields, and the summary."""
-        body = encode(self)
-        assert isinstance(body, dict)
+        """The JSON document as a dict."""
+        document = Document.to_dict(self)
         if self.ab is None:
-            del body["ab"]
-        return {"schema": SCHEMA, **body, "summary": encode(self.summary())}
-
-    @classmethod
-    def from_dict(cls, data: object) -> RunRecord:
-        """The record in a document that `to_dict` made; its summary is not read.
-
-        Raises:
-          ValueError: another schema, a missing key, a wrong type or a value that
-            cannot be; names the key.
-        """
-        if not isinstance(data, dict):
-            raise ValueError(f"record: expected an object, got {type(data).__name__}")
-        if "schema" not in data:
-            raise ValueError("schema: missing; this is not a cnnbench run record")
-        check_schema(data, SCHEMA)
-        return decode(cls, data)
-
-    def to_json(self) -> str:
-        """The JSON document: one line per top-level key, valid for strict parsers."""
-        return to_text(self.to_dict())
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> RunRecord:
-        """The record in a JSON document.
-
-        Raises:
-          ValueError: not JSON, or not a record; see `from_dict`.
-        """
-        return cls.from_dict(from_text(text))
+            del document["ab"]
+        return document
 
     def _flops_per_image(self) -> int | None:
         if self.model is None:

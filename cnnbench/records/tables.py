@@ -9,10 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from cnnbench.records.allreduce import SCHEMA as ALLREDUCE_SCHEMA
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.result_files import CsvTable
-from cnnbench.records.run import SCHEMA, RunRecord
+from cnnbench.records.run import RunRecord
 
 
 def _at(path: str, *names: str) -> dict[str, str]:
@@ -84,8 +83,8 @@ _ALLREDUCE = {
     **_at("computed", "command"),
 }
 
-RUNS = CsvTable("result_csv", (*_RUN, "schema"), SCHEMA)
-REDUCTIONS = CsvTable("result_csv", (*_ALLREDUCE, "schema"), ALLREDUCE_SCHEMA)
+RUNS = CsvTable("result_csv", (*_RUN, "schema"), RunRecord.schema)
+REDUCTIONS = CsvTable("result_csv", (*_ALLREDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:

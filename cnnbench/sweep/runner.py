@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.processes.child import GRACE_SECONDS, execute
-from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, parse, read
+from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, read
+from cnnbench.records.load import record_of
 from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
 from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
@@ -256,7 +257,7 @@ class Sweep:
         self._commit(outcome, item, target, started)
         if outcome.status != "ok":
             return _problem(outcome)
-        return headline(parse(outcome.document))
+        return headline(record_of(outcome.document))
 
     def _search(self, item: Item, started: datetime) -> str:
         """Finds the case's batch size, or fails the case."""

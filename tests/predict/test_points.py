@@ -74,8 +74,8 @@ def test_points_of_several_files(write):
     ("document", "reason"),
     [
         ("{", "is no file of cnnbench allreduce --result_json"),
-        ("[]", "kind: missing"),
-        (make_document([], kind="run"), "kind: missing"),
+        ("[]", "expected an object"),
+        (make_document([], kind="run"), "kind: 'run'"),
         (make_document([], schema=2), "schema: 2"),
         (make_document([]), "holds no correct measurement on two or more devices"),
         (make_document([{"devices": 2}]), "points[0].spec: missing"),

@@ -87,7 +87,7 @@ def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, messa
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        (lambda text: "[]", "not an object"),
+        (lambda text: "[]", "expected an object"),
         (lambda text: text[:-20], ""),
         (lambda text: text[:-500], ""),
         (lambda text: "[" * 100_000, "nested too deeply"),

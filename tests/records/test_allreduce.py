@@ -138,7 +138,7 @@ def test_the_document_has_the_agreed_form():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[]", "kind"),
+        ("[]", "expected an object"),
         ('{"schema": 1}', "kind"),
         ('{"kind": "allreduce", "schema": 2}', "schema: 2"),
         ('{"kind": "allreduce", "schema": 1}', "run_id: missing"),

@@ -72,7 +72,7 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
     assert reasons == {
         "binary": "not JSON: not text in UTF-8",
         "empty": "empty",
-        "foreign": "not a run record: schema: missing; this is not a cnnbench run record",
+        "foreign": "not a run record: schema: missing; this is not a cnnbench record",
         "future": "not a run record: schema: 2 is not known to this version, which reads 1",
         "infinite": "not a run record: NaN is not JSON",
         "lacking": "not a run record: config: missing",
@@ -101,7 +101,7 @@ def test_the_documents_of_ours_are_those_that_the_modules_write():
 def test_documents_of_others_are_defects_whatever_they_call_themselves(tmp_path, kind):
     (tmp_path / "x.json").write_text(json.dumps({"schema": 7, "kind": kind}))
     (defect,) = load_records([tmp_path]).defects
-    assert defect.reason == f"not a run record: kind: {str(kind)!r} is none that cnnbench writes"
+    assert defect.reason == f"not a run record: kind: {str(kind)!r} is not 'run'"
 
 
 def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):

@@ -9,8 +9,9 @@ import uuid
 import pytest
 
 from cnnbench.metrics.registry import BOUNDS
-from cnnbench.processes.outcome import headline, parse
+from cnnbench.processes.outcome import headline
 from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.load import record_of
 from cnnbench.records.run import Batch, Evaluation
 from cnnbench.sweep.runner import RunResult
 from cnnbench.sweep.summary import exit_code, summarise, table
@@ -216,4 +217,4 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
         "a                 1.125  66.7 %  2 ok",
     ]
     record = measured(0.1)
-    assert parse(record.to_dict(), "allreduce") == record
+    assert record_of(record.to_dict()) == record
