@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from cnnbench.driver.console import Console, HeaderInfo, Phase
@@ -39,6 +40,7 @@ from cnnbench.text.progress import Messages, Progress
 
 if TYPE_CHECKING:
     from cnnbench.driver.build import BuiltRun
+    from cnnbench.driver.observer import Observer
 
 
 class BenchmarkCNN:
@@ -163,14 +165,31 @@ class BenchmarkCNN:
         facts = self._measurements.environment
         self._warn(self._watch.before(facts, self._run_flags(built.devices)))
         try:
-            total = self._evaluate(built) if self.params.eval else self._train(built)
+            with ExitStack() as stack:
+                observers = self._observers(built)
+                for observer in observers:
+                    stack.callback(observer.close)
+                work = self._evaluate if self.params.eval else self._train
+                total = work(built, observers)
         finally:
             built.close()
         if self._files.wanted:
             self._measure_peak_flops(built)
         return total
 
-    def _train(self, built: BuiltRun) -> float | None:
+    def _observers(self, built: BuiltRun) -> list[Observer]:
+        from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries
+
+        params = self.params
+        observers: list[Observer] = []
+        if outputs.summarizes_training(params):
+            assert built.step is not None
+            observers.append(TrainingSummaries(params, built.step, built.manager))
+        if outputs.summarizes_evaluations(params):
+            observers.append(EvaluationSummaries(params.eval_dir))
+        return observers
+
+    def _train(self, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
         from cnnbench.driver.probes import make_probes
         from cnnbench.driver.training import Training
         from cnnbench.observe.graphs import write_graph
@@ -203,6 +222,7 @@ class BenchmarkCNN:
             self._watch,
             lag=1 if built.devices.kind == "gpu" else 0,
             probes=make_probes(params, plan, self._messages),
+            observers=observers,
         )
         return training.run(steps)
 
@@ -233,7 +253,7 @@ class BenchmarkCNN:
             )
         return restored.global_step, steps
 
-    def _evaluate(self, built: BuiltRun) -> float | None:
+    def _evaluate(self, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
         from cnnbench.driver import checkpoints
 
         assert built.evaluator is not None
@@ -258,6 +278,8 @@ class BenchmarkCNN:
                         self.plan.num_eval_batches, restored.global_step, self._console
                     )
                 self._measurements.add_evaluation(result)
+                for observer in observers:
+                    observer.evaluated(result)
                 self._measurements.loop_seconds = time.perf_counter() - start
                 self._measurements.loop_images = result.examples
                 if not pause:

@@ -14,6 +14,7 @@ from cnnbench.data.source import InputSource
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
+from cnnbench.driver.observer import Moment, Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import Probe
 from cnnbench.driver.step_timer import StepLoop
@@ -52,6 +53,7 @@ class Training:
       lag: see StepLoop.
       clock: of step times, in seconds.
       probes: look at steps of the warm-up.
+      observers: hear of pauses and evaluations.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Training:
         lag: int = 0,
         clock: Callable[[], float] = time.perf_counter,
         probes: Sequence[Probe] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._params = params
         self._plan = plan
@@ -87,11 +90,13 @@ class Training:
         self._lag = lag
         self._clock = clock
         self._probes = probes
+        self._observers = observers
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
         self._away_seconds = 0.0
         self._last_save = time.monotonic()
         self._stopped_early = False
+        self._last = Values(0.0, None, False)
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -178,6 +183,7 @@ class Training:
             self._measurements.first_step_seconds = seconds
         self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
         self._speed.add(seconds)
+        self._last = values
         self._check_loss(step, values.loss)
         if step == 1 or step % self._params.display_every == 0:
             self._console.row(step, self._speed.current(), values.loss, values.metrics)
@@ -188,7 +194,11 @@ class Training:
             raise NonFiniteLossError(step, loss)
 
     def _pause_due(self, step: int) -> bool:
-        return step in self._plan.eval_steps or self._save_due(step)
+        return (
+            step in self._plan.eval_steps
+            or self._save_due(step)
+            or any(observer.due(step) for observer in self._observers)
+        )
 
     def _save_due(self, step: int) -> bool:
         if self._save_directory is None:
@@ -202,6 +212,11 @@ class Training:
     def _pause(self, step: int) -> bool:
         if self._save_due(step):
             self._save()
+        due = [observer for observer in self._observers if observer.due(step)]
+        if due:
+            moment = self._moment()
+            for observer in due:
+                observer.paused(moment)
         if step not in self._plan.eval_steps:
             return False
         start = time.perf_counter()
@@ -222,7 +237,18 @@ class Training:
         assert self._evaluator is not None
         result = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
         self._measurements.add_evaluation(result)
+        for observer in self._observers:
+            observer.evaluated(result)
         return result.top_1
+
+    def _moment(self) -> Moment:
+        return Moment(
+            self.global_step,
+            self._learning_rate(self.global_step - 1),
+            self._last.loss,
+            self._last.accuracies,
+            self._speed.current().mean,
+        )
 
     def _save(self) -> None:
         assert self._checkpoints is not None

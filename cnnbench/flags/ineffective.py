@@ -14,7 +14,7 @@ from cnnbench.flags.checks import LOOKING, local_groups, running_all_reduce
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
-from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
+from cnnbench.flags.groups.run import evaluates
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, VariableUpdateParams
 from cnnbench.flags.params import FLAGS, Params
 
@@ -72,10 +72,6 @@ _GPU_ONLY = (
 )
 
 
-def _evaluates(params: Params) -> bool:
-    return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)
-
-
 def _follows_model(params: Params) -> bool:
     """Whether the learning rate is the model's own schedule."""
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
@@ -122,6 +118,24 @@ def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
 UNUSED: tuple[Unused[Params], ...] = (
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
+    Unused(("eval_dir",), lambda p: not evaluates(p), "without an evaluation"),
+    _without("summary_verbosity", "eval_dir", "save_summaries_steps"),
+    _without("train_dir", "save_summaries_steps"),
+    Unused(
+        ("save_summaries_steps",),
+        _only_forward,
+        "with --eval or --forward_only: it is for summaries of a training",
+    ),
+    Unused(
+        ("summary_verbosity",),
+        lambda p: not evaluates(p) and (_only_forward(p) or not p.train_dir),
+        "without a training that has a --train_dir",
+    ),
+    Unused(
+        ("summary_verbosity",),
+        lambda p: not evaluates(p) and not p.save_summaries_steps,
+        "without --save_summaries_steps",
+    ),
     Unused(
         ("train_dir",),
         lambda p: p.forward_only,
@@ -133,7 +147,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("eval", "eval_interval_secs"),
     Unused(
         ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
-        lambda p: not _evaluates(p),
+        lambda p: not evaluates(p),
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
     _without("precision=fp16", *_LOSS_SCALE),

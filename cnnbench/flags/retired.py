@@ -110,7 +110,6 @@ _MISSING: dict[str, tuple[str, ...]] = {
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
         *("server_protocol", "cross_replica_sync"),
     ),
-    "summaries": ("eval_dir", "summary_verbosity", "save_summaries_steps"),
     "MLPerf's compliance log": ("ml_perf_compliance_logging",),
 }
 

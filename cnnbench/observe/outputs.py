@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cnnbench.flags import Params
+from cnnbench.flags.groups.run import evaluates
 from cnnbench.records.files import prove_folder, resolve_output
 
 
@@ -12,6 +13,17 @@ def partition_file(prefix: str, number: int) -> str:
     """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
+
+
+def summarizes_training(params: Params) -> bool:
+    """Whether event files of the training are written, into --train_dir."""
+    trains = not (params.eval or params.forward_only) and params.train_dir is not None
+    return trains and params.summary_verbosity > 0 and params.save_summaries_steps > 0
+
+
+def summarizes_evaluations(params: Params) -> bool:
+    """Whether event files of evaluations are written, into --eval_dir."""
+    return evaluates(params) and params.summary_verbosity > 0
 
 
 def prepare(params: Params) -> None:
@@ -28,6 +40,8 @@ def prepare(params: Params) -> None:
     for flag, path in files.items():
         if path:
             resolve_output(flag, path)
+    if summarizes_evaluations(params):
+        prove_folder("eval_dir", params.eval_dir)
     prefix = params.partitioned_graph_file_prefix
     if prefix:
         resolve_output("partitioned_graph_file_prefix", partition_file(prefix, 0))

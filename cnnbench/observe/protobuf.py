@@ -53,6 +53,13 @@ def parts(message: bytes, number: int) -> Iterator[bytes]:
             yield value
 
 
+def field_of(number: int, value: Value) -> bytes:
+    """A field: an integer from 0 on, or bytes."""
+    if isinstance(value, int):
+        return _encoded(number << 3 | _VARINT) + _encoded(value)
+    return _encoded(number << 3 | _LENGTH_DELIMITED) + _encoded(len(value)) + value
+
+
 def signed(value: int) -> int:
     """An int64 from its unsigned form."""
     return value - (1 << 64) if value >> 63 else value
@@ -62,6 +69,14 @@ def double(value: int) -> float:
     """A double from its bits."""
     (number,) = struct.unpack("<d", struct.pack("<Q", value))
     return float(number)
+
+
+def _encoded(value: int) -> bytes:
+    rest = bytearray()
+    while value > 0x7F:
+        rest.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*rest, value])
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

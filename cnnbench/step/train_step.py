@@ -99,6 +99,8 @@ class TrainStep:
         with tf.device(self._devices[0]):
             self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._function: Any = None
+        self._gradients: Any = None
+        self._batches: Any = None
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
@@ -133,8 +135,27 @@ class TrainStep:
 
     def __call__(self) -> StepResult:
         """Fetches one batch per tower and launches one step."""
-        result: StepResult = self._function(*self._inputs.next())
+        batches = self._inputs.next()
+        if self._gradients is not None:
+            self._batches = batches
+        result: StepResult = self._function(*batches)
         return result
+
+    def build_gradients(self) -> None:
+        """Traces `last_gradients`; from now on the batches of the last step are kept for it."""
+        traced = tf.function(self._tower_0, autograph=False)
+        self._gradients = traced.get_concrete_function(*self._inputs.signature)
+
+    def last_gradients(self) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Computes the gradients of tower 0 once more and updates nothing.
+
+        They are of the weights that the last step has left, on the batch of that step, without
+        weight decay and loss scale.
+
+        Returns:
+          Them by the variable's canonical name, those that exist, and the parts of the batch.
+        """
+        return self._gradients(*self._batches)  # type: ignore[no-any-return]
 
     def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
@@ -157,6 +178,19 @@ class TrainStep:
                 return self._manager.read(tower, spec.name, dtype)
 
             return self._towers[tower](read, features, labels, seed, factor)
+
+    def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        factor = self._loss_scale.factor()
+        found = self._tower(0, batches, factor).gradients
+        with tf.device(self._devices[0]):
+            inverse = inverse_of(factor)
+            made = {
+                spec.name: tf.convert_to_tensor(unscaled(gradient, inverse))
+                for spec, gradient in zip(self._trainables, found, strict=True)
+                if gradient is not None
+            }
+            parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
+            return made, [tf.identity(part) for part in parts if part is not None]
 
     def _update(
         self, towers: Sequence[TowerResult], weight_losses: WeightLosses, factor: Factor

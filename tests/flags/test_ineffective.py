@@ -58,6 +58,26 @@ CASES += [
     ("--print_training_accuracy", ["--forward_only"], []),
     ("--print_training_accuracy", ["--eval", "--train_dir=d"], []),
     ("--allow_nonfinite", ["--eval", "--train_dir=d"], ["--forward_only"]),
+    (
+        "--eval_dir=d",
+        ["--summary_verbosity=1"],
+        ["--summary_verbosity=1", "--eval", "--train_dir=d"],
+    ),
+    (
+        "--eval_dir=d",
+        ["--eval", "--train_dir=d"],
+        ["--summary_verbosity=1", "--eval", "--train_dir=d"],
+    ),
+    ("--save_summaries_steps=2", ["--train_dir=d"], ["--train_dir=d", "--summary_verbosity=1"]),
+    *(
+        ("--save_summaries_steps=2", idle, ["--train_dir=d", "--summary_verbosity=1"])
+        for idle in (
+            ["--summary_verbosity=1"],
+            ["--forward_only", "--train_dir=d", "--summary_verbosity=1"],
+        )
+    ),
+    ("--summary_verbosity=1", ["--save_summaries_steps=2"], ["--eval", "--train_dir=d"]),
+    ("--summary_verbosity=1", ["--train_dir=d"], ["--train_dir=d", "--save_summaries_steps=2"]),
     ("--nouse_chrome_trace_format", [], ["--trace_file=t"]),
     ("--graph_file=g", ["--eval", "--train_dir=d"], ["--forward_only"]),
     ("--peak_flops=1e12", [], ["--result_json=r"]),

@@ -44,15 +44,20 @@ class OutputParams:
     )
     save_model_steps: int | None = flag(None, "Steps between two checkpoints.", minimum=1)
     max_ckpts_to_keep: int = flag(5, "Newest checkpoints to keep; 0 keeps all.", minimum=0)
-    eval_dir: str = flag("/tmp/tf_cnn_benchmarks/eval", "Folder for events of evaluations.")
+    eval_dir: str = flag(
+        "/tmp/tf_cnn_benchmarks/eval",
+        "Folder for event files of evaluations, with --summary_verbosity.",
+    )
     summary_verbosity: int = flag(
         0,
-        "Summaries to write: 1 scalars, 2 gradient histograms, 3 a histogram per variable "
-        "and images; 0 none.",
+        "Event files for TensorBoard, into --train_dir and --eval_dir: 1 scalars, 2 also a "
+        "histogram of every gradient, 3 also one of every variable, and images; 0 none.",
         minimum=0,
         maximum=3,
     )
-    save_summaries_steps: int = flag(0, "Steps between two summaries; 0 for none.", minimum=0)
+    save_summaries_steps: int = flag(
+        0, "Timed steps between two summaries of the training; 0 for none.", minimum=0
+    )
     trace_file: str = flag(
         "",
         "Profile one warm-up step, the last but one, and write a trace for chrome://tracing or "

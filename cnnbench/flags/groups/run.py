@@ -121,3 +121,8 @@ class RunParams:
     allow_nonfinite: bool = flag(
         False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
     )
+
+
+def evaluates(params: RunParams) -> bool:
+    """Whether a run evaluates weights, alone or while it trains."""
+    return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)

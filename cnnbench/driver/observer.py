@@ -1,0 +1,43 @@
+"""What follows a run: summaries and logs hear of its events, outside of every step's time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cnnbench.records.run import Evaluation
+
+
+class Moment(NamedTuple):
+    """Where a training stands after a timed step.
+
+    Attributes:
+      global_step: of the weights.
+      learning_rate: of the step.
+      loss: of the step.
+      accuracies: top-1 and top-5 of its batch, where they are computed.
+      images_per_sec: as the row of the step prints it.
+    """
+
+    global_step: int
+    learning_rate: float
+    loss: float
+    accuracies: tuple[float, float] | None
+    images_per_sec: float
+
+
+class Observer:
+    """Hears of what happens; does nothing about it."""
+
+    def due(self, step: int) -> bool:
+        """Whether `paused` is to be called after the timed step of this number."""
+        del step
+        return False
+
+    def paused(self, moment: Moment) -> None:
+        """No step is running; may take its time."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """An evaluation is over."""
+
+    def close(self) -> None:
+        """The run is over, however it ended."""
