@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cnnbench.records.run import Evaluation
@@ -14,14 +15,14 @@ class Moment(NamedTuple):
       global_step: of the weights.
       learning_rate: of the step.
       loss: of the step.
-      accuracies: top-1 and top-5 of its batch, where they are computed.
+      metrics: of its batch, by name; empty unless they are computed.
       images_per_sec: as the row of the step prints it.
     """
 
     global_step: int
     learning_rate: float
     loss: float
-    accuracies: tuple[float, float] | None
+    metrics: Mapping[str, float]
     images_per_sec: float
 
 

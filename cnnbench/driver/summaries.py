@@ -70,9 +70,8 @@ class TrainingSummaries(Observer):
             "learning_rate": moment.learning_rate,
             self._loss: moment.loss,
             "images_per_sec": moment.images_per_sec,
+            **{f"metrics/{name}": value for name, value in moment.metrics.items()},
         }
-        if moment.accuracies is not None:
-            scalars["top_1_accuracy"], scalars["top_5_accuracy"] = moment.accuracies
         scale = self._step.loss_scale.value
         return scalars if scale is None else {**scalars, "loss_scale": scale}
 
@@ -98,6 +97,7 @@ class EvaluationSummaries(Observer):
             "eval/Accuracy@5": evaluation.top_5,
             "eval/loss": evaluation.loss,
             "eval/examples_per_sec": evaluation.images_per_sec,
+            **{f"eval/{name}": value for name, value in evaluation.metrics.items()},
         }
         for tag, value in scalars.items():
             if value is not None:

@@ -96,7 +96,7 @@ class Training:
         self._away_seconds = 0.0
         self._last_save = time.monotonic()
         self._stopped_early = False
-        self._last = Values(0.0, None, False)
+        self._last = Values(0.0, (), False)
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -246,7 +246,7 @@ class Training:
             self.global_step,
             self._learning_rate(self.global_step - 1),
             self._last.loss,
-            self._last.accuracies,
+            dict(zip(self._plan.model.metric_names, self._last.metrics, strict=False)),
             self._speed.current().mean,
         )
 

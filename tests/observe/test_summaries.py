@@ -40,7 +40,7 @@ def _train(run, folder, verbosity, *flags):
 
 def test_scalars_every_other_step(run, tmp_path):
     values = _train(run, tmp_path, 1, "--print_training_accuracy")
-    accuracies = {"top_1_accuracy", "top_5_accuracy"}
+    accuracies = {"metrics/top_1", "metrics/top_5"}
     assert set(values) == {"learning_rate", "total_loss", "images_per_sec", *accuracies}
     for steps in values.values():
         assert list(steps) == [2 + 2, 2 + 4]  # two steps of warm-up come first
