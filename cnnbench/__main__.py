@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from cnnbench.cli import main
+from cnnbench.cli import entry_point
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    entry_point()

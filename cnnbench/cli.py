@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,7 +24,22 @@ _HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
 
 def entry_point() -> NoReturn:
     """The console script."""
+    _open_closed_streams()
     sys.exit(main(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Connects standard streams that are closed (``2>&-``) to the null device.
+
+    Otherwise the next file to be opened, such as a record, would get the number of one, and what
+    native libraries print.
+    """
+    for descriptor, mode, name in ((0, "r", "stdin"), (1, "w", "stdout"), (2, "w", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free, which is this one.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - stays open
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,6 +76,8 @@ def _outcome(argv: Sequence[str]) -> int:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
+    except SystemExit as error:
+        return _fail(f"a plug-in ended the program (SystemExit {error.code})", ExitCode.FAILED)
     except Exception as error:
         traceback.print_exc()
         return _fail(f"{type(error).__name__}: {error}", ExitCode.FAILED)

@@ -1,4 +1,5 @@
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -58,6 +59,11 @@ def test_run_is_the_default(run_command, argv, arguments):
         ),
         (BenchmarkError("out of\nmemory"), 4, "cnnbench: error: out of memory\n"),
         (KeyboardInterrupt(), 130, "cnnbench: error: interrupted\n"),
+        (
+            SystemExit(0),
+            4,
+            "cnnbench: error: a plug-in ended the program (SystemExit 0)\n",
+        ),
     ],
 )
 def test_exit_codes(run_command, capsys, outcome, status, line):
@@ -183,3 +189,18 @@ def test_a_reader_that_leaves_is_no_error():
             check=False,
         )
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
+
+
+@pytest.mark.parametrize("closed", [(2,), (1,), (0, 1, 2)])
+def test_closed_streams_do_not_fail_a_command_nor_mix_with_its_files(tmp_path, closed):
+    """A file that is opened next would get the number of a closed stream."""
+    output = tmp_path / "env.json"
+    code = (
+        f"import os, sys; [os.close(n) for n in {closed}]; "
+        "os.execv(sys.executable, [sys.executable, '-m', 'cnnbench', 'allreduce', '--num_gpus=2', "
+        "'--sizes=1K', '--all_reduce_spec=xring', '--device=cpu', '--num_batches=1', "
+        f"'--num_warmup_batches=0', '--result_json={output}'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == 0
+    assert json.loads(output.read_text())["schema"]

@@ -75,6 +75,12 @@ def seed_or_random(seed: int | None) -> int:
     return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
-def interrupt_on_sigterm() -> None:
-    """Lets a job manager's SIGTERM end a command as Ctrl-C does: what was measured is kept."""
+def interrupt_on_signals() -> None:
+    """Lets SIGTERM and SIGHUP end a command as Ctrl-C does: what was measured is kept.
+
+    A job manager sends the first, a terminal that is closed the second; nohup has the second
+    ignored, and so it stays.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)

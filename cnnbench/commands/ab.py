@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import interrupt_on_sigterm, seed_or_random, split_at_dashes
+from cnnbench.commands import interrupt_on_signals, seed_or_random, split_at_dashes
 from cnnbench.commands.judging import JUDGING, JudgingFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.text.progress import Reporter
 
     reporter = Reporter(sys.stderr)
-    interrupt_on_sigterm()
+    interrupt_on_signals()
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cnnbench.commands import interrupt_on_sigterm
+from cnnbench.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         if spec.name in given and spec.name != "predict":
             raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
     progress = Progress(sys.stderr, params.progress)
-    interrupt_on_sigterm()
+    interrupt_on_signals()
     from cnnbench.allreduce.session import AllReduceBench
 
     AllReduceBench(

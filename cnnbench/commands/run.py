@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from cnnbench.commands import interrupt_on_sigterm
+from cnnbench.commands import interrupt_on_signals
 from cnnbench.driver.console import Console
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_args
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     messages = Messages(sys.stderr, progress)
     for notice in parsed.notices:
         messages.notice(notice)
-    interrupt_on_sigterm()
+    interrupt_on_signals()
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 

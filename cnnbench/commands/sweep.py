@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import interrupt_on_sigterm, seed_or_random, split_at_dashes
+from cnnbench.commands import interrupt_on_signals, seed_or_random, split_at_dashes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
@@ -137,7 +137,7 @@ def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: 
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import exit_code, summarise, table
 
-    interrupt_on_sigterm()
+    interrupt_on_signals()
     with Store(options.results) as store:
         seed = options.seed
         if seed is None and options.resume:

@@ -33,6 +33,8 @@ _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
 
 # Files that are written at different times; each needs a name of its own.
 _FILES = ("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file")
+# What is read or made a folder before anything is written.
+_INPUTS = ("model_plugin", "dataset_plugin", "data_dir", "train_dir")
 LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file")
 """Flags that look at a step of the warm-up."""
 
@@ -289,9 +291,9 @@ def _check_output(params: Params) -> Refusals:
     if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
         yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
     files: dict[str, str] = {}
-    for flag in _FILES:
+    for flag in (*_INPUTS, *_FILES):
         if path := getattr(params, flag):
-            other = files.setdefault(os.path.abspath(path), flag)
+            other = files.setdefault(os.path.realpath(path), flag)
             if other != flag:
                 yield flag, f"is the file of --{other} too"
 

@@ -138,11 +138,14 @@ class FlagSpec(_Limits):
         """Turns the text of a command line into a value of the right type.
 
         Raises:
-          FlagError: the text does not spell such a value; its range is not checked here.
+          FlagError: the text does not spell such a value, or is empty as a shell variable that is
+            not set, where None would be a value. The range is not checked here.
         """
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
             return tuple(self._read(part.strip(), text) for part in parts)
+        if self.kind == "string" and self.optional and not text.strip():
+            raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         value = self.normalise(self._read(text, text))
         return value if self.parser is None or value is None else self.parser(value)
 

@@ -12,11 +12,13 @@ import csv
 import errno
 import fcntl
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
+from pathlib import Path
 from typing import Protocol
 
 from cnnbench.errors import BenchmarkError, FlagError
@@ -175,10 +177,10 @@ class ResultFiles:
           FlagError: names the flag of a path that cannot be written.
         """
         if self._json is not None:
-            resolve_output(_JSON, self._json)
+            _check_replaceable(self._json, resolve_output(_JSON, self._json))
         if self._csv is not None:
             self._table.prepare(self._csv)
-            if self._json and os.path.realpath(self._json) == os.path.realpath(self._csv):
+            if self._json and _are_one(self._json, self._csv):
                 raise FlagError(_CSV, self._csv, f"is the file of --{_JSON} too")
         if self._train_dir is not None:
             if re.search(r"ckpt-\d+$", self._train_dir):
@@ -224,6 +226,26 @@ def write_json(path: str, record: Record) -> None:
       OSError: such as a full disk; an older file is unchanged.
     """
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))
+
+
+def _are_one(path: str, other: str) -> bool:
+    """Whether two paths lead to one file, by whatever links."""
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _check_replaceable(path: str, target: Path) -> None:
+    """Refuses to replace a file that is no document of ours; an empty file is nobody's."""
+    if not target.exists():
+        return
+    try:
+        content = target.read_bytes()
+        document = json.loads(content) if content.strip() else {"schema": None}
+    except (OSError, ValueError):
+        document = None
+    if not (isinstance(document, dict) and "schema" in document):
+        raise FlagError(_JSON, path, "is a file of another kind, not to be overwritten")
 
 
 def _cell(value: Json) -> str:

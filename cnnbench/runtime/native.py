@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
 )
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def _without_informational(text: str, _: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defers Ctrl-C and SIGTERM to the end of the block.
+    """Defers Ctrl-C, SIGTERM and SIGHUP to the end of the block.
 
     By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
     to the main thread.

@@ -60,7 +60,6 @@ def test_inherited_fields_belong_to_the_parent():
         ("count", "0x10", 16),
         ("share", "1e-3", 0.001),
         ("name", "Ab c", "Ab c"),
-        ("name", "", None),
         ("color", "BLUE", "blue"),
         ("steps", "1,2, 3", (1, 2, 3)),
         ("steps", "", ()),
@@ -76,6 +75,7 @@ def test_parse(name, text, value):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
+        ("name", "", "is empty; give a value or leave the flag out"),
         ("switch", "yes", "must be true or false"),
         ("switch", "", "must be true or false"),
         ("count", "two", "must be an integer"),

@@ -26,7 +26,6 @@ from cnnbench.flags.retired import OBSOLETE
         (["--batch_size=8", "--batch_size=16"], {"batch_size": 16}),
         (["--device=CPU"], {"device": "cpu"}),
         (["--local_parameter_device=GPU"], {"local_parameter_device": "gpu"}),
-        (["--data_dir="], {"data_dir": None}),
         (["--num_epochs=2"], {"num_epochs": 2.0}),
         (
             ["--eval_during_training_at_specified_steps=5,10"],

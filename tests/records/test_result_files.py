@@ -70,9 +70,19 @@ def test_write_then_read(tmp_path):
 
 def test_prepare_keeps_an_existing_file(tmp_path):
     path = tmp_path / "r.json"
-    path.write_text("old")
+    path.write_text('{"schema": 1}')
     files(str(path)).prepare()
-    assert path.read_text() == "old"
+    assert path.read_text() == '{"schema": 1}'
+
+
+@pytest.mark.parametrize("content", ["run_id,status\n", "import cnnbench\n", "[1]", '{"a": 1}'])
+def test_a_file_of_another_kind_is_not_replaced_by_a_record(tmp_path, content):
+    path = tmp_path / "r.json"
+    path.write_text(content)
+    with pytest.raises(FlagError, match=r"^--result_json=.*of another kind"):
+        files(str(path)).prepare()
+    path.write_text("")
+    files(str(path)).prepare()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 9}', b"\xff\xfe"])
@@ -90,6 +100,10 @@ def test_one_file_cannot_be_both(tmp_path):
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(FlagError, match=r"^--result_csv=.*is the file of --result_json"):
         files(str(path), str(tmp_path / "link")).prepare()
+    path.touch()
+    os.link(path, tmp_path / "hard")
+    with pytest.raises(FlagError, match=r"^--result_csv=.*is the file of --result_json"):
+        files(str(path), str(tmp_path / "hard")).prepare()
 
 
 @pytest.mark.parametrize(

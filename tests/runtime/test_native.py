@@ -51,7 +51,7 @@ def work(number: int, done: list[str]) -> None:
         done.append("the block")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_delivered_after_the_block(number: int) -> None:
     done: list[str] = []
     before = signal.signal(number, signal.default_int_handler)
