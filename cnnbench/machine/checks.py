@@ -1,16 +1,16 @@
 """What would spoil the results of a run, and what to do about it.
 
-Checks before the first step and after the timed loop take a `Situation` and yield
-conditions. A new check is a function here, its id in `CONDITIONS` and a row in
-docs/conditions.md. The limits are where the effect on a step becomes larger than the few
-per cent that a comparison of runs can detect.
+Checks before the first step and after the timed loop take a `Situation` and return what they
+found and advice, or None. A new check is a function here, its id in `CONDITIONS`, its place in
+`BEFORE` or `AFTER`, and a row in docs/conditions.md. The limits are where the effect on a step
+becomes larger than the few per cent that a comparison of runs can detect.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -119,7 +119,10 @@ class Situation:
         return int(self.facts.get("usable_cpus") or self.facts.get("logical_cpus") or 1)
 
 
-Check: TypeAlias = Callable[[Situation], Iterator[Condition]]
+Finding: TypeAlias = "tuple[str, str] | None"
+"""What was found, with its numbers, and advice; None if nothing was."""
+
+Check: TypeAlias = Callable[[Situation], Finding]
 
 _OTHERS_SHARE = 0.05
 """Of the machine's CPUs: what other processes may keep busy."""
@@ -148,16 +151,7 @@ _INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
 _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
-def _busy_with_others(situation: Situation) -> str | None:
-    """The CPUs that other processes use, if they are too many; None also if unknown."""
-    cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
-    others = situation.interval.other_cpus
-    if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
-        return None
-    return f"{others:.1f} of {cpus} CPUs busy"
-
-
-def load(now: Situation) -> Iterator[Condition]:
+def load(now: Situation) -> Finding:
     """Other processes on the CPUs, by their CPU time.
 
     The load average of the last minute still includes the run before this one, so it stands
@@ -171,56 +165,70 @@ def load(now: Situation) -> Iterator[Condition]:
     elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
         found = f"the load average is {average:.1f} on {cpus} CPUs"
     else:
-        return
-    yield Condition("load", found, _advice_on_load(now, others))
-
-
-def _advice_on_load(now: Situation, others: float | None) -> str:
-    left = now.usable_cpus - math.ceil(others or 0)
-    flags = now.flags
+        return None
+    left, flags = now.usable_cpus - math.ceil(others or 0), now.flags
+    leave = ""
     if not flags.on_gpu and not flags.intra_threads_given and 0 < left < now.usable_cpus:
-        return f"stop them, leave them their CPUs with --num_intra_threads={left}, or {_INTERLEAVE}"
-    return f"stop them, or {_INTERLEAVE}"
+        leave = f" leave them their CPUs with --num_intra_threads={left},"
+    return found, f"stop them,{leave} or {_INTERLEAVE}"
 
 
-def steal(now: Situation) -> Iterator[Condition]:
+def load_in_loop(then: Situation) -> Finding:
+    """The same in the timed loop."""
+    busy = _busy_with_others(then)
+    found = f"in the timed loop other processes kept {busy}"
+    return (found, _MEASURE_AGAIN) if busy else None
+
+
+def steal(now: Situation) -> Finding:
     """CPU time that the hypervisor withheld."""
-    share = now.interval.steal_fraction
-    if share is not None and share >= _STEAL_SHARE:
-        yield Condition(
-            "steal",
-            f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for",
-            f"use a machine whose CPUs are its own, or {_INTERLEAVE}",
-        )
+    share = _stolen(now)
+    found = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
+    return (found, f"use a machine whose CPUs are its own, or {_INTERLEAVE}") if share else None
 
 
-def threads(now: Situation) -> Iterator[Condition]:
+def steal_in_loop(then: Situation) -> Finding:
+    """The same in the timed loop."""
+    share = _stolen(then)
+    found = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
+    return (found, _MEASURE_AGAIN) if share else None
+
+
+def threads(now: Situation) -> Finding:
     """More threads than CPUs."""
     wanted, usable = now.flags.intra_threads, now.usable_cpus
-    if now.flags.intra_threads_given and wanted > usable:
-        yield Condition(
-            "threads",
-            f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use",
-            f"use --num_intra_threads={usable} or less",
-        )
+    if not now.flags.intra_threads_given or wanted <= usable:
+        return None
+    found = f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use"
+    return found, f"use --num_intra_threads={usable} or less"
 
 
-def quota(now: Situation) -> Iterator[Condition]:
+def quota(now: Situation) -> Finding:
     """Less CPU time than the threads can use: they run in bursts and are then stopped."""
     limit = now.facts.get("cgroup_cpu_limit")
-    if limit is None or now.flags.on_gpu:
-        return
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
-    if running > limit:
-        given = f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
-        yield Condition(
-            "quota",
-            f"a control group allows {limit:g} CPUs, and {given} threads keep {running} busy",
-            f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota",
-        )
+    if limit is None or now.flags.on_gpu or running <= limit:
+        return None
+    given = f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
+    found = f"a control group allows {limit:g} CPUs, and {given} threads keep {running} busy"
+    return found, f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota"
 
 
-def governor(now: Situation) -> Iterator[Condition]:
+def quota_in_loop(then: Situation) -> Finding:
+    """Threads that a control group stopped."""
+    seconds, stopped = then.interval.seconds, then.interval.quota_seconds or 0.0
+    if stopped <= _QUOTA_SHARE * seconds:
+        return None
+    limit, use = then.facts.get("cgroup_cpu_limit"), ""
+    if limit is not None and not then.flags.on_gpu:
+        use = f"use --num_intra_threads={max(1, int(limit))}, or "
+    found = (
+        f"in the timed loop of {seconds:.1f} s control groups stopped threads for {stopped:.1f} s"
+    )
+    return found, f"{use}raise the quota"
+
+
+def governor(now: Situation) -> Finding:
     """Clock frequencies that are held down or differ."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
@@ -228,161 +236,138 @@ def governor(now: Situation) -> Iterator[Condition]:
     elif set(names) & set(_SLOW_GOVERNORS) and now.facts.get("cpu_driver") not in _DYNAMIC_DRIVERS:
         found = f"the frequency governor is {names[0]}"
     else:
-        return
-    yield Condition("governor", found, "as root: cpupower frequency-set -g performance")
+        return None
+    return found, "as root: cpupower frequency-set -g performance"
 
 
-def memory(now: Situation) -> Iterator[Condition]:
+def thermal(then: Situation) -> Finding:
+    """A processor that was throttled for heat."""
+    found = f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat"
+    advice = "see to cooling; a lower clock that holds (turbo off) gives steadier results"
+    return (found, advice) if then.interval.thermal_events else None
+
+
+def memory(now: Situation) -> Finding:
     """Little memory left."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
-    if total and left is not None and left < _SCARCE_MEMORY * total:
-        yield Condition(
-            "memory",
-            f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left",
-            "stop what takes it, or lower --batch_size",
-        )
+    if not total or left is None or left >= _SCARCE_MEMORY * total:
+        return None
+    found = f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left"
+    return found, "stop what takes it, or lower --batch_size"
 
 
-def numa(now: Situation) -> Iterator[Condition]:
+def memory_in_loop(then: Situation) -> Finding:
+    """Pages that went to swap space or came from it."""
+    pages, size = then.interval.swapped_pages, then.flags.batch_size
+    advice = f"stop what takes the memory, or lower --batch_size{f', now {size}' if size else ''}"
+    return (f"in the timed loop {pages} pages were swapped", advice) if pages else None
+
+
+def numa(now: Situation) -> Finding:
     """Several NUMA nodes, and a run that is bound to none of them."""
     nodes = now.facts.get("numa_nodes") or 1
-    if nodes > 1 and not now.flags.on_gpu and "cpu_affinity" not in now.facts:
-        yield Condition(
-            "numa",
-            f"the machine has {nodes} NUMA nodes and the run is bound to none",
-            "start it under numactl --cpunodebind=0 --membind=0 to measure one of them",
-        )
+    if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
+        return None
+    advice = "start it under numactl --cpunodebind=0 --membind=0 to measure one of them"
+    return f"the machine has {nodes} NUMA nodes and the run is bound to none", advice
 
 
-def battery(now: Situation) -> Iterator[Condition]:
+def battery(now: Situation) -> Finding:
     """No mains power."""
-    if now.facts.get("on_battery"):
-        yield Condition("battery", "the machine runs on battery", "plug it in")
+    found = ("the machine runs on battery", "plug it in")
+    return found if now.facts.get("on_battery") else None
 
 
-def gpu_processes(now: Situation) -> Iterator[Condition]:
+def gpu_processes(now: Situation) -> Finding:
     """Processes of others on the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not now.flags.on_gpu or not busy:
-        return
+        return None
     found = "; ".join(f"GPU {i} also runs {process_names(them)}" for i, them in busy.items())
     free, wanted = now.gpus.free, now.flags.num_devices
-    advice = "end them, or wait"
-    if len(free) >= wanted:
-        advice = f"end them, or use CUDA_VISIBLE_DEVICES={','.join(map(str, free[:wanted]))}"
-        advice += " without --gpu_indices" if now.flags.gpu_indices else ""
-    yield Condition("gpu_processes", found, advice)
+    if len(free) < wanted:
+        return found, "end them, or wait"
+    without = " without --gpu_indices" if now.flags.gpu_indices else ""
+    use = ",".join(map(str, free[:wanted]))
+    return found, f"end them, or use CUDA_VISIBLE_DEVICES={use}{without}"
 
 
-def gpu_throttle(now: Situation) -> Iterator[Condition]:
-    """GPUs that are throttled before the run uses them."""
-    slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
-    words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
-    if now.flags.on_gpu and words:
-        yield Condition(
-            "gpu_throttle",
-            f"clocks are held down on {', '.join(words)}",
-            "see to cooling and power supply, and let them cool down",
-        )
-
-
-def load_in_loop(then: Situation) -> Iterator[Condition]:
-    """Other processes on the CPUs."""
-    if busy := _busy_with_others(then):
-        yield Condition("load", f"in the timed loop other processes kept {busy}", _MEASURE_AGAIN)
-
-
-def steal_in_loop(then: Situation) -> Iterator[Condition]:
-    """CPU time that the hypervisor withheld."""
-    share = then.interval.steal_fraction
-    if share is not None and share >= _STEAL_SHARE:
-        yield Condition(
-            "steal",
-            f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time",
-            _MEASURE_AGAIN,
-        )
-
-
-def quota_in_loop(then: Situation) -> Iterator[Condition]:
-    """Threads that a control group stopped."""
-    stopped = then.interval.quota_seconds or 0.0
-    if stopped > _QUOTA_SHARE * then.interval.seconds:
-        limit = then.facts.get("cgroup_cpu_limit")
-        advice = "raise the quota"
-        if limit is not None and not then.flags.on_gpu:
-            advice = f"use --num_intra_threads={max(1, int(limit))}, or raise the quota"
-        yield Condition(
-            "quota",
-            f"in the timed loop of {then.interval.seconds:.1f} s control groups stopped threads "
-            f"for {stopped:.1f} s",
-            advice,
-        )
-
-
-def thermal(then: Situation) -> Iterator[Condition]:
-    """A processor that was throttled for heat."""
-    if then.interval.thermal_events:
-        yield Condition(
-            "thermal",
-            f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat",
-            "see to cooling; a lower clock that holds (turbo off) gives steadier results",
-        )
-
-
-def memory_in_loop(then: Situation) -> Iterator[Condition]:
-    """Pages that went to swap space or came from it."""
-    pages = then.interval.swapped_pages
-    if pages:
-        size = f", now {then.flags.batch_size}" if then.flags.batch_size else ""
-        yield Condition(
-            "memory",
-            f"in the timed loop {pages} pages were swapped",
-            f"stop what takes the memory, or lower --batch_size{size}",
-        )
-
-
-def gpu_processes_in_loop(then: Situation) -> Iterator[Condition]:
+def gpu_processes_in_loop(then: Situation) -> Finding:
     """Processes of others that started on the run's GPUs."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
-    if then.flags.on_gpu and words:
-        yield Condition(
-            "gpu_processes", f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN
-        )
+    if not then.flags.on_gpu or not words:
+        return None
+    return f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN
 
 
-def gpu_throttle_in_loop(then: Situation) -> Iterator[Condition]:
+def gpu_throttle(now: Situation) -> Finding:
+    """GPUs that are throttled before the run uses them."""
+    slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
+    words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
+    if not now.flags.on_gpu or not words:
+        return None
+    advice = "see to cooling and power supply, and let them cool down"
+    return f"clocks are held down on {', '.join(words)}", advice
+
+
+def gpu_throttle_in_loop(then: Situation) -> Finding:
     """GPUs that were throttled for heat or power supply."""
-    if not then.flags.on_gpu:
-        return
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
     for state in then.gpus.own:
         start, end = before.get(state.uuid), state.thermal_seconds
         hot = 0.0 if start is None or end is None else end - start
-        reasons = [reason for reason in state.throttle_reasons if reason in _HEAT]
-        if hot > 0:
-            reasons.insert(0, f"heat, {hot:.1f} s")
+        reasons = [f"heat, {hot:.1f} s"] if hot > 0 else []
+        reasons += [reason for reason in state.throttle_reasons if reason in _HEAT]
         if reasons:
             words.append(f"GPU {state.index} ({', '.join(reasons)})")
-    if words:
-        yield Condition(
-            "gpu_throttle",
-            f"clocks were held down on {', '.join(words)}",
-            "see to cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as "
-            "root) gives steadier results",
-        )
+    if not then.flags.on_gpu or not words:
+        return None
+    advice = "see to cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as root) "
+    return f"clocks were held down on {', '.join(words)}", f"{advice}gives steadier results"
 
 
-BEFORE: tuple[Check, ...] = (
-    *(load, steal, threads, quota, governor),
-    *(memory, numa, battery, gpu_processes, gpu_throttle),
+def _busy_with_others(situation: Situation) -> str | None:
+    """The CPUs that other processes use, if they are too many; None also if unknown."""
+    cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
+    others = situation.interval.other_cpus
+    if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
+        return None
+    return f"{others:.1f} of {cpus} CPUs busy"
+
+
+def _stolen(situation: Situation) -> float:
+    """The share of CPU time that the hypervisor withheld, if it is too large; else 0."""
+    share = situation.interval.steal_fraction or 0.0
+    return share if share >= _STEAL_SHARE else 0.0
+
+
+def _by_id(*checks: Check) -> dict[str, Check]:
+    """Checks by the id of what they find, which is in their names."""
+    return {check.__name__.removesuffix("_in_loop"): check for check in checks}
+
+
+BEFORE = _by_id(
+    *(load, steal, threads, quota, governor, memory, numa, battery),
+    *(gpu_processes, gpu_throttle),
 )
-"""The checks before the first step."""
+"""The checks before the first step, by id."""
 
-AFTER: tuple[Check, ...] = (
-    *(load_in_loop, steal_in_loop, quota_in_loop, thermal),
-    *(memory_in_loop, gpu_processes_in_loop, gpu_throttle_in_loop),
+AFTER = _by_id(
+    *(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop),
+    *(gpu_processes_in_loop, gpu_throttle_in_loop),
 )
-"""The checks after the timed loop."""
+"""The checks after the timed loop, by id."""
+
+
+def conditions(checks: Mapping[str, Check], situation: Situation) -> tuple[Condition, ...]:
+    """The conditions that checks find.
+
+    Args:
+      checks: `BEFORE` or `AFTER`.
+      situation: at that time.
+    """
+    found = ((name, check(situation)) for name, check in checks.items())
+    return tuple(Condition(name, *finding) for name, finding in found if finding)

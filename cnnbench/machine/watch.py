@@ -9,7 +9,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from cnnbench.machine.checks import AFTER, BEFORE, Check, Condition, RunFlags, Situation
+from cnnbench.machine.checks import (
+    AFTER,
+    BEFORE,
+    Check,
+    Condition,
+    RunFlags,
+    Situation,
+    conditions,
+)
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
 from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
 from cnnbench.machine.host import Host
@@ -125,9 +133,9 @@ class Watch:
         return GpuView.of(states, self._host.environ, flags.gpu_indices, flags.num_devices)
 
     def _run(
-        self, checks: Sequence[Check], situation: Situation, when: str
+        self, checks: Mapping[str, Check], situation: Situation, when: str
     ) -> tuple[Condition, ...]:
-        found = tuple(condition for check in checks for condition in check(situation))
+        found = conditions(checks, situation)
         self._notes = [note for note in self._notes if note.when != when]
         self._notes += [
             ConditionNote(id=c.id, when=when, text=c.text, advice=c.advice) for c in found

@@ -9,7 +9,15 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import parse_args
 from cnnbench.machine import checks
-from cnnbench.machine.checks import CONDITIONS, RunFlags, Situation, parse_quiet
+from cnnbench.machine.checks import (
+    AFTER,
+    BEFORE,
+    CONDITIONS,
+    RunFlags,
+    Situation,
+    conditions,
+    parse_quiet,
+)
 from cnnbench.machine.gpu import GpuState, GpuView
 from cnnbench.machine.sampling import CounterChanges
 
@@ -19,7 +27,7 @@ FLAGS = tuple(RunFlags.__dataclass_fields__)
 
 
 def found(check, gpus=(), mine=None, before=(), **values):
-    """Conditions of a check on 8 CPUs; values are those of the interval, flags or facts."""
+    """What a check finds on 8 CPUs, and advice; values are of the interval, flags or facts."""
     interval = {name: values.pop(name) for name in INTERVAL if name in values}
     flags = {name: values.pop(name) for name in FLAGS if name in values}
     own = tuple(range(len(gpus))) if mine is None else mine
@@ -30,23 +38,23 @@ def found(check, gpus=(), mine=None, before=(), **values):
         gpus=GpuView(tuple(gpus), own),
         gpus_before=GpuView(tuple(before), own),
     )
-    return list(check(situation))
+    return check(situation)
 
 
 def texts(*arguments, **values):
-    return [condition.text for condition in found(*arguments, **values)]
+    finding = found(*arguments, **values)
+    return [] if finding is None else [finding[0]]
 
 
 def advice(*arguments, **values):
-    (condition,) = found(*arguments, **values)
-    return condition.advice
+    return found(*arguments, **values)[1]
 
 
-@pytest.mark.parametrize("check", [*checks.BEFORE, *checks.AFTER])
+@pytest.mark.parametrize("check", [*BEFORE.values(), *AFTER.values()])
 def test_quiet_and_unknown_machines_have_no_conditions(check):
     quiet = {"other_cpus": 0.05, "steal_fraction": 0.0, "load_average": 0.1, "thermal_events": 0}
-    assert found(check, **quiet, quota_seconds=0.0, swapped_pages=0) == []
-    assert list(check(Situation(facts={}, interval=CounterChanges(seconds=0.0)))) == []
+    assert found(check, **quiet, quota_seconds=0.0, swapped_pages=0) is None
+    assert check(Situation(facts={}, interval=CounterChanges(seconds=0.0))) is None
 
 
 @pytest.mark.parametrize(
@@ -192,21 +200,21 @@ def test_gpu_processes_are_named_and_free_gpus_offered():
 
 def test_gpus_that_the_run_does_not_use_are_ignored():
     gpus = [gpu(0), gpu(1, {42: "python"}, ("thermal_hardware",))]
-    assert found(checks.gpu_processes, gpus, (0,)) == []
-    assert found(checks.gpu_throttle, gpus, (0,)) == []
-    assert found(checks.gpu_processes, gpus, (1,), on_gpu=False) == []
+    assert found(checks.gpu_processes, gpus, (0,)) is None
+    assert found(checks.gpu_throttle, gpus, (0,)) is None
+    assert found(checks.gpu_processes, gpus, (1,), on_gpu=False) is None
 
 
 def test_gpu_throttle_is_heat_or_power_supply_and_not_a_power_cap():
     hot, capped = gpu(reasons=("power_cap", "thermal_software")), gpu(reasons=("power_cap",))
     assert texts(checks.gpu_throttle, [hot]) == ["clocks are held down on GPU 0 (thermal_software)"]
-    assert found(checks.gpu_throttle, [capped]) == []
+    assert found(checks.gpu_throttle, [capped]) is None
     check, quiet = checks.gpu_throttle_in_loop, gpu(thermal=2.0, reasons=("power_cap",))
     after = texts(check, [gpu(thermal=4.5)], before=[gpu(thermal=2.0)])
     assert after == ["clocks were held down on GPU 0 (heat, 2.5 s)"]
     after = texts(check, [gpu(reasons=("power_brake", "power_cap"))])
     assert after == ["clocks were held down on GPU 0 (power_brake)"]
-    assert found(check, [quiet], before=[quiet]) == []
+    assert found(check, [quiet], before=[quiet]) is None
 
 
 @pytest.mark.parametrize(
@@ -231,7 +239,8 @@ def test_quiet_conditions():
     assert parse_quiet("load, steal") == {"load", "steal"}
     assert parse_quiet("load,all") == set(CONDITIONS)
     assert parse_args(["--quiet_conditions=load"]).params.quiet_conditions == "load"
-    (condition,) = found(checks.battery, on_battery=True)
+    on_battery = Situation(facts={"on_battery": True}, interval=CounterChanges(seconds=1.0))
+    (condition,) = conditions(BEFORE, on_battery)
     assert str(condition).endswith("(--quiet_conditions=battery silences this)")
 
 
@@ -242,5 +251,4 @@ def test_unknown_conditions_are_refused(text, hint):
 
 
 def test_every_id_has_a_check_and_every_check_an_id():
-    names = {check.__name__ for check in (*checks.BEFORE, *checks.AFTER)}
-    assert {name.removesuffix("_in_loop") for name in names} == set(CONDITIONS)
+    assert {*BEFORE, *AFTER} == set(CONDITIONS)
