@@ -16,7 +16,7 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 # Each of these modules registers its models when imported. A new network is a new module and
 # a line here.
 BUILTIN_MODULES = (
-    *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception"),
+    *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
     *("resnet", "official_resnet", "resnet_cifar", "densenet"),
 )
 

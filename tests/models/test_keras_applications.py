@@ -13,33 +13,48 @@ import tensorflow as tf
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.inception import InceptionV3
+from cnnbench.models.nasnet import MOBILE, Cell, NasNet
 
 CLASSES = 7
 
 
-def layers_as_made(theirs):
-    """Keras' layers that have weights; numbers in its names follow the order of creation."""
-    layers = [layer for layer in theirs.layers if layer.weights]
-    number = {layer: int((re.findall(r"_(\d+)$", layer.name) or [0])[0]) for layer in layers}
-    return sorted(layers, key=number.__getitem__)
+@pytest.fixture
+def keras_layers(monkeypatch):
+    """Keras' layers in the order in which they are made."""
+    layers = []
+    call = tf.keras.layers.Layer.__call__
+
+    def recorded(layer, *args, **kwargs):
+        if layer not in layers:
+            layers.append(layer)
+        return call(layer, *args, **kwargs)
+
+    monkeypatch.setattr(tf.keras.layers.Layer, "__call__", recorded)
+    return layers
 
 
-def transfer(weights, theirs):
+KINDS = {
+    **{"Conv2D": "conv", "SeparableConv2D": "separable"},
+    **{"BatchNormalization": "batchnorm", "Dense": "affine"},
+}
+
+
+def transfer(weights, layers):
     """Gives our values to Keras' layers, kind by kind in order of creation."""
     ours = collections.defaultdict(list)
     for scope, names in itertools.groupby(weights.values, lambda name: name.rpartition("/")[0]):
         kind = re.sub(r"\d+$", "", scope.rpartition("/")[2])
         ours[kind].append([weights.values[name].numpy() for name in names])
-    kinds = {"Conv2D": "conv", "BatchNormalization": "batchnorm", "Dense": "affine"}
-    for layer in layers_as_made(theirs):
-        layer.set_weights(ours[kinds[type(layer).__name__]].pop(0))
+    for layer in layers:
+        if layer.weights:
+            layer.set_weights(ours[KINDS[type(layer).__name__]].pop(0))
     assert not any(ours.values())
 
 
-def check_equal(model, theirs, make_weights, bound=1e-4):
+def check_equal(model, theirs, layers, make_weights, bound=1e-4):
     size = model.image_size
     weights = make_weights(declare(model, CLASSES).variables)
-    transfer(weights, theirs)
+    transfer(weights, layers)
     images = np.random.default_rng(1).standard_normal((2, size, size, 3)).astype(np.float32)
     expected = theirs(images, training=False)
     ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
@@ -47,14 +62,14 @@ def check_equal(model, theirs, make_weights, bound=1e-4):
 
 
 @pytest.mark.parametrize("depth", [16, 19])
-def test_vgg(depth, make_weights):
+def test_vgg(depth, keras_layers, make_weights):
     model = get_model(f"vgg{depth}", "imagenet")
     model.image_size = 32
     make = getattr(tf.keras.applications, f"VGG{depth}")
     theirs = make(
         weights=None, classes=CLASSES, classifier_activation=None, input_shape=(32, 32, 3)
     )
-    check_equal(model, theirs, make_weights)
+    check_equal(model, theirs, keras_layers, make_weights)
 
 
 class KerasInceptionV3(InceptionV3):
@@ -64,10 +79,39 @@ class KerasInceptionV3(InceptionV3):
         return super()._e(net, x, last=False)
 
 
-def test_inception3(make_weights):
+def test_inception3(keras_layers, make_weights):
     model = KerasInceptionV3()
     model.image_size = 75  # the least that Keras takes
     theirs = tf.keras.applications.InceptionV3(
         weights=None, classes=CLASSES, classifier_activation=None, input_shape=(75, 75, 3)
     )
-    check_equal(model, theirs, make_weights)
+    check_equal(model, theirs, keras_layers, make_weights)
+
+
+class KerasCell(Cell):
+    """Where a pooling strides, Keras lets zeros around the image count; we follow the original."""
+
+    def _pool(self, kind, x, stride=1):
+        if stride == 1:
+            return super()._pool(kind, x)
+        height, width, channels = self.net.shape(x)
+        before = height % 2
+        pool = getattr(tf.nn, f"{kind}_pool2d")
+        return self.net.apply(
+            lambda y: pool(tf.pad(y, [(0, 0), (before, 1), (before, 1), (0, 0)]), 3, 2, "VALID"),
+            x,
+            shape=(-(-height // 2), -(-width // 2), channels),
+        )
+
+
+class KerasNasNet(NasNet):
+    def _cell(self, net, filters, number):
+        return KerasCell(net, filters, 1.0)
+
+
+def test_nasnet(keras_layers, make_weights):
+    model = KerasNasNet("nasnet", MOBILE, image_size=40, batch_size=1)
+    theirs = tf.keras.applications.NASNetMobile(
+        weights=None, classes=CLASSES, classifier_activation=None, input_shape=(40, 40, 3)
+    )
+    check_equal(model, theirs, keras_layers, make_weights)

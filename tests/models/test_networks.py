@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from cnnbench.models import declare, get_model
+from cnnbench.models.declare import Shaped, ShapeNetwork
 from cnnbench.models.graph import forward
+from cnnbench.models.nasnet import NasNet
 
 CLASSES = {"imagenet": 1001, "cifar10": 11}
 
@@ -39,6 +43,9 @@ TABLE = {
     ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128),
     ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128),
+    # keras.applications has 5,289,978 and 88,753,150 trainable ones for 1000 classes.
+    ("nasnet", "imagenet"): (5_289_978 + 1_057, 224, 32, 0.005),
+    ("nasnetlarge", "imagenet"): (88_753_150 + 4_033, 331, 16, 0.005),
     # torchvision's 11,689,512 for 1000 classes and the projection of the first stage.
     ("official_resnet18", "imagenet"): (11_689_512 + 4_224 + 513, 224, 32, 0.1),
     # The norms of the four projections fewer: scale and offset of 64 to 512 channels.
@@ -79,15 +86,39 @@ def test_size_and_defaults(name, dataset):
 
 @pytest.mark.parametrize(
     ("name", "giga"),
-    # torchvision's table of models; for inception4, timm's.
+    # torchvision's table of models; for inception4, timm's; for nasnet, the paper's.
     [
         *(("vgg11", 7.61), ("vgg16", 15.47), ("vgg19", 19.63), ("googlenet", 1.58)),
         *(("inception3", 5.71), ("inception4", 12.28)),
+        *(("nasnet", 0.564), ("nasnetlarge", 23.8)),
     ],
 )
 def test_multiply_adds_are_those_published(name, giga):
     spec = declare(get_model(name, "imagenet"), 1001)
     assert spec.forward_flops_per_image == pytest.approx(2e9 * giga, rel=0.005)
+
+
+def test_the_small_nasnet_has_the_papers_size():
+    spec = declare(get_model("nasnet", "cifar10"), 10)
+    assert round(spec.parameters / 1e6, 1) == 3.3  # NASNet-A (6 @ 768), table 1
+
+
+def test_nasnets_drop_more_paths_the_deeper_they_are():
+    shares = []
+
+    class Recording(ShapeNetwork):
+        def drop_path(self, x, keep, *, by_progress=False):
+            assert by_progress
+            shares.append(keep)
+            return x
+
+    model = get_model("nasnetlarge", "imagenet")
+    net = Recording(10, training=True, batch_norm=model.batch_norm)
+    model.build(net, Shaped((331, 331, 3)))
+    # 22 cells, two of them in the stem; the last keeps 0.7 in the end.
+    assert sorted(set(shares), reverse=True) == pytest.approx(
+        [1 - 0.3 * cell / 22 for cell in range(1, 23)]
+    )
 
 
 def test_densenets_lower_their_rate_twice_within_300_epochs():
@@ -134,10 +165,10 @@ def test_cifar_alexnet_follows_its_initial_values_and_schedule():
 SIZES = {
     **{"alexnet": 67, "overfeat": 71, "vgg11": 32, "googlenet": 64, "inception3": 75},
     **{"resnet50": 64, "resnet50_v1.5": 64, "resnet50_v2": 64},
-    **{"official_resnet18": 64, "official_resnet18_v2": 64},
+    **{"official_resnet18": 64, "official_resnet18_v2": 64, "nasnetlarge": 63},
 }
 LARGE = ("vgg16", "vgg19", "inception4", "152", "110", "densenet100")
-TRAINED = [(n, d) for n, d in TABLE if not any(large in n for large in LARGE)]
+TRAINED = [(n, d) for n, d in TABLE if n != "nasnet" and not any(large in n for large in LARGE)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -146,6 +177,8 @@ def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_w
     model = get_model(name, dataset)
     if dataset == "imagenet":
         model.image_size = SIZES.get(name, model.image_size)
+    if isinstance(model, NasNet):
+        model.size = dataclasses.replace(model.size, cells=3, filters=8)
     variables = declare(model, 11).variables
     weights = make_weights(variables)
     size = model.image_size

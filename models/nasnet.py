@@ -1,0 +1,187 @@
+"""NASNet-A: cells found by search, stacked by hand.
+
+Source: Zoph et al., Learning transferable architectures for scalable image recognition, 2017
+(arXiv:1707.07012), figure 4 and appendix A; sizes and settings as TensorFlow's slim had them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Generic, Literal
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What tells one NASNet from another.
+
+    Attributes:
+      cells: normal cells, in three groups with a reduction between them.
+      filters: of the first group; each reduction doubles them.
+      stem: filters of the first convolution.
+      skip_reduction: whether the cell after a reduction takes the input before last of the
+        reduction as its second input, instead of the reduction's own input.
+      keep: share of drop-path's branches that the last cell keeps at the end of training.
+    """
+
+    cells: int
+    filters: int
+    stem: int
+    skip_reduction: bool = False
+    keep: float = 1.0
+
+
+class NasNet(Model):
+    """For ImageNet, with two reductions in the stem."""
+
+    dataset = "imagenet"
+    stem_reductions = 2
+    batch_norm = BatchNorm(decay=0.9997, epsilon=1e-3)
+
+    def __init__(self, name: str, size: Size, image_size: int, batch_size: int) -> None:
+        self.name = name
+        self.size = size
+        self.image_size = image_size
+        self.batch_size = batch_size
+        self.learning_rate = LearningRateSpec(0.005)
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Stem, three groups of cells with reductions in between, mean, logits."""
+        cells = iter(range(self.stem_reductions + self.size.cells + 2))
+        previous = x = self._stem(net, images)
+        for index in range(self.stem_reductions):
+            filters = self.size.filters // 2 ** (self.stem_reductions - index)
+            with net.scope(f"stem{index}"):
+                cell = self._cell(net, filters, next(cells))
+                previous, x = x, cell.reduction(x, previous)
+        for group in range(3):
+            filters = self.size.filters * 2**group
+            if group > 0:
+                with net.scope(f"reduction{group - 1}"):
+                    cell = self._cell(net, filters, next(cells))
+                    second = previous if self.size.skip_reduction else x
+                    previous, x = second, cell.reduction(x, previous)
+            for index in range(self.size.cells // 3):
+                with net.scope(f"group{group}"), net.scope(f"cell{index}"):
+                    cell = self._cell(net, filters, next(cells))
+                    previous, x = x, cell.normal(x, previous)
+        return net.logits(net.global_avg_pool(net.relu(x)))
+
+    def _stem(self, net: Network[T], images: T) -> T:
+        return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
+
+    def _cell(self, net: Network[T], filters: int, number: int) -> Cell[T]:
+        # The deeper a cell lies, the smaller the share that its branches keep.
+        depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
+        return Cell(net, filters, 1 - depth * (1 - self.size.keep))
+
+
+class NasNetCifar10(NasNet):
+    """For 32 x 32 images, whose stem reduces nothing."""
+
+    dataset = "cifar10"
+    stem_reductions = 0
+    batch_norm = BatchNorm(decay=0.9, epsilon=1e-5)
+
+    def __init__(self) -> None:
+        super().__init__("nasnet", Size(cells=18, filters=32, stem=96, keep=0.6), 32, 32)
+        self.learning_rate = LearningRateSpec(0.025)
+
+    def _stem(self, net: Network[T], images: T) -> T:
+        return net.conv(images, self.size.stem, 3, batch_norm=True, activation=None)
+
+
+class Cell(Generic[T]):
+    """Combines the outputs of the two cells before it.
+
+    Args:
+      net: makes the layers.
+      filters: of each branch.
+      keep: of drop-path at the end of training, on each branch but the identity.
+    """
+
+    def __init__(self, net: Network[T], filters: int, keep: float) -> None:
+        self.net = net
+        self.filters = filters
+        self.keep = keep
+
+    def normal(self, x: T, previous: T) -> T:
+        """A cell that keeps height and width; six times ``filters`` channels."""
+        net, drop = self.net, self._drop
+        p = self._adjusted(previous, x)
+        h = self._ones(x)
+        active_h, active_p = net.relu(h), net.relu(p)
+        sums = [
+            net.add(self._separable(active_h, 5), self._separable(active_p, 3)),
+            net.add(self._separable(active_p, 5), self._separable(active_p, 3)),
+            net.add(drop(self._pool("avg", h)), p),
+        ]
+        mean = self._pool("avg", p)
+        sums.append(net.add(drop(mean), drop(mean)))
+        sums.append(net.add(self._separable(active_h, 3), h))
+        return net.concat([p, *sums])
+
+    def reduction(self, x: T, previous: T) -> T:
+        """A cell that halves height and width; four times ``filters`` channels."""
+        net, drop = self.net, self._drop
+        p = x if previous is x else self._adjusted(previous, x)
+        h = self._ones(x)
+        active_p = net.relu(p)
+        largest = self._pool("max", h, 2)
+        first = net.add(self._separable(net.relu(h), 5, 2), self._separable(active_p, 7, 2))
+        second = net.add(drop(largest), self._separable(active_p, 7, 2))
+        third = net.add(drop(self._pool("avg", h, 2)), self._separable(active_p, 5, 2))
+        fourth = net.add(second, drop(self._pool("avg", first)))
+        fifth = net.add(self._separable(net.relu(first), 3), drop(largest))
+        return net.concat([second, third, fourth, fifth])
+
+    def _adjusted(self, previous: T, x: T) -> T:
+        """The second input: as large as the first, with ``filters`` channels."""
+        net = self.net
+        height, width, channels = net.shape(previous)
+        if (height, width) != net.shape(x)[:2]:
+            # Every other pixel, from the first and from the second on, half the filters each.
+            y = net.relu(previous)
+            shape = (-(-height // 2), -(-width // 2), channels)
+            pixels = (net.max_pool(y, 1, 2), net.apply(_odd_pixels, y, shape=shape))
+            halves = [net.conv(z, self.filters // 2, 1, activation=None, bias=None) for z in pixels]
+            return net.batch_norm(net.concat(halves))
+        return previous if channels == self.filters else self._ones(previous)
+
+    def _ones(self, x: T) -> T:
+        return self.net.conv(self.net.relu(x), self.filters, 1, batch_norm=True, activation=None)
+
+    def _separable(self, active: T, kernel: int, stride: int = 1) -> T:
+        """Two separable convolutions of what has gone through a ReLU."""
+        net = self.net
+        y = net.separable_conv(active, self.filters, kernel, stride, batch_norm=True)
+        y = net.separable_conv(y, self.filters, kernel, batch_norm=True, activation=None)
+        return self._drop(y)
+
+    def _pool(self, kind: Literal["max", "avg"], x: T, stride: int = 1) -> T:
+        pool = self.net.max_pool if kind == "max" else self.net.avg_pool
+        return pool(x, 3, stride, "SAME")
+
+    def _drop(self, x: T) -> T:
+        return self.net.drop_path(x, self.keep, by_progress=True)
+
+
+def _odd_pixels(images: Any) -> Any:
+    """Rows and columns 1, 3, 5, ...; zeros follow the last one of an odd number."""
+    import tensorflow as tf
+
+    missing = [(0, size % 2) for size in images.shape[1:3]]
+    return tf.pad(images[:, 1::2, 1::2], [(0, 0), *missing, (0, 0)])
+
+
+MOBILE = Size(cells=12, filters=44, stem=32)
+LARGE = Size(cells=18, filters=168, stem=96, skip_reduction=True, keep=0.7)
+
+register_model("nasnet", "imagenet", functools.partial(NasNet, "nasnet", MOBILE, 224, 32))
+register_model("nasnetlarge", "imagenet", functools.partial(NasNet, "nasnetlarge", LARGE, 331, 16))
+register_model("nasnet", "cifar10", NasNetCifar10)
