@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from cnnbench.errors import UsageError
-from cnnbench.models.elements import grouped, of_role, resolve
+from cnnbench.models.elements import Element, grouped, of_role, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise, Network, T
 from cnnbench.models.sequence import Cell
@@ -44,20 +44,36 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
       UsageError: the body asks for something that cannot be (shapes that do not fit, a
         name used twice, logits of the wrong size).
     """
-    net = ShapeNetwork(num_classes, training=True, batch_norm=model.batch_norm)
     elements = resolve(model.elements, model, num_classes)
-    shapes = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
-    outputs = model.build(net, grouped(elements, "feature", shapes))
-    check_outputs(model, net, outputs)
+    net = _run(model, elements, num_classes, training=True)
+    # What only training computes is no part of the forward pass.
+    alone = _run(model, elements, num_classes, training=False) if net.auxiliaries else net
+    others = set(alone.variables) - set(net.variables)
+    if others:
+        raise UsageError(
+            f"model {model.name} has other variables when it does not train, such as "
+            f"{min(one.name for one in others)}; make an auxiliary head in a net.scope of its own"
+        )
     return ModelSpec(
         name=model.name,
         dataset=model.dataset,
         elements=elements,
         num_classes=num_classes,
         variables=tuple(net.variables),
-        forward_flops_per_image=net.forward_flops,
+        forward_flops_per_image=alone.forward_flops,
         training_flops_per_image=net.training_flops,
     )
+
+
+def _run(
+    model: Model, elements: Sequence[Element], num_classes: int, *, training: bool
+) -> ShapeNetwork:
+    net = ShapeNetwork(num_classes, training=training, batch_norm=model.batch_norm)
+    shapes = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
+    outputs = model.build(net, grouped(elements, "feature", shapes))
+    for made in (outputs, *(head for head, _ in net.auxiliaries)):
+        check_outputs(model, net, made)
+    return net
 
 
 def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:

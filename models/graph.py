@@ -77,10 +77,12 @@ class Forward:
       outputs: what the model returned, one value or a mapping, real numbers as float32: logits
         ``[n, num_classes]`` by default.
       moments: one per batch-norm layer, in creation order; empty in evaluation.
+      auxiliaries: outputs and weight of each auxiliary head; none in evaluation.
     """
 
     outputs: Any
     moments: tuple[Moments, ...]
+    auxiliaries: tuple[tuple[Any, float], ...] = ()
 
 
 def forward(
@@ -118,7 +120,7 @@ def forward(
       on_cpu: whether the operations run on a CPU.
 
     Returns:
-      Outputs and batch moments.
+      Outputs, batch moments and auxiliary heads.
 
     Raises:
       UsageError: bad ``data_format`` or features, or the body asks for what cannot be.
@@ -146,8 +148,10 @@ def forward(
         for one in elements
     }
     outputs = build(net, grouped(elements, "feature", received))
-    check_outputs(model, net, outputs)
-    return Forward(net.hand_out(outputs), tuple(net.moments))
+    heads = tuple((net.hand_out(head), weight) for head, weight in net.auxiliaries)
+    for made in (outputs, *(head for head, _ in net.auxiliaries)):
+        check_outputs(model, net, made)
+    return Forward(net.hand_out(outputs), tuple(net.moments), heads)
 
 
 def _check_features(model: Model, elements: Sequence[Element], given: Mapping[str, Tensor]) -> None:

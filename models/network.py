@@ -36,6 +36,7 @@ class Network(SequenceLayers[T]):
     Attributes:
       num_classes: outputs of `logits`.
       training: whether batch norm uses the batch's own moments and dropout drops.
+      auxiliaries: outputs and weight of each `auxiliary` head made so far, in training.
     """
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
@@ -43,6 +44,7 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
+        self.auxiliaries: list[tuple[Any, float]] = []
         self._dropouts = 0
 
     # Layers ------------------------------------------------------------------------------
@@ -234,6 +236,23 @@ class Network(SequenceLayers[T]):
     def logits(self, x: T, *, stddev: float | None = None) -> T:
         """The linear last layer, ``(num_classes,)`` per example."""
         return self.affine(x, self.num_classes, None, stddev=stddev)
+
+    def auxiliary(self, outputs: Any, weight: float) -> None:
+        """Adds the loss of a second head to the training loss; nothing else sees the head.
+
+        A body that makes the layers of the head only if `training` is true leaves its FLOPs out
+        of those of the forward pass alone; make them in a `scope`, so that the layers that follow
+        have the same names with the head and without it.
+
+        Args:
+          outputs: such as `logits` of a value on the way; of the same kind as what the body
+            returns, since the model's own loss is computed of both.
+          weight: factor of its loss.
+        """
+        if not weight > 0.0:
+            raise UsageError(f"an auxiliary head has a weight above 0, not {weight}")
+        if self.training:
+            self.auxiliaries.append((outputs, weight))
 
     def relu(self, x: T) -> T:
         """max(x, 0)."""

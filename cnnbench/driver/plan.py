@@ -251,7 +251,7 @@ def _check_metrics(params: Params, model: Model) -> None:
             metrics = ", ".join(model.metric_names)
             has = f"its metrics are {metrics}" if metrics else "it has other metrics"
             reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
-            raise FlagError(name, value, reason)
+            raise FlagError(name, "true" if value is True else value, reason)
 
 
 def _check_elements(

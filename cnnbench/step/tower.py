@@ -186,6 +186,8 @@ class Tower:
 
             made = self._forward(read_and_watch, features, seed)
             loss = tf.reduce_mean(self._losses(made.outputs, labels))
+            for head, weight in made.auxiliaries:
+                loss += weight * tf.reduce_mean(self._losses(head, labels))
             target = scaled(loss, factor)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))

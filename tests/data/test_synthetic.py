@@ -1,8 +1,11 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 from input_specs import input_spec
 
 from cnnbench.data import IMAGENET, make_input
+from cnnbench.data.synthetic import synthetic_rows
+from cnnbench.models import Draw, Element
 
 
 def spec(towers, batch, **fields):
@@ -74,3 +77,68 @@ def test_dtype_and_epoch(cpu_devices):
     element = source.element_spec[1]
     assert element.features == tf.TensorSpec([4, 9, 9, 3], tf.bfloat16)
     assert element.weights == tf.TensorSpec([4], tf.float32)
+
+
+ELEMENTS = (
+    Element("boxes", (6, 4), "label", draw=Draw.boxes(), rows="number"),
+    Element("number", (), "label", "int64", Draw.integers(0, 7)),
+    Element("share", (2,), "feature", draw=Draw.uniform(2, 5)),
+    Element("ones", (3,), "feature", "int32", Draw.constant(1)),
+)
+
+
+def test_every_element_is_drawn_as_it_says():
+    rows = synthetic_rows(tf.range(200), 1, ELEMENTS)
+    assert {name: (x.dtype.name, tuple(x.shape)) for name, x in rows.items()} == {
+        "boxes": ("float32", (200, 6, 4)),
+        "number": ("int64", (200,)),
+        "share": ("float32", (200, 2)),
+        "ones": ("int32", (200, 3)),
+    }
+    number, boxes, share = (rows[name].numpy() for name in ("number", "boxes", "share"))
+    assert set(number) == set(range(7))
+    assert 2 <= share.min() < 2.2 < 4.8 < share.max() < 5
+    assert (rows["ones"].numpy() == 1).all()
+    there = np.arange(6) < number[:, None]
+    assert (boxes[~there] == 0).all()
+    top, left, bottom, right = boxes[there].T
+    for first, last in ((top, bottom), (left, right)):
+        assert first.min() >= 0
+        assert (first + 0.09 < last).all()
+        assert last.max() <= 1
+    assert top.std() > 0.1
+
+
+def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
+    def preprocess(example, seed):
+        noise = tf.random.stateless_uniform([2], seed)
+        return {"share": example["share"] + noise, "number": example["number"]}
+
+    made = (ELEMENTS[1], ELEMENTS[2])
+    batches = []
+    for towers in (1, 4):
+        asked = spec(
+            towers,
+            8 // towers,
+            examples=ELEMENTS,
+            elements=made,
+            preprocess=preprocess,
+            dtype="bfloat16",
+        )
+        source = make_input(asked, cpu_devices[:towers])
+        of_towers = [source.of_tower(t, ()) for t in range(towers)]
+        assert of_towers[0].features.dtype == tf.bfloat16
+        batches.append(
+            (
+                np.concatenate([tf.cast(b.features, tf.float32) for b in of_towers]),
+                np.concatenate([b.labels for b in of_towers]),
+            )
+        )
+    np.testing.assert_array_equal(batches[0][0], batches[1][0])
+    np.testing.assert_array_equal(batches[0][1], batches[1][1])
+    assert len(np.unique(batches[0][0])) > 12
+
+
+def test_an_element_without_a_draw_is_named():
+    with pytest.raises(ValueError, match="how a synthetic wind is drawn"):
+        synthetic_rows(tf.range(1), 1, (Element("wind", (), "feature"),))
