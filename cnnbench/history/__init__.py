@@ -7,7 +7,7 @@ points per commit, `trend` finds the steps between them.
 from __future__ import annotations
 
 from cnnbench.history.entries import Contents, Entry, contents
-from cnnbench.history.series import Point, Selection, Series, all_series
+from cnnbench.history.series import Selection, Series, SeriesPoint, all_series
 from cnnbench.history.steps import Level, Step, Trend, trend
 from cnnbench.metrics.registry import HISTORY as METRICS
 from cnnbench.metrics.registry import Metric
@@ -18,9 +18,9 @@ __all__ = [
     "Entry",
     "Level",
     "Metric",
-    "Point",
     "Selection",
     "Series",
+    "SeriesPoint",
     "Step",
     "Trend",
     "all_series",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.history.series import Point
+from cnnbench.history.series import SeriesPoint
 from cnnbench.history.steps import MIN_SERIES, Step, Trend
 from cnnbench.metrics.registry import Metric
 from cnnbench.records.load import Skipped
@@ -59,7 +59,7 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
     return [*lines, f"  = {summary}"] if summary else lines
 
 
-def _row(point: Point, metric: Metric, step: Step | None) -> tuple[str, ...]:
+def _row(point: SeriesPoint, metric: Metric, step: Step | None) -> tuple[str, ...]:
     mark = ""
     if step is not None:
         mark = f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
@@ -81,7 +81,7 @@ def range_text(values: Sequence[float], metric: Metric) -> str:
     return f"{low} to {high}"
 
 
-def time_text(point: Point) -> str:
+def time_text(point: SeriesPoint) -> str:
     """Start of a point's first run."""
     return point.started.strftime("%Y-%m-%d %H:%M")
 
@@ -203,7 +203,7 @@ def _series(found: Trend) -> dict[str, Any]:
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: SeriesPoint) -> dict[str, Any]:
     return {
         "name": point.name,
         "commit": point.runs[0].commit or None,

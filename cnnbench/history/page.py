@@ -8,7 +8,7 @@ from typing import Any
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Event, Lines, Series
 from cnnbench.history import formats
-from cnnbench.history.series import Point
+from cnnbench.history.series import SeriesPoint
 from cnnbench.history.steps import Step, Trend
 from cnnbench.metrics.registry import Metric
 from cnnbench.report.document import (
@@ -116,7 +116,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
     )
 
 
-def _axis(points: Sequence[Point]) -> Axis:
+def _axis(points: Sequence[SeriesPoint]) -> Axis:
     """Points at even distances, with the dates of some."""
     every = max(1, -(-len(points) // _TICKS))
     places = range(0, len(points), every)
@@ -129,7 +129,7 @@ def _axis(points: Sequence[Point]) -> Axis:
     )
 
 
-def _hint(point: Point, metric: Metric) -> str:
+def _hint(point: SeriesPoint, metric: Metric) -> str:
     values = count(len(point.values), "process", "processes")
     value = metric.value_text(point.value)
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
@@ -175,8 +175,8 @@ def _step_columns(metric: Metric) -> tuple[Column[tuple[Trend, Step]], ...]:
     )
 
 
-def _point_columns(metric: Metric) -> tuple[Column[tuple[Trend, Point]], ...]:
-    def value(row: tuple[Trend, Point]) -> Cell:
+def _point_columns(metric: Metric) -> tuple[Column[tuple[Trend, SeriesPoint]], ...]:
+    def value(row: tuple[Trend, SeriesPoint]) -> Cell:
         known = row[1].value if row[1].values else None
         return number(known, metric.value_text(known, unit=False))
 

@@ -28,7 +28,7 @@ _COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class SeriesPoint:
     """The runs of one commit, day or label.
 
     Attributes:
@@ -78,8 +78,8 @@ class Series:
     configuration: str
     key: str
     machine: str
-    points: tuple[Point, ...]
-    empty: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
+    empty: tuple[SeriesPoint, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,16 +150,16 @@ def all_series(
     return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
 
 
-def _point(name: str, runs: Sequence[Entry], metric: Metric) -> Point:
+def _point(name: str, runs: Sequence[Entry], metric: Metric) -> SeriesPoint:
     values = (run.values.get(metric.name) for run in runs if run.status == "ok")
     known = (value for value in values if value is not None)
     usable = tuple(value for value in known if value > 0 or not metric.relative)
-    return Point(name, tuple(runs), usable)
+    return SeriesPoint(name, tuple(runs), usable)
 
 
-def _ordered(points: Sequence[Point], order: Mapping[str, int]) -> list[Point]:
+def _ordered(points: Sequence[SeriesPoint], order: Mapping[str, int]) -> list[SeriesPoint]:
     """Points in the order given; those without a place follow the one before them."""
-    placed: list[tuple[int, Point]] = []
+    placed: list[tuple[int, SeriesPoint]] = []
     last = -1
     for point in points:
         last = order.get(point.name, last)

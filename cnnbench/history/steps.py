@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cnnbench.history.series import Point, Series
+from cnnbench.history.series import Series, SeriesPoint
 from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.changepoints import change_points, noise
@@ -62,10 +62,10 @@ class Step:
     change: float
     worse: bool
     stands: bool
-    last_good: Point
-    first_bad: Point
-    earliest: Point
-    latest: Point
+    last_good: SeriesPoint
+    first_bad: SeriesPoint
+    earliest: SeriesPoint
+    latest: SeriesPoint
     facts: tuple[tuple[str, str, str], ...]
 
 
@@ -184,7 +184,7 @@ def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> t
 
 
 def _step(
-    points: Sequence[Point],
+    points: Sequence[SeriesPoint],
     scaled: Sequence[float],
     levels: Sequence[Level],
     number: int,
@@ -211,7 +211,7 @@ def _step(
     )
 
 
-def changed_facts(before: Point, after: Point) -> tuple[tuple[str, str, str], ...]:
+def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[tuple[str, str, str], ...]:
     """Facts that differ between two points, those that decide speed first."""
     sides = (_facts(before), _facts(after))
     names = [
@@ -225,7 +225,7 @@ def changed_facts(before: Point, after: Point) -> tuple[tuple[str, str, str], ..
     )
 
 
-def _facts(point: Point) -> Mapping[str, str]:
+def _facts(point: SeriesPoint) -> Mapping[str, str]:
     found: dict[str, set[str]] = {}
     for run in point.runs:
         for name, value in run.facts.items():

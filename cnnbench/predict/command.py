@@ -65,7 +65,7 @@ def main(given: Mapping[str, Any]) -> int:
     points = () if fitted is None else fitted.used
     model = _model(params, sent, fitted)
     specs = parse_specs(sent.all_reduce_spec) or _default_specs(model)
-    result = report.Report(
+    result = report.PredictionReport(
         model,
         step,
         predict(model, step, specs, device_counts),
@@ -236,7 +236,7 @@ def _default_specs(model: CostModel) -> tuple[AllReduceSpec, ...]:
     return tuple(map(parse_all_reduce_spec, texts))
 
 
-def _print(result: report.Report, fitted: Fit | None) -> None:
+def _print(result: report.PredictionReport, fitted: Fit | None) -> None:
     blocks = [[*report.model_lines(result.model), report.step_line(result.step)]]
     if fitted is not None:
         blocks.insert(0, report.fit_lines(fitted))

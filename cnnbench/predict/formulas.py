@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cnnbench.predict.links import Link
 from cnnbench.predict.workload import Additive, Tensor
@@ -169,7 +170,7 @@ def _ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     at_once = max(1.0, cut.count / layout.devices)
     moved = (layout.devices - 1) * at_once * cut.bytes
     lap = _lap(layout, at_once, moved)
-    return (lap + Phase(added=moved), lap, _join(tensor, cut.count))
+    return _there_and_back(lap, moved, tensor, cut.count)
 
 
 def _ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -177,7 +178,7 @@ def _ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     share = (layout.devices - 1) / layout.devices
     chunks = tensor.chunks(layout.devices * shards).count
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return (lap + Phase(added=share * tensor.bytes), lap, _join(tensor, chunks))
+    return _there_and_back(lap, share * tensor.bytes, tensor, chunks)
 
 
 def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -254,7 +255,7 @@ def _tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     near = children * (near_levels + (behind if not far_levels else 0))
     far = children * (far_levels + (behind if far_levels else 0))
     climb = Phase(near, near * cut.bytes) + Phase(far_messages=far, far_bytes=far * cut.bytes)
-    return (climb + Phase(added=(near + far) * cut.bytes), climb, _join(tensor, cut.count))
+    return _there_and_back(climb, (near + far) * cut.bytes, tensor, cut.count)
 
 
 def _tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -272,17 +273,18 @@ def _tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
     climb = _partly_far(layout, share * chunks, share * tensor.bytes, leaving)
-    return (climb + Phase(added=share * tensor.bytes), climb, _join(tensor, chunks))
+    return _there_and_back(climb, share * tensor.bytes, tensor, chunks)
 
 
-def _shuffle_towers(tensor: Tensor, layout: Layout, shards: int) -> Path:
-    """k devices gather and add a shard each and send it back."""
-    return _shuffle(tensor, layout, shards, layout.near - 1, layout.devices - layout.near)
-
-
-def _shuffle_cpus(tensor: Tensor, layout: Layout, shards: int) -> Path:
-    """As `shuffle_towers`, on the CPUs of k nodes."""
-    return _shuffle(tensor, layout, shards, layout.near, layout.devices - layout.near)
+def _shuffle(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True) -> Path:
+    """k devices, or the CPUs of k nodes, gather and add a shard each and send it back."""
+    cut = tensor.chunks(shards)
+    near, far = layout.near - on_tower, layout.devices - layout.near
+    # A gatherer receives its shard from every device; a device sends to every gatherer.
+    gatherer = _star(near, far, cut.bytes)
+    sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
+    move = gatherer if near + far >= cut.count else sender
+    return _there_and_back(move, (layout.devices - 1) * cut.bytes, tensor, cut.count)
 
 
 def _nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -325,27 +327,17 @@ def _low_latency(path: PathOf) -> PathOf:
     def small(tensor: Tensor, layout: Layout, shards: int) -> Path:
         return [
             replace(
-                phase,
-                near_messages=_LL_LATENCY * phase.near_messages,
-                near_bytes=_LL_BYTES * phase.near_bytes,
-                far_messages=_LL_LATENCY * phase.far_messages,
-                far_bytes=_LL_BYTES * phase.far_bytes,
-                fixed=_NCCL_CALL_LL if phase.fixed else 0,
+                one,
+                near_messages=_LL_LATENCY * one.near_messages,
+                near_bytes=_LL_BYTES * one.near_bytes,
+                far_messages=_LL_LATENCY * one.far_messages,
+                far_bytes=_LL_BYTES * one.far_bytes,
+                fixed=_NCCL_CALL_LL if one.fixed else 0,
             )
-            for phase in path(tensor, layout, shards)
+            for one in path(tensor, layout, shards)
         ]
 
     return small
-
-
-def _shuffle(tensor: Tensor, layout: Layout, shards: int, near: int, far: int) -> Path:
-    cut = tensor.chunks(shards)
-    # A gatherer receives its shard from every device; a device sends to every gatherer.
-    gatherer = _star(near, far, cut.bytes)
-    sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
-    move = gatherer if near + far >= cut.count else sender
-    added = Phase(added=(layout.devices - 1) * cut.bytes)
-    return (move + added, move, _join(tensor, cut.count))
 
 
 def _lap(layout: Layout, at_once: float, moved: float) -> Phase:
@@ -361,6 +353,11 @@ def _partly_far(layout: Layout, messages: float, size: float, leaving: float) ->
     """Messages of so many bytes in all, of which the share `leaving` leaves its node."""
     near = 1 - leaving
     return Phase(near * messages, near * size, leaving * messages, leaving * size * layout.near)
+
+
+def _there_and_back(move: Phase, added: float, tensor: Tensor, chunks: int) -> Path:
+    """Chunks are moved and added, their sums moved the same way, and joined in the end."""
+    return (move + Phase(added=added), move, _join(tensor, chunks))
 
 
 def _join(tensor: Tensor, chunks: int) -> Phase:
@@ -382,34 +379,18 @@ def _message(far: bool, size: float, sharing: int = 1) -> Phase:
     return _messages(far, 1, sharing * size if far else size)
 
 
-def _every_device(layout: Layout, shards: int) -> int:
-    return layout.devices
-
-
-def _every_pair(layout: Layout, shards: int) -> int:
-    return max(1, layout.devices // 2)
-
-
-def _groups_of_towers(layout: Layout, shards: int) -> int:
-    return math.ceil(layout.devices / shards)
-
-
-def _groups_of_cpus(layout: Layout, shards: int) -> int:
-    return math.ceil(layout.nodes / shards)
-
-
 FORMULAS: dict[str, Formula] = {
     "copy": Formula(
         _copy,
         "a parameter server on one device in turn: Li et al., OSDI 2014",
         "2(n-1)(alpha + s beta) + (n-1)s gamma, on one device in n",
-        roots=_every_device,
+        roots=lambda layout, shards: layout.devices,
     ),
     "hierarchical_copy": Formula(
         _hierarchical_copy,
         "adding in groups first: Goyal et al., arXiv:1706.02677, 2017, section 4",
         "2 ceil(n/2)(alpha + s beta) + ceil(n/2)s gamma, on two devices in n",
-        roots=_every_pair,
+        roots=lambda layout, shards: max(1, layout.devices // 2),
     ),
     "xring": Formula(
         _ring,
@@ -437,16 +418,16 @@ FORMULAS: dict[str, Formula] = {
         busy=_tree_busy,
     ),
     "psgpu": Formula(
-        _shuffle_towers,
+        _shuffle,
         "a parameter server in shards: Li et al., OSDI 2014",
         "2(n-1)(alpha + s/k beta) + (n-1)s/k gamma, on k devices in n",
-        roots=_groups_of_towers,
+        roots=lambda layout, shards: math.ceil(layout.devices / shards),
     ),
     "pscpu": Formula(
-        _shuffle_cpus,
+        partial(_shuffle, on_tower=False),
         "a parameter server in shards: Li et al., OSDI 2014",
         "2n alpha + 2(n-1)s/k beta + (n-1)s/k gamma, on the CPUs of k nodes",
-        roots=_groups_of_cpus,
+        roots=lambda layout, shards: math.ceil(layout.nodes / shards),
     ),
     "nccl": Formula(
         _nccl_ring,

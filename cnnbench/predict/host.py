@@ -134,18 +134,14 @@ def features(
     footprint = devices * total_bytes(tensors) + work.fresh
     beyond = max(0.0, 1 - cache_bytes / footprint) if footprint else 0.0
     traffic = work.read + work.written
-    return {
+    counted = {
+        **vars(work),
         "launch": 1.0,
         "device": float(devices),
-        "ops": work.ops,
-        "transfers": work.transfers,
         "cached": traffic * (1 - beyond),
         "memory": traffic * beyond,
-        "mapped": work.mapped,
-        "calls": work.calls,
-        "steps": work.steps,
-        "moved": work.moved,
     }
+    return {name: counted[name] for name in RATES}
 
 
 def _packing_work(packing: Packing, tensors: Sequence[Tensor], devices: int) -> Work:

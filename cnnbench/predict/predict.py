@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.predict.fit import CostModel
@@ -43,16 +43,12 @@ class Prediction:
     @property
     def step_seconds(self) -> float | None:
         """Step whose reduction begins when the gradients are complete."""
-        if self.compute_seconds is None or self.allreduce_seconds is None:
-            return None
-        return self.compute_seconds + self.allreduce_seconds
+        return self._step(sum)
 
     @property
     def overlapped_step_seconds(self) -> float | None:
         """Bound of any overlap: the longer of computing and reducing."""
-        if self.compute_seconds is None or self.allreduce_seconds is None:
-            return None
-        return max(self.compute_seconds, self.allreduce_seconds)
+        return self._step(max)
 
     @property
     def efficiency(self) -> float | None:
@@ -73,6 +69,11 @@ class Prediction:
     def overlapped_images_per_sec(self) -> float | None:
         """Bound of the images per second with any overlap."""
         return _ratio(self.batch_size * self.devices, self.overlapped_step_seconds)
+
+    def _step(self, together: Callable[[tuple[float, float]], float]) -> float | None:
+        if self.compute_seconds is None or self.allreduce_seconds is None:
+            return None
+        return together((self.compute_seconds, self.allreduce_seconds))
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,11 @@ def predict(
 
 def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
     """The fastest prediction for each number of devices, the first of equals."""
-    found: dict[int, Prediction] = {}
-    for prediction in predictions:
-        seconds = prediction.allreduce_seconds
-        if seconds is not None:
-            known = found.get(prediction.devices)
-            if known is None or seconds < (known.allreduce_seconds or 0.0):
-                found[prediction.devices] = prediction
-    return found
+    found: dict[int, list[tuple[float, Prediction]]] = {}
+    for one in predictions:
+        if one.allreduce_seconds is not None:
+            found.setdefault(one.devices, []).append((one.allreduce_seconds, one))
+    return {n: min(timed, key=lambda pair: pair[0])[1] for n, timed in found.items()}
 
 
 def fastest_by_size(
@@ -150,10 +148,7 @@ def fastest_by_size(
             high = size
             while high > low * _ACCURACY and high - low > 1:
                 middle = (low + high) // 2
-                if winner(middle, spec) == spec:
-                    low = middle
-                else:
-                    high = middle
+                low, high = (middle, high) if winner(middle, spec) == spec else (low, middle)
             ranges.append(FastestRange(spec, high))
             spec = following
         low = size

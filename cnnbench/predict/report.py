@@ -49,7 +49,7 @@ TABLE = CsvTable("result_csv", COLUMNS, SCHEMA)
 
 
 @dataclass(frozen=True)
-class Report:
+class PredictionReport:
     """What one command predicted.
 
     Attributes:

@@ -34,7 +34,7 @@ factor to infinity, from where halving does not lead back."""
 Factor: TypeAlias = Any
 
 
-class Verdict(NamedTuple):
+class UpdateGuards(NamedTuple):
     """Whether the updates of one step are applied.
 
     Attributes:
@@ -69,7 +69,7 @@ class LossScale(abc.ABC):
         """Runs an update only if all elements of these tensors are finite."""
 
     @abc.abstractmethod
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """Decides which updates happen; call it once in the traced step.
 
         Args:
@@ -98,10 +98,10 @@ class StaticLossScale(LossScale):
         del tensors
         return _Always()
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """See `LossScale.judge`."""
         del together
-        return Verdict([_Always() for _ in gradients], None, [])
+        return UpdateGuards([_Always() for _ in gradients], None, [])
 
 
 class AutoLossScale(LossScale):
@@ -144,13 +144,13 @@ class AutoLossScale(LossScale):
         """See `LossScale.guard`."""
         return _IfFinite(all_finite(tensors, self._device))
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> Verdict:
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """See `LossScale.judge`."""
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
             guards = [_IfFinite(finite if together else flag) for flag in flags]
-            return Verdict(list(guards), tf.logical_not(finite), self._update(finite))
+            return UpdateGuards(list(guards), tf.logical_not(finite), self._update(finite))
 
     def _update(self, finite: tf.Tensor) -> list[Any]:
         scale = tower_variable.read(self._scale)
