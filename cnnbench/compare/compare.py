@@ -78,27 +78,13 @@ def compare_records(
     aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
     drafts = []
     for one, other in match(base_groups, new_groups, patterns):
-        kind = next(group.configuration.kind for group in (one, other) if group is not None)
-        asked = _metrics({kind}, metrics)
-        if one is None or other is None:
-            absent, present = ("BASE", "NEW") if one is None else ("NEW", "BASE")
-            reason = f"{absent} has no run of this configuration, only {present} has"
-            drafts.append(_settled(one, other, asked[0], Verdict.MISSING, reason))
-            continue
-        unlike = differences(one, other, patterns)
-        outcome = _outcome(one, other, unlike, asked[0])
-        if outcome is not None:
-            drafts.append(_settled(one, other, asked[0], *outcome, unlike))
-            continue
-        like = aa_runs.get(one.configuration.key)
+        present = one or other
+        assert present is not None
+        asked = _metrics({present.configuration.kind}, metrics)
+        like = aa_runs.get(present.configuration.key)
         spreads = {metric.name: spread(like, metric, policy) for metric in asked}
-        drafts.append(_draft(one, other, unlike, spreads, asked, paired))
-    judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
-    titles = labels(draft.configuration for draft in drafts)
-    entries = [
-        draft.entry(titles[draft.configuration.key], [next(judgements) for _ in draft.cases])
-        for draft in drafts
-    ]
+        drafts.append(_draft(one, other, asked, spreads, patterns, paired))
+    entries = _judged(drafts, policy)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
@@ -122,6 +108,8 @@ class _Draft:
     """An entry before it is judged.
 
     Attributes:
+      base, new: its runs; None where a side lacks it.
+      differences: facts that differ.
       cases: to be judged.
       results: those that need no judgement.
       unpaired: runs that were left out because they have no partner.
@@ -136,28 +124,37 @@ class _Draft:
 
     @property
     def configuration(self) -> Configuration:
-        group = self.base if self.base is not None else self.new
+        group = self.base or self.new
         assert group is not None
         return group.configuration
 
-    def entry(self, name: str, judgements: Sequence[Judgement]) -> Entry:
-        judged = [
-            Result(
-                metric=case.metric,
-                base=tuple(case.base),
-                new=tuple(case.new),
-                judgement=judgement,
-            )
-            for case, judgement in zip(self.cases, judgements, strict=True)
-        ]
-        return Entry(
-            name=name,
-            configuration=self.configuration,
-            base=() if self.base is None else self.base.records,
-            new=() if self.new is None else self.new.records,
-            results=(*judged, *self.results),
-            differences=self.differences,
+
+def _judged(drafts: Sequence[_Draft], policy: Policy) -> list[Entry]:
+    """The entries of drafts, whose cases are judged together."""
+    judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
+    titles = labels(draft.configuration for draft in drafts)
+    return [
+        Entry(
+            name=titles[draft.configuration.key],
+            configuration=draft.configuration,
+            base=() if draft.base is None else draft.base.records,
+            new=() if draft.new is None else draft.new.records,
+            results=(
+                *(
+                    Result(
+                        metric=case.metric,
+                        base=tuple(case.base),
+                        new=tuple(case.new),
+                        judgement=next(judgements),
+                    )
+                    for case in draft.cases
+                ),
+                *draft.results,
+            ),
+            differences=draft.differences,
         )
+        for draft in drafts
+    ]
 
 
 def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
@@ -185,22 +182,30 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[st
 
 
 def _draft(
-    base: Group,
-    new: Group,
-    unlike: tuple[Difference, ...],
-    spreads: Mapping[str, float | None],
+    base: Group | None,
+    new: Group | None,
     metrics: Sequence[Metric],
+    spreads: Mapping[str, float | None],
+    patterns: tuple[str, ...],
     paired: bool,
 ) -> _Draft:
-    """The cases of a configuration that both sides have measured.
+    """The cases of a configuration, or the verdict that it has without any.
 
     Args:
-      base, new: its runs.
-      unlike: facts that differ.
-      spreads: A/A spreads by metric, None if not measured.
+      base, new: its runs; None where a side lacks it.
       metrics: to be judged.
+      spreads: A/A spreads by metric, None if not measured.
+      patterns: of the facts that may differ.
       paired: runs are compared pair by pair.
     """
+    if base is None or new is None:
+        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+        reason = f"{absent} has no run of this configuration, only {present} has"
+        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
+    unlike = differences(base, new, patterns)
+    outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None:
+        return _settled(base, new, metrics[0], *outcome, unlike)
     measured = (base, new)
     if paired:
         base, new = in_pairs(base, new)

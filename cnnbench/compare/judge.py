@@ -19,7 +19,6 @@ Swapping the sides, or inverting all values, mirrors the verdict.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,23 +89,23 @@ def judge(
 def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgement]:
     """Judges cases together: the tests of one metric are one family for Holm.
 
+    Args:
+      cases: metrics of configurations.
+      policy: the constants.
+
     Returns:
       A judgement per case, in their order.
     """
     judgements = [_unjudgeable(case, policy) for case in cases]
-    tested = {
-        index: gather(cases[index], policy)
-        for index, judgement in enumerate(judgements)
-        if judgement is None
-    }
-    families = Counter(cases[index].metric.name for index in tested)
-    adjusted = _adjusted(cases, tested)
-    return [
-        judgement
-        if judgement is not None
-        else _judged(case, tested[index], adjusted[index], families[case.metric.name], policy)
-        for index, (case, judgement) in enumerate(zip(cases, judgements, strict=True))
-    ]
+    families: dict[str, dict[int, Evidence]] = {}
+    for index, case in enumerate(cases):
+        if judgements[index] is None:
+            families.setdefault(case.metric.name, {})[index] = gather(case, policy)
+    for family in families.values():
+        p_values = holm([found.p for found in family.values()])
+        for (index, found), p in zip(family.items(), p_values, strict=True):
+            judgements[index] = _judged(cases[index], found, p, len(family), policy)
+    return [judgement for judgement in judgements if judgement is not None]
 
 
 def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
@@ -128,16 +127,6 @@ def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
     # An estimate is worth showing even where nothing follows from it.
     unpaired = Case(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
-
-
-def _adjusted(cases: Sequence[Case], tested: dict[int, Evidence]) -> dict[int, float]:
-    """p values after Holm within each metric, by index of the case."""
-    adjusted: dict[int, float] = {}
-    for name in {cases[index].metric.name for index in tested}:
-        members = [index for index in tested if cases[index].metric.name == name]
-        p_values = holm([tested[index].p for index in members])
-        adjusted.update(zip(members, p_values, strict=True))
-    return adjusted
 
 
 def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:

@@ -88,7 +88,15 @@ class Phase(Additive):
         )
 
     def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase on such links."""
+        """Time of this phase.
+
+        Args:
+          near: link between devices of a node.
+          far: link between nodes.
+
+        Returns:
+          Seconds.
+        """
         return (
             self.near_messages * near.alpha
             + self.far_messages * far.alpha
@@ -102,7 +110,12 @@ Path = Sequence[Phase]
 
 
 def path_seconds(path: Path, near: Link, far: Link) -> float:
-    """Time of phases that follow each other."""
+    """Seconds of phases that follow each other.
+
+    Args:
+      path: the phases.
+      near, far: links within and between nodes.
+    """
     return sum(phase.seconds(near, far) for phase in path)
 
 

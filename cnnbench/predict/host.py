@@ -106,7 +106,14 @@ def reduction_work(
     packing: Packing,
     group_size: int = 0,
 ) -> Work:
-    """What all devices do together; arguments as in `Host`.
+    """What all devices do together.
+
+    Args:
+      spec: algorithms by size.
+      tensors: of one device, before packing.
+      devices: how many, at least 2.
+      packing: what is done before and undone after.
+      group_size: devices per group of two-level algorithms; 0 for one group of all.
 
     Raises:
       NotPredictedError: the work of an algorithm is not known.

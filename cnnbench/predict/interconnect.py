@@ -43,7 +43,14 @@ class Interconnect(ReductionModel):
     def phases(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> Path:
-        """What follows each other on the busiest device, without launch; see `seconds`."""
+        """What follows each other on the busiest device, without launch.
+
+        Args:
+          spec, tensors, devices, packing: see `ReductionModel.seconds`.
+
+        Raises:
+          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
+        """
         phases: list[Phase] = []
         if packing.joins:
             # Joining copies; splitting gives views.

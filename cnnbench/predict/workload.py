@@ -150,12 +150,17 @@ def total_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that are sent: joined, then narrowed."""
+    """The tensors that are sent: joined, then narrowed.
+
+    Args:
+      packing: of the tensors.
+      tensors: of one device, in order.
+    """
     return narrowed(packing, joined(packing, tensors))
 
 
 def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors after joining, before they are narrowed."""
+    """The tensors after joining, before they are narrowed; arguments as of `sent`."""
     result = list(tensors)
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
@@ -170,7 +175,7 @@ def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def narrowed(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same tensors in the 16-bit format, if they are sent so."""
+    """The tensors in the 16-bit format, if they are sent so; arguments as of `sent`."""
     if packing.compact_dtype is None:
         return list(tensors)
     itemsize = DTYPE_BYTES[packing.compact_dtype]

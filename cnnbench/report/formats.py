@@ -20,7 +20,11 @@ _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
 def render(report: Report, format: str) -> str:
-    """The report in one of `FORMATS`, ending in a line break.
+    """The report as text, ending in a line break.
+
+    Args:
+      report: as `cnnbench.report.build` makes it.
+      format: one of `FORMATS`.
 
     Raises:
       KeyError: an unknown format.

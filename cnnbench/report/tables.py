@@ -154,7 +154,11 @@ TABLES: Mapping[str, Callable[[Results], DataFrame]] = {
 
 
 def frame(results: Results, table: str) -> DataFrame:
-    """One of `TABLES` as a pandas DataFrame.
+    """A table as a pandas DataFrame.
+
+    Args:
+      results: the subject of the report.
+      table: name in `TABLES`.
 
     Raises:
       KeyError: an unknown table.
@@ -163,7 +167,7 @@ def frame(results: Results, table: str) -> DataFrame:
 
 
 def csv(results: Results, table: str) -> str:
-    """One of `TABLES` as CSV with a header, in which no cell is a formula.
+    """A table as CSV with a header, in which no cell is a formula; arguments as of `frame`.
 
     Raises:
       KeyError: an unknown table.

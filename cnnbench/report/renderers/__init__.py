@@ -18,7 +18,11 @@ FORMATS: dict[str, str] = {
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """The comparison in one of `FORMATS`, ending in a line break; without colours.
+    """The comparison as text, ending in a line break; without colours.
+
+    Args:
+      comparison: as `cnnbench.compare.compare_records` gives it.
+      format: one of `FORMATS`.
 
     Raises:
       KeyError: an unknown format.

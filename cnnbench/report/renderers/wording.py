@@ -103,7 +103,12 @@ def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Resul
 
 
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
-    """The heads of a table's columns; base and new are medians over processes."""
+    """The heads of a table's columns; base and new are medians over processes.
+
+    Args:
+      comparison: what the table is about.
+      metric: of its rows.
+    """
     unit = metric.unit_text
     interval = f"{confidence(comparison)} interval"
     columns = ("configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
@@ -111,7 +116,12 @@ def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
 
 
 def cells(entry: Entry, result: Result) -> tuple[str, ...]:
-    """A row below `head`; names are not escaped."""
+    """A row below `head`; names are not escaped.
+
+    Args:
+      entry: the configuration.
+      result: one of its results.
+    """
     judgement, metric = result.judgement, result.metric
     return (
         verdict(result),
@@ -126,7 +136,12 @@ def cells(entry: Entry, result: Result) -> tuple[str, ...]:
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:
-    """How many configurations have which verdict, the worst first."""
+    """How many configurations have which verdict, the worst first: "1 slower, 2 same".
+
+    Args:
+      comparison: of the configurations.
+      metric: that they were judged by.
+    """
     found = comparison.counts(metric)
     return ", ".join(f"{number} {metric.word(verdict)}" for verdict, number in found.items())
 
