@@ -170,7 +170,7 @@ def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
     """Facts that are no flags, and the places that flags name."""
     if isinstance(record, Reduction):
         yield from record.facts
-    elif isinstance(record, RunRecord):
+    else:
         yield from _run_facts(record)
     for name in PLACES:
         if record.config.get(name):

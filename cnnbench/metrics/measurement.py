@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from cnnbench.records.run import ErrorInfo, RunRecord
 
@@ -27,45 +27,6 @@ CONTEXT = (PEER, COPY)
 
 _COMMIT = 12
 """Digits of a commit: unique, and short enough for a line."""
-
-
-class Measurement(Protocol):
-    """What one process measured of one configuration.
-
-    The record of a run is one as it is; an all-reduce record holds many (`Reduction`).
-    """
-
-    @property
-    def kind(self) -> str:
-        """One of `KINDS`."""
-
-    @property
-    def run_id(self) -> str:
-        """Of the process."""
-
-    @property
-    def started_at(self) -> str:
-        """When the process started: ISO 8601 with offset."""
-
-    @property
-    def status(self) -> str:
-        """How this measurement ended: "ok", "failed" or "interrupted"."""
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """Why it failed; None if it did not."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The flags of this configuration, as plain JSON values."""
-
-    @property
-    def explicit_flags(self) -> tuple[str, ...]:
-        """Names of the flags that were given."""
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """Facts about machine and software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +60,11 @@ class Reduction:
     seconds: float | None = None
     bytes_per_sec: float | None = None
     build_seconds: float | None = None
+
+
+Measurement: TypeAlias = RunRecord | Reduction
+"""What one process measured of one configuration: the record of a run, or one row of an
+all-reduce record."""
 
 
 def fact_text(value: Any) -> str:

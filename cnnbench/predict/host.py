@@ -21,7 +21,6 @@ from cnnbench.predict.workload import (
     Additive,
     Chunks,
     NotPredictedError,
-    ReductionModel,
     Tensor,
     joined,
     narrowed,
@@ -49,7 +48,7 @@ _MAPPED_BYTES = 32 * 1024**2
 
 
 @dataclass(frozen=True)
-class Host(ReductionModel):
+class Host:
     """A machine whose cores and memory all devices share.
 
     Attributes:
@@ -62,9 +61,16 @@ class Host(ReductionModel):
     cache_bytes: float
     group_size: int = 0
 
-    def _seconds(
+    def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
+        """Time to reduce the tensors; arguments as of `Interconnect.seconds`.
+
+        Raises:
+          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
+        """
+        if devices == 1:
+            return 0.0
         work = reduction_work(spec, tensors, devices, packing, self.group_size)
         amounts = features(work, tensors, devices, self.cache_bytes)
         return sum(self.rates[name] * amounts[name] for name in RATES)

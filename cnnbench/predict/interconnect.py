@@ -7,19 +7,13 @@ from dataclasses import dataclass
 
 from cnnbench.predict.formulas import FORMULAS, Formula, Layout, Path, Phase, path_seconds
 from cnnbench.predict.links import Link
-from cnnbench.predict.workload import (
-    NotPredictedError,
-    ReductionModel,
-    Tensor,
-    sent,
-    total_bytes,
-)
+from cnnbench.predict.workload import NotPredictedError, Tensor, sent, total_bytes
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
 
 @dataclass(frozen=True)
-class Interconnect(ReductionModel):
+class Interconnect:
     """Devices with links of their own, or nodes of devices with a link per node.
 
     Attributes:
@@ -34,9 +28,25 @@ class Interconnect(ReductionModel):
     per_node: int = 1
     launch: float = 0.0
 
-    def _seconds(
+    def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
+        """Time to reduce the tensors.
+
+        Args:
+          spec: algorithms by size.
+          tensors: of one device, before packing.
+          devices: at least 1.
+          packing: what is done before and undone after.
+
+        Returns:
+          Seconds; 0 on one device.
+
+        Raises:
+          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
+        """
+        if devices == 1:
+            return 0.0
         phases = self.phases(spec, tensors, devices, packing)
         return self.launch + path_seconds(phases, *self._links())
 
@@ -46,7 +56,7 @@ class Interconnect(ReductionModel):
         """What follows each other on the busiest device, without launch.
 
         Args:
-          spec, tensors, devices, packing: see `ReductionModel.seconds`.
+          spec, tensors, devices, packing: as of `seconds`.
 
         Raises:
           NotPredictedError: an algorithm is not known, or has no meaning on these devices.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 from cnnbench.variable_mgr.sizes import (
     DTYPE_BYTES,
     LINE_BYTES,
@@ -23,35 +21,6 @@ A = TypeVar("A", bound="Additive")
 
 class NotPredictedError(ValueError):
     """There is no prediction for this algorithm or these devices."""
-
-
-class ReductionModel(abc.ABC):
-    """Predicts the time of all-reduces."""
-
-    def seconds(
-        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
-    ) -> float:
-        """Time to reduce the tensors.
-
-        Args:
-          spec: algorithms by size.
-          tensors: before packing.
-          devices: at least 1.
-          packing: what is done before and undone after.
-
-        Returns:
-          Seconds; 0 on one device.
-
-        Raises:
-          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
-        """
-        return 0.0 if devices == 1 else self._seconds(spec, tensors, devices, packing)
-
-    @abc.abstractmethod
-    def _seconds(
-        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
-    ) -> float:
-        """The same on two devices or more."""
 
 
 class Additive:
