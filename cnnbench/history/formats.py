@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cnnbench.history.series import SeriesPoint
@@ -141,9 +142,7 @@ def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped
         "higher_is_better": metric.higher_is_better,
         "relative": metric.relative,
         "series": [_series(found) for found in trends],
-        "skipped": [
-            {"path": one.path, "reason": one.reason, "defect": one.defect} for one in skipped
-        ],
+        "skipped": [asdict(one) for one in skipped],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -195,10 +194,7 @@ def _series(found: Trend) -> dict[str, Any]:
         "points": [_point(point) for point in series.points],
         "without_value": [_point(point) for point in series.empty],
         "enough_points": found.enough,
-        "levels": [
-            {"start": level.start, "stop": level.stop, "value": level.value}
-            for level in found.levels
-        ],
+        "levels": [asdict(level) for level in found.levels],
         "steps": [_step(step) for step in found.steps],
     }
 
