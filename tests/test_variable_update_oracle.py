@@ -90,14 +90,16 @@ def expected_losses(
     decay: float,
     reduction: str,
     relaxed: bool = False,
+    staged: bool = False,
 ) -> list[float]:
     towers = len(c)
     copies = towers if mode == "independent" else 1
     weights = np.array([[1.0, 2.0]] * copies)
     rules = [RULES[optimizer]() for _ in range(copies)]
-    losses, deferred = [], np.zeros((copies, 2))
+    losses, deferred, before = [], np.zeros((copies, 2)), weights
     for _ in range(STEPS):
-        per_tower = [weights[t % copies] for t in range(towers)]
+        read = before if staged else weights
+        per_tower = [read[t % copies] for t in range(towers)]
         total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
         losses.append(float(np.mean(total)))
         grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
@@ -105,6 +107,7 @@ def expected_losses(
             grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
         if relaxed:
             grads, deferred = deferred, grads
+        before = weights
         weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
     return losses
 
@@ -243,6 +246,35 @@ def test_relaxed_applies_nothing_in_the_first_step() -> None:
     losses = run(num_gpus=2, variable_update="replicated", variable_consistency="relaxed")
     assert losses[0] == losses[1]
     assert losses[1] != losses[2]
+
+
+@pytest.mark.parametrize(
+    ("devices", "decay", "optimizer", "place"),
+    covering_pairs([1, 2, 3], [0, 0.0625], ["sgd", "momentum"], ["gpu", "cpu"]),
+)
+def test_staged_variables_are_read_one_step_late(
+    devices: int, decay: float, optimizer: str, place: str
+) -> None:
+    losses = run(
+        num_gpus=devices,
+        optimizer=optimizer,
+        weight_decay=decay,
+        local_parameter_device=place,
+        staged_vars=True,
+    )
+    expected = expected_losses(
+        slopes(devices), "parameter_server", optimizer, decay, "mean", staged=True
+    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision: str) -> None:
+    losses = run(num_gpus=3, weight_decay=0.0625, precision=precision, staged_vars=True)
+    expected = expected_losses(slopes(3), "parameter_server", "sgd", 0.0625, "mean", staged=True)
+    np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(

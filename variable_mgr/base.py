@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.errors import UsageError
-from cnnbench.variable_mgr import tower_variable
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -53,9 +53,16 @@ class VariableMgr(abc.ABC):
 
     Raises:
       UsageError: if two variables have the same name.
+      FlagError: if variables are to be staged, which this manager does not support.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        if spec.staged and not self.supports_staged_vars():
+            raise FlagError(
+                "staged_vars",
+                "true",
+                f"does not work with --variable_update={spec.variable_update}",
+            )
         self._spec = spec
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
@@ -70,7 +77,7 @@ class VariableMgr(abc.ABC):
         """Whether every tower holds its own copy of every variable."""
 
     def supports_staged_vars(self) -> bool:
-        """Whether variables can be read one step ahead of their update."""
+        """Whether a step can compute with the values that the step before read."""
         return False
 
     @property
@@ -134,6 +141,25 @@ class VariableMgr(abc.ABC):
           dtype: what the tower computes in.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
+
+    def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """The value with which a tower computes its gradient: that of `read`, if not staged.
+
+        Args:
+          tower, name, dtype: see `read`; call it inside the traced step.
+        """
+        return self.read(tower, name, dtype)
+
+    def decayed(self, variable: tf.Variable) -> tf.Tensor:
+        """The value of a trained variable of which the step takes the L2 loss.
+
+        Args:
+          variable: call it under its device.
+
+        Returns:
+          A float32 tensor.
+        """
+        return gradients.cast(tower_variable.read(variable), tf.float32)
 
     @abc.abstractmethod
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,8 +17,10 @@ from cnnbench.variable_mgr.base import (
     VariableMgr,
 )
 from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.kept import traced_graph
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.staging import Staging
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
@@ -36,6 +39,7 @@ class ParameterServerVariableMgr(VariableMgr):
         # Tensors belong to the function being traced; another function starts afresh.
         self._values_graph: tf.Graph | None = None
         self._values: dict[tuple[str, tf.DType], tf.Tensor] = {}
+        self._staging = Staging() if spec.staged else None
 
     def each_tower_has_variables(self) -> bool:
         """See `VariableMgr.each_tower_has_variables`."""
@@ -52,13 +56,40 @@ class ParameterServerVariableMgr(VariableMgr):
         # Moments may be assigned by the step, so that two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
-        graph = _traced_graph()
+        graph = traced_graph()
         if graph is not self._values_graph:
             self._values_graph, self._values = graph, {}
         key = (name, tf.as_dtype(dtype))
         if key not in self._values:
             self._values[key] = self._cast_at_home(variable, dtype)
         return self._values[key]
+
+    def supports_staged_vars(self) -> bool:
+        """See `VariableMgr.supports_staged_vars`."""
+        return True
+
+    def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """See `VariableMgr.read_for_step`; with --staged_vars what the step before read."""
+        variable = self.variable(tower, name)
+        if self._staging is None or not variable.trainable:
+            return self.read(tower, name, dtype)
+        return self._staging.value(
+            self._spec.devices[tower], variable, dtype, lambda: self.read(tower, name, dtype)
+        )
+
+    def decayed(self, variable: tf.Variable) -> tf.Tensor:
+        """See `VariableMgr.decayed`."""
+        if self._staging is None:
+            return super().decayed(variable)
+        return self._staging.value(
+            variable.device, variable, tf.float32, functools.partial(super().decayed, variable)
+        )
+
+    def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
+        """See `VariableMgr.after_restore`; nothing that was read before counts any more."""
+        super().after_restore(slots)
+        if self._staging is not None:
+            self._staging.refill()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
@@ -94,8 +125,3 @@ class ParameterServerVariableMgr(VariableMgr):
         with tf.device(self._place(variable.bytes)):
             shared = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
         return TowerVariable(variable.name, [shared])
-
-
-def _traced_graph() -> tf.Graph:
-    """The graph being traced. An unused constant tells, and costs nothing at run time."""
-    return tf.constant(0, name="traced_graph").graph

@@ -66,6 +66,7 @@ class VariableMgrSpec:
       variable_dtype: in which variables are stored, but those that do not fit 16 bits:
         they are float32.
       reduction: "mean" or "sum" of the gradients over towers.
+      staged: whether a step computes with the values that the step before read.
       aggregation: how copies of a variable agree on a gradient, where there are copies.
       seed: of the initial values.
 
@@ -79,6 +80,7 @@ class VariableMgrSpec:
     parameter_device: str = "cpu"
     variable_dtype: str = "float32"
     reduction: str = "mean"
+    staged: bool = False
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     seed: int = 0
 

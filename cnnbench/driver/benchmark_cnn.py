@@ -383,6 +383,7 @@ class BenchmarkCNN:
             optimizer=params.optimizer,
             variable_update=params.variable_update,
             all_reduce_spec=params.as_dict()["all_reduce_spec"],
+            staged_vars=params.staged_vars,
         )
 
     def _measure_peak_flops(self, built: BuiltRun) -> None:

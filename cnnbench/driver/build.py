@@ -113,6 +113,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         cpu_device=devices.cpu,
         variable_dtype="float16" if params.fp16_vars else "float32",
         reduction=params.gradient_reduction,
+        staged=params.staged_vars and plan.trains,
         aggregation=plan.aggregation,
         seed=params.tf_random_seed,
     )

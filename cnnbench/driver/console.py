@@ -41,6 +41,7 @@ class HeaderInfo:
       data_format: "NHWC" or "NCHW".
       optimizer, variable_update: names.
       all_reduce_spec: printed in the modes that reduce between towers.
+      staged_vars: printed if true.
     """
 
     tensorflow_version: str
@@ -57,6 +58,7 @@ class HeaderInfo:
     optimizer: str
     variable_update: str
     all_reduce_spec: str | None = None
+    staged_vars: bool = False
 
 
 class Phase(enum.Enum):
@@ -93,6 +95,8 @@ def header_lines(info: HeaderInfo) -> list[str]:
     ]
     if info.variable_update in _SHOWS_ALL_REDUCE:
         lines.append(f"AllReduce:   {info.all_reduce_spec}")
+    if info.staged_vars:
+        lines.append("Staged vars: True")
     return [*lines, "=========="]
 
 

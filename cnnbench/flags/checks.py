@@ -237,6 +237,8 @@ def _check_variable_update(params: Params) -> Refusals:
     mode, spec = params.variable_update, params.all_reduce_spec
     if reduces(params) and params.gradient_repacking > MOST_PACKS:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
+    if params.staged_vars and mode != "parameter_server":
+        yield "staged_vars", f"needs --variable_update=parameter_server, not {mode}"
     if spec is None and mode == "distributed_all_reduce":
         yield "variable_update", "needs --all_reduce_spec, such as --all_reduce_spec=xring"
     if spec is not None and mode == "replicated" and len(spec.ranges) > 1:

@@ -60,6 +60,7 @@ _UPDATING = (
     *_AGGREGATING,
     "gradient_reduction",
     "bn_stats",
+    "staged_vars",
 )
 _GPU_ONLY = (
     "gpu_indices",

@@ -105,7 +105,6 @@ class NotYet:
 _MISSING: dict[str, tuple[str, ...]] = {
     "object-detection models": ("collect_eval_results_async", "backbone_model_path"),
     "frozen inference graphs": ("freeze_when_forward_only", "trt_mode"),
-    "staged variables": ("staged_vars",),
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
         *("server_protocol", "cross_replica_sync"),

@@ -175,7 +175,7 @@ class TrainStep:
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-                return self._manager.read(tower, spec.name, dtype)
+                return self._manager.read_for_step(tower, spec.name, dtype)
 
             return self._towers[tower](read, features, labels, seed, factor)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from cnnbench.models.spec import VariableSpec
-from cnnbench.variable_mgr import gradients, tower_variable
+from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient
 
@@ -61,7 +61,7 @@ class WeightDecay:
             for spec in self._decayed:
                 variable = self._manager.variable(tower, spec.name)
                 with tf.device(variable.device):
-                    losses[variable.ref()] = tf.nn.l2_loss(_weights(variable))
+                    losses[variable.ref()] = tf.nn.l2_loss(self._manager.decayed(variable))
         return losses
 
     def total(self, losses: WeightLosses) -> tf.Tensor:
@@ -102,7 +102,7 @@ class WeightDecay:
             tf.device(variable.device),
             tf.control_dependencies([] if loss is None else [loss]),
         ):
-            return gradient + _weights(variable) * self._reduced_factor
+            return gradient + self._manager.decayed(variable) * self._reduced_factor
 
     def _completed(self, column: Column) -> Column:
         complete = _zeros_for_none
@@ -115,15 +115,10 @@ class WeightDecay:
 
     def _with_decay(self, pair: tuple[Gradient, tf.Variable]) -> tf.Tensor:
         gradient, variable = pair
-        term = _weights(variable) * self._factor
+        term = self._manager.decayed(variable) * self._factor
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
 
 def _zeros_for_none(pair: tuple[Gradient, tf.Variable]) -> Gradient:
     gradient, variable = pair
     return tf.zeros(variable.shape) if gradient is None else gradient
-
-
-def _weights(variable: tf.Variable) -> tf.Tensor:
-    """The variable as float32, on the current device."""
-    return gradients.cast(tower_variable.read(variable), tf.float32)

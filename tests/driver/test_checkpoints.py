@@ -107,6 +107,15 @@ def run(*flags: str) -> int:
     return main([*TRIVIAL, *flags])
 
 
+def test_a_restored_step_computes_with_the_restored_values(tmp_path: Path) -> None:
+    made = build("oracle", train_dir=str(tmp_path), num_gpus=2, staged_vars=True)
+    path = made.checkpoints.save(str(tmp_path), 0)
+    losses = [float(made.step().loss.numpy()) for _ in range(3)]
+    assert losses[0] == losses[1] != losses[2]
+    made.checkpoints.restore(path)
+    assert [float(made.step().loss.numpy()) for _ in range(3)] == losses
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a run of two steps saves, by name of the file."""

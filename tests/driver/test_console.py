@@ -162,6 +162,13 @@ def test_every_captured_run_is_replayed():
     assert {run.__name__ for run in RUNS} | NOT_YET == {p.stem for p in GOLDEN.glob("*.txt")}
 
 
+def test_staged_variables_are_in_the_header():
+    captured = (GOLDEN / "staged_base_loss.txt").read_text().splitlines()
+    # That run had --rewriter_config, which has no meaning any more.
+    expected = [line for line in captured if not line.startswith("RewriterConfig")]
+    assert header_lines(info(staged_vars=True)) == expected[: expected.index("==========") + 1]
+
+
 def test_real_data_carries_no_suffix():
     assert "Dataset:     cifar10" in header_lines(info(dataset="cifar10", synthetic=False))
 

@@ -108,6 +108,10 @@ REFUSED = [
         "minimum_learning_rate",
         "must be at most --init_learning_rate=0.1",
     ),
+    *(
+        ({"staged_vars": True, "variable_update": mode}, "staged_vars", f"server, not {mode}")
+        for mode in ("replicated", "independent")
+    ),
     ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),
     ({**TWO, "all_reduce_spec": "copy:1K:xring"}, "all_reduce_spec", "algorithms by size"),
     ({**TWO, "gradient_repacking": 501}, "gradient_repacking", "at most 500 packs"),

@@ -46,7 +46,7 @@ def test_values_take_one_form():
         ({"num_batches": 0}, "num_batches"),
         ({"weight_decay": float("nan")}, "weight_decay"),
         ({"variable_update": "horovod"}, "variable_update"),
-        ({"staged_vars": True}, "staged_vars"),
+        ({"cross_replica_sync": False}, "cross_replica_sync"),
     ],
 )
 def test_validate_refuses(changes, flag):

@@ -38,7 +38,6 @@ def test_messages_say_what_works():
         return caught.value.reason.split("; ")[-1]
 
     assert message("bn_stats", "sync") == "use first or mean"
-    assert message("staged_vars", True) == "only --staged_vars=false is"
     assert message("cross_replica_sync", False) == "only --cross_replica_sync=true is"
     assert message("task_index", 2) == "leave it at 0"
     assert message("job_name", "worker") == "leave it out"

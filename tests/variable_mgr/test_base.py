@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.errors import FlagError
 from cnnbench.step.optimizers import Adam, GradientDescent, Momentum
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
@@ -36,8 +37,14 @@ def test_what_a_manager_says_of_itself(mode, own_copies, in_sync, make_manager, 
     manager = make_manager(mode, 3)
     assert manager.each_tower_has_variables() is own_copies
     assert manager.replicas_in_sync is in_sync
-    assert manager.supports_staged_vars() is False
+    assert manager.supports_staged_vars() is not own_copies
     assert manager.get_devices() == cpu_devices[:3]
+
+
+@pytest.mark.parametrize("mode", ["replicated", "distributed_all_reduce", "independent"])
+def test_copies_are_not_staged(mode, make_manager):
+    with pytest.raises(FlagError, match=f"--staged_vars=true: does not work with .*={mode}"):
+        make_manager(mode, 2, staged=True)
 
 
 @pytest.mark.parametrize("mode", MODES)

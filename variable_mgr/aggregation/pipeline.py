@@ -6,9 +6,8 @@ A packing flag is a field of `Packing` (spec.py), a stage here and its place in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -23,11 +22,10 @@ from cnnbench.variable_mgr.aggregation.flat_buffers import (
 )
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.gradients import cast, on_devices, transposed
+from cnnbench.variable_mgr.kept import exchange, untraced
 from cnnbench.variable_mgr.sizes import groups_of_small
 
 COMPACT_DTYPES = ("float16", "bfloat16")
-
-_T = TypeVar("_T")
 
 
 class Stage(Protocol):
@@ -296,14 +294,14 @@ class Deferral:
         """
         form = list(zip(static_shapes(columns), static_dtypes(columns), strict=True))
         if not self._kept:
-            self._kept = _untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
+            self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
         known = [(column[0].shape, column[0].dtype) for column in self._kept]
         if form != known:
             raise ValueError("a step with other gradients than before cannot use the deferred ones")
         deferred = []
         for kept, column in zip(self._kept, columns, strict=True):
             pairs = list(zip(kept, column, strict=True))
-            deferred.append(on_devices(self._devices, _exchange, pairs))
+            deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
         return deferred, lambda reduced: reduced
 
     def _zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
@@ -313,27 +311,6 @@ class Deferral:
                 zeros = tf.zeros(shape, dtype)
                 result.append(tf.Variable(zeros, trainable=False, name=f"deferred/{index}"))
         return result
-
-
-def _untraced(function: Callable[[], _T]) -> _T:
-    """Runs a function where no trace is under way, which is in any other thread.
-
-    Within tf.init_scope, tf.function would notice the new variables and trace the whole
-    step a second time.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(function).result()
-
-
-def _exchange(pair: tuple[tf.Variable, tf.Tensor]) -> tf.Tensor:
-    """The variable's old value; the new one is assigned even if nobody asks for the old."""
-    variable, tensor = pair
-    old = variable.read_value()
-    # A traced function keeps reads and writes of a variable in order by itself. The
-    # dependency holds wherever else the ops may end up.
-    with tf.control_dependencies([old]):
-        variable.assign(tensor, read_value=False)
-    return old
 
 
 def _joined(layout: FlatLayout, columns: Columns, devices: Sequence[str]) -> Columns:

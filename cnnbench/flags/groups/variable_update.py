@@ -59,7 +59,11 @@ class VariableUpdateParams:
         "within its step; the first step applies zeros.",
         choices=("strong", "relaxed"),
     )
-    staged_vars: bool = flag(False, "Read parameter-server variables one step ahead.")
+    staged_vars: bool = flag(
+        False,
+        "With parameter_server: a step computes with the values that the step before read, so that "
+        "copying them to the devices overlaps with that step; gradients are one step late.",
+    )
     all_reduce_spec: AllReduceSpec | None = flag(
         None,
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
