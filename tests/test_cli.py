@@ -159,7 +159,9 @@ def test_notice(capsys):
         (["--xla", "True"], 2),
         (["--batchsize=3"], 2),
         (["--num_gpus=0"], 2),
-        (["--staged_vars"], 2),
+        (["--staged_vars", "--variable_update=replicated"], 2),
+        (["--fp16_vars"], 2),
+        (["--label_smoothing=1.5"], 2),
         (["--eval"], 2),
     ],
 )
