@@ -126,7 +126,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
         parts.append(str(flags.get("variable_update")))
     if flags.get("precision") != "fp32":
         parts.append(str(flags.get("precision")))
-    return parts + [name for name in ("eval", "forward_only") if flags.get(name)]
+    return parts + [name for name in ("eval", "forward_only", "input_only") if flags.get(name)]
 
 
 def _shown(value: Any) -> str:

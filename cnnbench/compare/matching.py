@@ -16,7 +16,7 @@ from cnnbench.records.run import RunRecord
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
 
-_VARIANTS = ("model", "data_name", "eval", "forward_only")
+_VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
 """Flags that runs must share to be variants of each other; of reductions it is `OWN`."""
 
 _MAX_DIFFERING = 5

@@ -10,7 +10,7 @@ from cnnbench.data import imagenet_records, tfrecord
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.imagenet_files import count_examples, find_files
-from cnnbench.data.pipeline import Pipeline, prepared, with_threads
+from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
@@ -43,7 +43,21 @@ class ImageNetPipeline(Pipeline):
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
         spec = self.spec
-        examples = (
+        batches = self._examples().batch(spec.batch_per_device, drop_remainder=spec.training)
+        ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
+        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
+
+    def stages(self) -> list[Stage]:
+        """See `Pipeline.stages`; reading is timed without the shuffle buffer, which hides it."""
+        threads = self.spec.datasets_num_private_threads
+        return [
+            Stage("read", with_threads(self._one_pass().repeat(), threads), 1),
+            Stage("prepare", with_threads(self._examples(), threads), 1),
+            *super().stages(),
+        ]
+
+    def _examples(self) -> tf.data.Dataset:
+        return (
             self._records()
             .enumerate()
             .map(
@@ -52,9 +66,6 @@ class ImageNetPipeline(Pipeline):
                 deterministic=self._in_order,
             )
         )
-        batches = examples.batch(spec.batch_per_device, drop_remainder=spec.training)
-        ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
-        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
     def _records(self) -> tf.data.Dataset:
         """(file number, record number, record): for ever while training, else one pass."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -11,7 +12,19 @@ from cnnbench.data.position import seed_pair
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
-# What TensorFlow wraps around the message of the op that failed.
+
+class Stage(NamedTuple):
+    """A part of a pipeline, with all before it.
+
+    Attributes:
+      name: what the last of its parts does.
+      dataset: never ends while training.
+      examples: in one element of the dataset.
+    """
+
+    name: str
+    dataset: tf.data.Dataset
+    examples: int
 
 
 class Pipeline(abc.ABC):
@@ -35,6 +48,10 @@ class Pipeline(abc.ABC):
         one pass: the data set ends after the shard's last example, and its last batch may be
         smaller.
         """
+
+    def stages(self) -> list[Stage]:
+        """The pipeline cut short after each of its stages, for timing; the last is all of it."""
+        return [Stage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from cnnbench.data.pipeline import Pipeline
+from cnnbench.data.pipeline import Pipeline, Stage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
@@ -43,6 +43,11 @@ class PipelineInput(InputSource):
             return produce()
         finally:
             self.wait_seconds += time.perf_counter() - start
+
+    def stages(self) -> list[Stage]:
+        """See `Pipeline.stages`."""
+        with tf.device(HOST):
+            return self._pipeline.stages()
 
     def restart(self) -> None:
         """See `InputSource.restart`; free of charge when nothing has been delivered yet."""

@@ -99,6 +99,10 @@ class InputSource(abc.ABC):
           DataError: a record that cannot be used; names file and record.
         """
 
+    def stages(self) -> list[Any]:
+        """The `cnnbench.data.pipeline.Stage`s that it is made of; synthetic data has none."""
+        return []
+
     def restart(self) -> None:
         """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cnnbench.driver.console import Console, HeaderInfo, Phase
 from cnnbench.driver.learning_rate import make_schedule
 from cnnbench.driver.notices import (
+    input_lines,
     loss_scaling_lines,
     peak_warning,
     steady_state_notice,
@@ -22,7 +23,14 @@ from cnnbench.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, make_plan
-from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError, first_line
+from cnnbench.errors import (
+    BenchmarkError,
+    DataError,
+    FlagError,
+    OutOfMemoryError,
+    UsageError,
+    first_line,
+)
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import running_all_reduce
 from cnnbench.machine import facts as environment
@@ -31,7 +39,7 @@ from cnnbench.machine.watch import Watch
 from cnnbench.observe import outputs
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.records.run import Batch, ModelInfo, Placement, RunRecord
+from cnnbench.records.run import Batch, InputStage, ModelInfo, Placement, RunRecord
 from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
@@ -114,7 +122,7 @@ class BenchmarkCNN:
                 raise
             raise failure from error
         record = self._end("ok")
-        for line in summary_lines(record.summary()):
+        for line in (*summary_lines(record.summary()), *input_lines(record)):
             self._messages.notice(line)
         self._judge_figures(record)
         # The last line of a run that has succeeded, results written and all.
@@ -129,6 +137,16 @@ class BenchmarkCNN:
           FlagError: devices or data that are not there.
           BenchmarkError: TensorFlow cannot be loaded.
         """
+        devices = self._start()
+        from cnnbench.driver.build import assemble
+
+        start = time.perf_counter()
+        built = assemble(self.params, self.plan, devices, self._console)
+        self._measurements.build_seconds = time.perf_counter() - start
+        return built
+
+    def _start(self) -> runtime.Devices:
+        """Loads TensorFlow, describes the run and prints its header."""
         self._watch = Watch(gpus=self.params.device != "cpu")
         start = time.perf_counter()
         for warning in runtime.export_environment(self._settings):
@@ -137,8 +155,6 @@ class BenchmarkCNN:
             tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
             devices = runtime.configure(self._settings)
-        from cnnbench.driver.build import assemble
-
         for notice in devices.notices:
             self._messages.notice(notice)
         self._warn_of_gaps()
@@ -153,13 +169,12 @@ class BenchmarkCNN:
         self._describe(devices)
         self._console.header(self._header(devices, tf.__version__))
         runtime.reset_peak_memory(devices.kind)
-        start = time.perf_counter()
-        built = assemble(self.params, self.plan, devices, self._console)
-        self._measurements.build_seconds = time.perf_counter() - start
-        return built
+        return devices
 
     def _run(self) -> float | None:
         """Returns the images/sec of the last lines; None for runs that end without them."""
+        if self.params.input_only:
+            return self._measure_input()
         built = self.build()
         assert self._watch is not None
         facts = self._measurements.environment
@@ -171,11 +186,66 @@ class BenchmarkCNN:
                     stack.callback(observer.close)
                 work = self._evaluate if self.params.eval else self._train
                 total = work(built, observers)
+            if self._files.wanted:
+                self._measure_input_alone(built)
         finally:
             built.close()
         if self._files.wanted:
             self._measure_peak_flops(built)
         return total
+
+    def _measure_input(self) -> float | None:
+        """A run of the input pipeline alone."""
+        devices = self._start()
+        from cnnbench.driver.build import make_inputs
+        from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages
+        from cnnbench.driver.training import Training
+
+        assert self._watch is not None
+        params, plan, measurements = self.params, self.plan, self._measurements
+        start = time.perf_counter()
+        with make_inputs(params, plan, devices, "train") as inputs:
+            measurements.build_seconds = time.perf_counter() - start
+            self._warn(self._watch.before(measurements.environment, self._run_flags(devices)))
+            training = Training(
+                params,
+                plan,
+                InputStep(inputs),
+                inputs,
+                lambda step: 0.0,
+                self._console,
+                self._progress,
+                measurements,
+                checkpoints=None,
+                evaluator=None,
+                around_loop=self._watch,
+            )
+            total = training.run(plan.num_batches)
+            measurements.input_wait_seconds = None  # nothing but the input was waited for
+            inputs.close()
+            examples = plan.num_batches * plan.global_batch
+            assert measurements.loop_seconds is not None
+            whole = InputStage(
+                name=DEVICE_STAGE, examples=examples, seconds=measurements.loop_seconds
+            )
+            measurements.input_stages = [*time_stages(inputs, examples), whole]
+            if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+                self._messages.notice(
+                    "the whole set fits into the shuffle buffer, so its files are read once per "
+                    "epoch: --num_epochs=1 or more measures that too"
+                )
+        return total
+
+    def _measure_input_alone(self, built: BuiltRun) -> None:
+        """What the pipeline gives when nothing else is at work; takes seconds."""
+        if self.params.data_dir is None or built.inputs is None:
+            return
+        from cnnbench.driver.input_only import time_whole
+
+        try:
+            self._measurements.input_stages = [time_whole(built.inputs)]
+        except DataError as error:  # of a record that the run itself did not come to
+            self._messages.warning(f"the input pipeline alone was not measured: {error}")
 
     def _observers(self, built: BuiltRun) -> list[Observer]:
         from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries

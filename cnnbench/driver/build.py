@@ -68,7 +68,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     step: TrainStep | None = None
     inputs: InputSource | None = None
     if not params.eval:
-        inputs = _inputs(params, plan, devices, "train")
+        inputs = make_inputs(params, plan, devices, "train")
         config = _step_config(params, plan, devices)
         scale = _loss_scale(params, plan, devices)
         step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config, scale)
@@ -78,7 +78,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     if plan.num_eval_batches:
         if plan.trains:
             console.phase(Phase.GENERATING_EVALUATION)
-        evaluation_inputs = _inputs(params, plan, devices, "validation")
+        evaluation_inputs = make_inputs(params, plan, devices, "validation")
         evaluator = Evaluator(
             plan.model,
             plan.spec,
@@ -144,7 +144,18 @@ def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossSca
     return StaticLossScale(initial)
 
 
-def _inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -> InputSource:
+def make_inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -> InputSource:
+    """The input of a run.
+
+    Args:
+      params, plan: what to run.
+      devices: where batches go.
+      subset: "train" or "validation".
+
+    Raises:
+      FlagError: data that is not there.
+      DataError: data that cannot be read.
+    """
     training = subset == "train"
     spec = InputSpec.from_flags(
         params,

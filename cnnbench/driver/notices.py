@@ -31,6 +31,19 @@ def summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
+def input_lines(record: RunRecord) -> list[str]:
+    """What the input pipeline gives alone, where that was measured."""
+    if not record.input_stages:
+        return []
+    rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
+    *parts, (_, whole) = rates.items()
+    lines = [f"the input pipeline alone gives {number(whole)} images/s"]
+    if parts:
+        stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
+        lines.append(f"its stages, each with those before it, in images/s: {stages}")
+    return lines
+
+
 def loss_scaling_lines(record: RunRecord) -> list[str]:
     """Skipped steps and changes of an automatic loss scale; empty without any."""
     scaling = record.loss_scaling

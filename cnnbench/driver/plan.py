@@ -88,7 +88,7 @@ class Plan:
     """Sizes and step counts of one run.
 
     Attributes:
-      mode: "training", "evaluation", "training + evaluation" or "forward only",
+      mode: "training", "evaluation", "training + evaluation", "forward only" or "input only",
         as the header prints it.
       batch_per_device, global_batch: images per training step.
       eval_batch_per_device: images per device in an evaluation step.
@@ -312,6 +312,8 @@ def _mode(params: Params) -> str:
         return "evaluation"
     if params.forward_only:
         return "forward only"
+    if params.input_only:
+        return "input only"
     return "training + evaluation" if _evaluates_during_training(params) else "training"
 
 

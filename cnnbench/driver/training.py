@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -22,7 +22,8 @@ from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
-from cnnbench.step.train_step import StepResult, TrainStep
+from cnnbench.step.loss_scale import LossScale
+from cnnbench.step.train_step import StepResult
 from cnnbench.text.progress import Progress
 
 
@@ -32,6 +33,23 @@ class Values(NamedTuple):
     loss: float
     metrics: tuple[float, ...]
     skipped: bool
+
+
+class Step(Protocol):
+    """What `Training` asks of a step; see `TrainStep`."""
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """See `TrainStep.loss_scale`."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `TrainStep.set_learning_rate`."""
+        ...
+
+    def __call__(self) -> StepResult:
+        """See `TrainStep.__call__`."""
+        ...
 
 
 class Training:
@@ -60,7 +78,7 @@ class Training:
         self,
         params: Params,
         plan: Plan,
-        step: TrainStep,
+        step: Step,
         inputs: InputSource,
         learning_rate: Callable[[int], float],
         console: Console,

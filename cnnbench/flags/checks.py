@@ -67,7 +67,7 @@ def validate(params: Params) -> None:
 
 def reduces(params: Params) -> bool:
     """Whether gradients go through an all-reduce."""
-    trains = not (params.eval or params.forward_only)
+    trains = not (params.eval or params.forward_only or params.input_only)
     return trains and params.variable_update in ALL_REDUCING and params.num_gpus > 1
 
 
@@ -168,7 +168,12 @@ def _check_run(params: Params) -> Refusals:
     given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
     if len(given) > 1:
         yield given[1], _one_of_two(given[0])
-    for excluded in ("eval", "forward_only"):
+    if params.input_only and params.data_dir is None:
+        yield "input_only", "needs --data_dir: synthetic data costs a step nothing"
+    for other in ("eval", "forward_only"):
+        if params.input_only and getattr(params, other):
+            yield "input_only", f"builds no network, so leave out --{other}"
+    for excluded in ("eval", "forward_only", "input_only"):
         if given and getattr(params, excluded):
             yield given[0], f"needs training, so leave out --{excluded}"
     if params.stop_at_top_1_accuracy is not None and not given:

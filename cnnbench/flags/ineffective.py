@@ -117,6 +117,15 @@ def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
 
 # The first entry that applies speaks for a flag.
 UNUSED: tuple[Unused[Params], ...] = (
+    Unused(
+        (
+            *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
+            *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
+            *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *LOOKING),
+        ),
+        lambda p: p.input_only,
+        "with --input_only: no network is built",
+    ),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
     Unused(("eval_dir",), lambda p: not evaluates(p), "without an evaluation"),

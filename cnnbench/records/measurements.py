@@ -15,6 +15,7 @@ from cnnbench.records.run import (
     Conditions,
     ErrorInfo,
     Evaluation,
+    InputStage,
     LossScaling,
     Measured,
     ModelInfo,
@@ -44,7 +45,7 @@ class Measurements:
       config: every parameter, resolved; values must have a JSON form.
       explicit_flags: names of the parameters that were given.
       run_id, started_at: unique; the time of creation.
-      model, placement, batch, warmup_status, conditions: see `RunRecord`.
+      model, placement, batch, warmup_status, conditions, input_stages: see `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
@@ -82,6 +83,7 @@ class Measurements:
     loss_scale_end: float | None = None
     warmup_status: str | None = None
     conditions: Conditions | None = None
+    input_stages: Sequence[InputStage] = ()
     _warmup_times: array[float] = field(init=False, default_factory=_doubles)
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
@@ -179,6 +181,7 @@ class Measurements:
             loss_scaling=self._loss_scaling(),
             warmup_status=self.warmup_status,
             conditions=self.conditions,
+            input_stages=tuple(self.input_stages),
             environment=dict(self.environment),
         )
 

@@ -155,6 +155,30 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputStage:
+    """How fast the input pipeline is up to one of its stages, with nothing else at work.
+
+    Attributes:
+      name: "read", "prepare" and "batch" of files with images, "device" for all of it; data
+        sets may have others.
+      examples: that came out of it,
+      seconds: in this time.
+    """
+
+    name: str
+    examples: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_amounts("input_stages", self)
+
+    @property
+    def examples_per_sec(self) -> float:
+        """The rate."""
+        return self.examples / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
     """Values of an automatic loss scale, and the steps it skipped.
 
@@ -219,6 +243,7 @@ class Summary:
       mfu: achieved over peak.
       peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as measured.
       input_wait_fraction: share of the timed loop spent waiting for input.
+      input_images_per_sec: of the whole input pipeline with nothing else at work.
       energy_joules: of the timed loop, of processors and GPUs as far as known.
       joules_per_image: that over the images of the timed loop.
       energy_source: the counters in that sum.
@@ -237,6 +262,7 @@ class Summary:
     energy_joules: float | None
     joules_per_image: float | None
     energy_source: str | None
+    input_images_per_sec: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +288,8 @@ class RunRecord(Document):
       environment: facts about machine and software; unknown ones are absent.
       ab: in a process of `cnnbench ab`: its side, the seed of the experiment, the number of
         its pair and its position there; otherwise None, and the key is missing.
+      input_stages: of the input pipeline alone, in the order of the data; empty where it was not
+        measured.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
 
@@ -294,6 +322,7 @@ class RunRecord(Document):
     conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
     ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)
@@ -332,6 +361,9 @@ class RunRecord(Document):
             peak_flops_per_sec=measured.peak_flops_per_sec,
             peak_flops_source=measured.peak_flops_source,
             input_wait_fraction=_ratio(measured.input_wait_seconds, measured.loop_seconds),
+            input_images_per_sec=(
+                self.input_stages[-1].examples_per_sec if self.input_stages else None
+            ),
             peak_memory_bytes=measured.peak_memory_bytes,
             energy_joules=joules,
             joules_per_image=_ratio(joules, measured.loop_images),
@@ -351,6 +383,8 @@ class RunRecord(Document):
 
     def _flops_per_image(self) -> int | None:
         if self.model is None:
+            return None
+        if self.config.get("input_only"):
             return None
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image

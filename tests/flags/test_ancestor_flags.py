@@ -26,6 +26,7 @@ NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
 # Horovod's mode is refused by name, with what to use instead.
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
+    "input_only",
     "all_reduce_group_size",
     "all_reduce_share_memory",
     "precision",

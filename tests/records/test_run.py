@@ -19,6 +19,7 @@ from cnnbench.records.run import (
     Batch,
     ErrorInfo,
     Evaluation,
+    InputStage,
     LossScaling,
     Measured,
     ModelInfo,
@@ -83,6 +84,7 @@ def test_document_has_the_keys_of_schema_1():
         *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
         *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
         *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
+        "input_stages",
     }
     assert set(document["batch"]) == {"per_device", "global"}
     assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
@@ -96,7 +98,7 @@ def test_document_has_the_keys_of_schema_1():
         *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
         *("total_images_per_sec", "achieved_flops_per_sec", "mfu", "peak_flops_per_sec"),
         *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
-        *("energy_joules", "joules_per_image", "energy_source"),
+        *("energy_joules", "joules_per_image", "energy_source", "input_images_per_sec"),
     }
 
 
@@ -230,7 +232,9 @@ def all_keys(document, path=()):
 
 
 # The summary is not read; the others were not there in the first documents of schema 1.
-NOT_REQUIRED = ("summary", "measured", "loss_scaling", "warmup_status", "conditions")
+NOT_REQUIRED = (
+    *("summary", "measured", "loss_scaling", "warmup_status", "conditions", "input_stages"),
+)
 REQUIRED = [p for p in all_keys(make_record().to_dict()) if p[0] not in NOT_REQUIRED]
 
 
@@ -243,6 +247,22 @@ def test_missing_key_is_named(path):
     del inner[path[-1]]
     with pytest.raises(ValueError, match="^" + r"\.".join(path) + ": missing"):
         RunRecord.from_dict(document)
+
+
+def test_stages_of_the_input_survive_and_the_last_is_all_of_it():
+    assert make_record().summary().input_images_per_sec is None
+    read = InputStage(name="read", examples=300, seconds=0.5)
+    whole = InputStage(name="device", examples=90, seconds=2.0)
+    record = make_record(input_stages=(read, whole))
+    assert RunRecord.from_json(record.to_json()) == record
+    assert record.summary().input_images_per_sec == 45.0
+    document = record.to_dict()
+    del document["input_stages"]
+    assert RunRecord.from_dict(document).input_stages == ()
+
+
+def test_a_run_without_a_network_computes_nothing():
+    assert make_record(config={"input_only": True}).summary().achieved_flops_per_sec is None
 
 
 def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none():

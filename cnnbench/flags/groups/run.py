@@ -56,6 +56,11 @@ class RunParams:
     collect_eval_results_async: bool = flag(
         False, "Work out evaluation results in a process of their own."
     )
+    input_only: bool = flag(
+        False,
+        "Measure the input pipeline of the training alone, and each of its stages: no network is "
+        "built. Needs --data_dir.",
+    )
     forward_only: bool = flag(False, "Measure inference: run the network forward and nothing else.")
     freeze_when_forward_only: bool = flag(
         False, "With --forward_only: fold the variables into the graph as constants."

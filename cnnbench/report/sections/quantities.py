@@ -168,6 +168,7 @@ THROUGHPUT = Quantity(
         numeric("spread", lambda one: one.throughput.spread, percent),
         _median("median step, ms", "step_seconds", scale=1000),
         _median("waits for input", "input_wait_fraction", percent),
+        _median("input alone, images/s", lambda run: run.summary().input_images_per_sec),
         numeric("processes", lambda one: len(one.good), _integer),
     ),
 )
