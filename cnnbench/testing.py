@@ -264,14 +264,18 @@ def _saved(path: Path) -> tuple[RunRecord, ...] | None:
 
 
 def _reasons(comparison: Comparison) -> str:
-    told = [
+    reasons = [
         f"{entry.name}: {entry.main.word}: {entry.main.judgement.reason}"
         for entry in comparison.by_severity()
         if entry.main.verdict.undecided
     ]
-    return "cnnbench: " + "; ".join(told)
+    return "cnnbench: " + "; ".join(reasons)
 
 
 def _tail(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(["its last lines:", *lines[-_LOG_LINES:]]) if lines else "it said nothing"
+    return (
+        "\n".join(["its last lines of output:", *lines[-_LOG_LINES:]])
+        if lines
+        else "it printed nothing"
+    )

@@ -157,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
         if csv is not None:
             csv.close()
     if not results:
-        print(f"compare_peers: --only={','.join(options.only)} names nobody", file=sys.stderr)
+        print(f"compare_peers: --only={','.join(options.only)} names no subject", file=sys.stderr)
         return 2
     print("\n".join(report(results, options.scenarios)))
     return 0 if any(m.status == OK for m in results) else 4

@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with locked(args.root / ".venv.lock", waiting) as lock:
             return make(args, lock)
     except KeyboardInterrupt:
-        print(f"{args.caller}: interrupted; the next start makes .venv anew", file=sys.stderr)
+        print(f"{args.caller}: interrupted; the next start makes .venv again", file=sys.stderr)
         return 130
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"{args.caller}: could not make {args.root / '.venv'}: {error}", file=sys.stderr)

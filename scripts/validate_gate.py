@@ -1,7 +1,7 @@
 """Validates the gate of cnnbench; docs/methodology.md says what and why.
 
 Simulations take a few minutes. The part with real processes takes as long as --minutes says
-and can be gone on with later: what was measured is in --pool. The exit status is 0 when all
+and can be continued later: what was measured is in --pool. The exit status is 0 when all
 demands are met, 1 when one is missed, 2 for wrong use, 3 when there is not enough to say, 4
 when processes fail, 130 when interrupted.
 """
@@ -59,7 +59,7 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
     """The pool, filled for as long as was asked for.
 
     Raises:
-      PoolError: it cannot be gone on with.
+      PoolError: it cannot be continued.
     """
     if options.pool is None:
         return None
@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"validate_gate: error: {error}", file=sys.stderr)
         return ExitCode.FAILED
     except KeyboardInterrupt:
-        print("validate_gate: interrupted; go on with the same command", file=sys.stderr)
+        print("validate_gate: interrupted; the same command continues", file=sys.stderr)
         return ExitCode.INTERRUPTED
     print(text, end="")
     return code

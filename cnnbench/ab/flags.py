@@ -48,6 +48,11 @@ def words(side: Side) -> list[str]:
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
     """Refuses flags by name, whatever cnnbench they are for, those in flag files too.
 
+    Args:
+      side: whose flags.
+      names: the flags to refuse, without dashes.
+      reason: completes the sentence that begins with flag and value.
+
     Raises:
       FlagError: one of them is given.
     """
@@ -107,8 +112,12 @@ def print_answer(flags: Sequence[str]) -> None:
     print("\n" + json.dumps(answer))
 
 
-def differing(a: Side, b: Side) -> tuple[str, ...]:
-    """Names and groups of facts, as --allow_different takes them, in which the sides differ."""
+def side_differences(a: Side, b: Side) -> tuple[str, ...]:
+    """Names and groups of facts, as --allow_different takes them, in which the sides differ.
+
+    Args:
+      a, b: the sides; flag files are read.
+    """
     flags = [dict(_values(words(side))) for side in (a, b)]
     names = dict.fromkeys(name for side in flags for name in side)
     found = [name for name in names if flags[0].get(name) != flags[1].get(name)]

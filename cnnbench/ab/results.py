@@ -55,6 +55,10 @@ class ResultsFolder:
     def keep(self, name: str, document: dict[str, Any]) -> None:
         """Writes the record of a process, with what the experiment adds to it.
 
+        Args:
+          name: of the process, such as "0001-a".
+          document: the record as JSON values.
+
         Raises:
           BenchmarkError: it cannot be written.
         """
@@ -62,6 +66,10 @@ class ResultsFolder:
 
     def accept(self, name: str, side: str) -> None:
         """Moves a record to those of its side.
+
+        Args:
+          name: of the process.
+          side: "a" or "b".
 
         Raises:
           BenchmarkError: it cannot be moved.

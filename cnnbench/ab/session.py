@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cnnbench.ab.flags import differing
+from cnnbench.ab.flags import side_differences
 from cnnbench.ab.results import SIDES, ResultsFolder
 from cnnbench.ab.sequential import InterimAnalysis
 from cnnbench.ab.side import ProcessResult, Side, SideFlags, run_once
@@ -80,12 +80,17 @@ class Experiment:
     @cached_property
     def allowed(self) -> tuple[str, ...]:
         """All facts that may differ; computed once, because flag files are read for it."""
-        return (*differing(self.a, self.b), *self.allow_different)
+        return (*side_differences(self.a, self.b), *self.allow_different)
 
     def compare(
         self, base: Iterable[RunRecord], new: Iterable[RunRecord], alpha: float
     ) -> Comparison:
-        """Judges pairs at a level."""
+        """Judges pairs.
+
+        Args:
+          base, new: records of A and of B; the i-th of both are a pair.
+          alpha: two-sided level of this analysis.
+        """
         return compare_records(
             base,
             new,
@@ -205,9 +210,9 @@ class Session:
         last = analysis.pairs == self._experiment.pairs
         clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
         if not last:
-            told = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
+            verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
             after = "enough" if clear else "going on"
-            self._reporter.line(f"after {analysis.pairs} pairs {told}; {after}")
+            self._reporter.line(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last
 
     def _pair(self, number: int, burn_in: bool = False) -> None:
@@ -299,29 +304,21 @@ class Session:
         )
 
 
-def spreads(comparison: Comparison, policy: Policy) -> dict[str, tuple[int, float]]:
-    """The number of processes and the A/A noise by metric, over both sides together.
+def aa_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """The A/A noise of every metric, over both sides together, one line each.
 
-    Metrics that fewer than `Policy.min_processes` measured are left out.
+    Args:
+      comparison: of a side with itself.
+      policy: metrics that fewer than its `min_processes` measured are left out.
     """
-    found = {}
+    lines = []
     for metric in comparison.metrics:
         values = _ok_values(comparison, metric)
         if len(values) >= policy.min_processes:
-            found[metric.name] = (len(values), aa_spread(values, policy, metric))
-    return found
-
-
-def aa_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A noise of every metric, one line each."""
-    found = spreads(comparison, policy)
-    lines = [
-        f"A/A spread of {metric.name}: {metric.change_text(found[metric.name][1], signed=False)} "
-        f"({policy.noise_factor:g} standard deviations of "
-        f"{count(found[metric.name][0], 'process', 'processes')})"
-        for metric in comparison.metrics
-        if metric.name in found
-    ]
+            noise = metric.change_text(aa_spread(values, policy, metric), signed=False)
+            processes = count(len(values), "process", "processes")
+            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
+            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
     return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
 
 

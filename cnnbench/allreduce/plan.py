@@ -19,7 +19,7 @@ from cnnbench.flags.groups.allreduce import (
     parse_packings,
     parse_specs,
 )
-from cnnbench.flags.ineffective import HEEDLESS_OF_MEMORY, Unused, notices
+from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused, notices
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
@@ -247,7 +247,7 @@ _UNUSED: tuple[Unused[AllReducePlan], ...] = (
     ),
     Unused(
         ("all_reduce_share_memory",),
-        lambda plan: plan.specs is not None and _running(plan) <= HEEDLESS_OF_MEMORY,
+        lambda plan: plan.specs is not None and _running(plan) <= INDIFFERENT_TO_MEMORY,
         "with copy, collective or nccl: they do the same in either case",
     ),
     Unused(

@@ -157,7 +157,7 @@ def _document(
 
 
 def _verdict(bad: int, silenced: int) -> str:
-    text = f"{bad} condition(s) that would spoil figures" if bad else "nothing found"
+    text = f"{bad} condition(s) that would distort a measurement" if bad else "nothing found"
     return f"{text} ({silenced} silenced)" if silenced else text
 
 

@@ -28,7 +28,7 @@ them, or quoted patterns. docs/report.md explains the values.
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 the report is written, whatever it says (cnnbench compare is the gate); 3 it is,
+Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is the gate); 3 it is,
 but a faulty file was skipped; 2 wrong use; 4 it could not be written.
 """
 

@@ -42,7 +42,7 @@ Made from the declarations in `cnnbench/flags/` by `python -m cnnbench.flags.hel
 
 Write `--flag=value` or `--flag value`, with one dash or two; for a boolean also `--flag` and
 `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. Of repeated flags the last
-one counts. [migrating.md](migrating.md) tells what differs from tf_cnn_benchmarks.
+one counts. [migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks.
 """
 
 
@@ -108,7 +108,7 @@ def _limits(spec: FlagSpec) -> str:
     if entry is None or spec not in FLAGS:
         return spec.range_text
     if not entry.values:
-        return f"not available yet: {entry.machinery}"
+        return f"not available yet: {entry.feature}"
     refused = ", ".join(entry.values)
     offered = ", ".join(c for c in spec.choices if c not in entry.values)
     return f"one of {offered}; not available yet: {refused}"

@@ -1,7 +1,7 @@
 """Flags that were given but change nothing in this run: one table.
 
 checks.py refuses wrong combinations. A flag that merely has nothing to act on gets a notice,
-so that nobody believes to have measured it.
+so that its absence from the measurement is known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Unused(Generic[R]):
     says: str = ""
 
 
-HEEDLESS_OF_MEMORY = frozenset({"copy", "collective", "nccl"})
+INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 """All-reduce algorithms that take no part of a tensor anywhere by way of a memory."""
 
 _SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
@@ -115,7 +115,7 @@ def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
     return Unused(flags, lambda params: _has(params, setting), reason)
 
 
-# The first entry that applies speaks for a flag.
+# Of the entries for a flag, the first that applies gives the reason.
 UNUSED: tuple[Unused[Params], ...] = (
     Unused(
         (
@@ -235,7 +235,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _with("device=gpu", "all_reduce_share_memory", why="GPUs never share memory"),
     Unused(
         ("all_reduce_share_memory",),
-        lambda p: _running(p) <= HEEDLESS_OF_MEMORY,
+        lambda p: _running(p) <= INDIFFERENT_TO_MEMORY,
         "with copy, collective or nccl: they do the same in either case",
     ),
     Unused(
@@ -277,7 +277,7 @@ UNUSED: tuple[Unused[Params], ...] = (
 def unused_notices(params: Params, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """One line for every reason why flags that were given change nothing.
 
-    A flag given at a default that switches it off asks for nothing and is not mentioned.
+    A flag given at a default that switches it off is not mentioned.
 
     Args:
       params: validated parameters.

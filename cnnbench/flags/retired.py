@@ -1,7 +1,7 @@
 """Flags of tf_cnn_benchmarks that do nothing here, in two tables.
 
 ``OBSOLETE``: without meaning in TensorFlow 2. They parse as they always did, change nothing,
-and a value other than the old default brings a notice; the help tells what to use instead.
+and a value other than the old default brings a notice; the help says what to use instead.
 
 ``NOT_YET``: what they switch on is not available yet. They are accepted at their defaults,
 which mean "off", and refused otherwise.
@@ -67,6 +67,10 @@ _GONE_VALUES: dict[tuple[str, str], str] = {
 def check_gone(spec: FlagSpec, value: Any) -> None:
     """Refuses a value of the ancestor that will not come back.
 
+    Args:
+      spec: the flag.
+      value: normalised.
+
     Raises:
       FlagError: says what to use instead.
     """
@@ -93,11 +97,11 @@ class NotYet:
     """One entry.
 
     Attributes:
-      machinery: what is missing, in a few words.
+      feature: what is missing, in a few words.
       values: the values refused; empty refuses everything but the default.
     """
 
-    machinery: str
+    feature: str
     values: tuple[str, ...] = ()
 
 
@@ -113,7 +117,7 @@ _MISSING: dict[str, tuple[str, ...]] = {
 }
 
 NOT_YET: dict[str, NotYet] = {
-    **{name: NotYet(machinery) for machinery, names in _MISSING.items() for name in names},
+    **{name: NotYet(feature) for feature, names in _MISSING.items() for name in names},
     "variable_update": NotYet(
         "this mode",
         (
@@ -130,7 +134,11 @@ NOT_YET: dict[str, NotYet] = {
 
 
 def check_available(spec: FlagSpec, value: Any) -> None:
-    """Refuses a value whose machinery does not exist yet.
+    """Refuses a value whose feature does not exist yet.
+
+    Args:
+      spec: the flag.
+      value: normalised and checked.
 
     Raises:
       FlagError: "not available yet", with what can be used meanwhile.
@@ -141,7 +149,7 @@ def check_available(spec: FlagSpec, value: Any) -> None:
     if entry.values and value not in entry.values:
         return
     raise FlagError(
-        spec.name, spec.text(value), f"not available yet ({entry.machinery}); {_instead(spec)}"
+        spec.name, spec.text(value), f"not available yet ({entry.feature}); {_instead(spec)}"
     )
 
 

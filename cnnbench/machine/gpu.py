@@ -234,7 +234,12 @@ class GpuView:
         gpu_indices: str,
         num_gpus: int,
     ) -> GpuView:
-        """The view of a run with these flags; see `gpus_of_run`."""
+        """The view of a run.
+
+        Args:
+          states: of all GPUs, in the driver's order.
+          environ, gpu_indices, num_gpus: see `gpus_of_run`.
+        """
         uuids = [state.uuid for state in states]
         return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
 
@@ -269,6 +274,13 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
 
     Inside a container the driver knows this process by another number. So where its own
     number is missing and one process is new, that one is taken for this.
+
+    Args:
+      before: the earlier state; None if unknown.
+      after: the later state of the same GPU.
+
+    Returns:
+      Names by process id.
     """
     known = {} if before is None else before.processes or {}
     new = {pid: name for pid, name in after.others.items() if pid not in known}

@@ -15,7 +15,12 @@ from cnnbench.records.files import sync_folder, write_all, write_whole
 
 
 def unusable(folder: str | Path, error: OSError) -> FlagError:
-    """The refusal of a results directory."""
+    """The refusal of a results directory.
+
+    Args:
+      folder: value of --results.
+      error: why it cannot be used.
+    """
     return FlagError("results", str(folder), f"cannot be used: {error.strerror}")
 
 
@@ -40,7 +45,12 @@ def write_durably(target: Path, data: bytes, via: Path | None = None) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> BenchmarkError:
-    """The error of a results directory that takes no more."""
+    """The error of a results directory that takes no more.
+
+    Args:
+      path: the file that could not be written.
+      error: such as a full disk.
+    """
     return BenchmarkError(f"{path}: cannot be written: {error.strerror or error}")
 
 

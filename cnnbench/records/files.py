@@ -74,6 +74,10 @@ def write_whole(target: Path, data: bytes) -> None:
     Survives a kill at any moment and, once it has returned, a power cut. Keeps the
     permissions of the file it replaces.
 
+    Args:
+      target: the file, symbolic links followed.
+      data: all of its content.
+
     Raises:
       OSError: nothing was changed.
     """
@@ -96,7 +100,13 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """`write_bytes` of text; undecodable bytes of names appear as escapes."""
+    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: as given.
+      text: content of the file.
+    """
     write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -121,6 +131,10 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 def write_all(descriptor: int, data: bytes) -> None:
     """Writes all bytes; one system call unless the system takes fewer.
+
+    Args:
+      descriptor: of a file open for writing.
+      data: to write at its position.
 
     Raises:
       OSError: such as a full disk; part of the data may have been written.

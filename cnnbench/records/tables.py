@@ -108,7 +108,12 @@ def run_row(record: RunRecord) -> dict[str, object]:
 
 
 def allreduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
-    """The values of one of the points of a record by column of `REDUCTIONS`."""
+    """The values of a row by column of `REDUCTIONS`.
+
+    Args:
+      record: of the process.
+      point: one of its points or peers.
+    """
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),

@@ -16,7 +16,14 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 
 
 def device_string(job: str, task: int, kind: str, index: int) -> str:
-    """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
+    """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0".
+
+    Args:
+      job: name of the job.
+      task: number within the job.
+      kind: "cpu" or "gpu".
+      index: number of the device in its task.
+    """
     return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
 
 

@@ -302,6 +302,11 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     waits for its pieces (docs/benchmarks.md has the ratio). In between the pools stay
     whole, because the intra-op pool is one for all towers. GPUs need one host thread per
     kernel launch, as tf_cnn_benchmarks had it.
+
+    Args:
+      settings: of the run.
+      kind: "cpu" or "gpu".
+      cores: usable processors.
     """
     intra, inter = settings.num_intra_threads, settings.num_inter_threads
     if kind == "gpu":
@@ -317,6 +322,10 @@ def input_threads(settings: Settings, kind: str) -> int:
     A pool of its own by default: with an inter-op pool of one thread the pipeline
     would wait for the step it is to feed. On a GPU host, the cores that kernel launches
     leave over.
+
+    Args:
+      settings: of the run.
+      kind: "cpu" or "gpu".
     """
     if settings.datasets_num_private_threads is not None:
         return settings.datasets_num_private_threads

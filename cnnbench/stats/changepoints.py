@@ -59,6 +59,10 @@ def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
     often than by chance once the best of n places is taken: hence the logarithm (as in
     Schwarz's criterion). Correlation makes it more by (1 + r) / (1 - r), with the r of
     the signs of the deviations, 2/pi * arcsin of that of the values.
+
+    Args:
+      values: the series, at least three finite values.
+      min_spread: standard deviation of the noise, at least, in units of the values.
     """
     spread, correlation = noise(values)
     signs = 2 / math.pi * math.asin(correlation)

@@ -132,6 +132,10 @@ def speed(
 def total_images_per_sec(images: int, elapsed_seconds: float) -> float:
     """Images of the timed loop over its whole wall time, everything in it included.
 
+    Args:
+      images: of all timed steps.
+      elapsed_seconds: wall time of the loop.
+
     Raises:
       ValueError: elapsed_seconds is not positive.
     """

@@ -57,7 +57,12 @@ class Node:
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
-        """An error about this node, to raise: ``file:line: message``."""
+        """An error about this node, to raise: ``file:line: message``.
+
+        Args:
+          message: what is wrong and what would be valid.
+          line: counted from 1; that of the node if None.
+        """
         return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
 
 
@@ -95,8 +100,8 @@ def load(path: str) -> Node:
       path: of the file; messages name it this way.
 
     Raises:
-      UsageError: unreadable, not YAML, empty, several documents, a key twice, a tag of
-        somebody's own, nested too deeply; names file and line.
+      UsageError: unreadable, not YAML, empty, several documents, a key twice, an
+        unknown tag, nested too deeply; names file and line.
     """
     try:
         # Bytes, so that the loader finds out the encoding.

@@ -325,7 +325,12 @@ def keys_of(declared: type) -> dict[str, Field[Any]]:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The message for an unknown key: the nearest known one, or all if they are few."""
+    """The message for an unknown key: the nearest known one, or all if they are few.
+
+    Args:
+      key: as written.
+      known: the valid keys.
+    """
     names = tuple(known)
     close = difflib.get_close_matches(key, names, n=1)
     if close:

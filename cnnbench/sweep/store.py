@@ -101,6 +101,10 @@ class Store:
     def commit(self, document: Mapping[str, Any], target: Path) -> None:
         """Makes a record visible, whole or not at all.
 
+        Args:
+          document: the record as JSON values.
+          target: its file, see `path`.
+
         Raises:
           BenchmarkError: it cannot be written.
         """
@@ -112,6 +116,10 @@ class Store:
 
     def keep_unusable(self, data: bytes, target: Path) -> None:
         """Keeps what a child wrote in place of a record, for debugging.
+
+        Args:
+          data: the bytes.
+          target: the file of the record; these go beside it.
 
         Raises:
           BenchmarkError: it cannot be written.

@@ -37,7 +37,13 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """A share in per cent: 0.1235 is "12.3 %", or "+12.3 %" if signed; `NONE` for None."""
+    """A share in per cent: 0.1235 is "12.3 %".
+
+    Args:
+      share: of 1; None for `NONE`.
+      digits: decimals.
+      signed: with a plus sign where it is positive.
+    """
     if share is None:
         return NONE
     # Rounded first: -0.0004 is 0.0 %, not -0.0 %.
@@ -56,7 +62,12 @@ def binary(size: float | None) -> str:
 
 
 def count(number: int, one: str, many: str) -> str:
-    """A number with its noun: "1 run", "2 runs"."""
+    """A number with its noun: "1 run", "2 runs".
+
+    Args:
+      number: how many.
+      one, many: the noun in the singular and in the plural.
+    """
     return f"{number} {one if number == 1 else many}"
 
 

@@ -28,7 +28,7 @@ class Demand:
 
     Attributes:
       text: what.
-      found: figures.
+      found: values.
       met: whether it is; None if there is not enough to say.
     """
 
@@ -65,8 +65,8 @@ def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[s
     """A table of samples from which nothing may follow."""
     lines = _head("sample", "verdicts")
     for what, verdicts, _ in found:
-        told = ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items())
-        lines.append(_row(what, told))
+        counted = ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items())
+        lines.append(_row(what, counted))
     return lines
 
 

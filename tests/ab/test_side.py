@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.ab.flags import differing
+from cnnbench.ab.flags import side_differences
 from cnnbench.ab.side import Side, own_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,19 +90,19 @@ def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_p
     ],
 )
 def test_flags_that_differ(a, b, names):
-    assert differing(Side(flags=tuple(a)), Side(flags=tuple(b))) == names
-    assert differing(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
+    assert side_differences(Side(flags=tuple(a)), Side(flags=tuple(b))) == names
+    assert side_differences(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
 
 
 def test_flags_in_files_differ_too(tmp_path):
     (tmp_path / "a").write_text("--precision=bf16\n--model=lenet\n")
     (tmp_path / "b").write_text("--model=lenet\n")
     a, b = (Side(flags=(f"--flagfile={name}",), checkout=tmp_path) for name in "ab")
-    assert differing(a, b) == ("precision",)
-    assert differing(a, a) == ()
+    assert side_differences(a, b) == ("precision",)
+    assert side_differences(a, a) == ()
 
 
 def test_variables_and_interpreters_that_differ():
     a = Side(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
     b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, python="/opt/python")
-    assert differing(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")
+    assert side_differences(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")

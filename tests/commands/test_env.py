@@ -117,7 +117,7 @@ def test_check_of_a_busy_machine_exits_3(conditions, capsys):
         "interleaves the two sides",
         "steal: the hypervisor withholds 20% of the CPU time this machine asks for; use a machine "
         "whose CPUs are its own, or compare runs with cnnbench ab, which interleaves the two sides",
-        "2 condition(s) that would spoil figures",
+        "2 condition(s) that would distort a measurement",
     ]
 
 

@@ -104,8 +104,8 @@ def test_time_outs_and_missing_programs_are_named(machine, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"status": "failed", "step_seconds": [1, 1, 1]}, "something else than three good steps"),
-        ({"status": "ok", "step_seconds": [1]}, "something else than three good steps"),
+        ({"status": "failed", "step_seconds": [1, 1, 1]}, "does not hold three good steps"),
+        ({"status": "ok", "step_seconds": [1]}, "does not hold three good steps"),
         ({"status": "ok"}, "cannot be used: KeyError('step_seconds')"),
         ([], "cannot be used: TypeError"),
     ],

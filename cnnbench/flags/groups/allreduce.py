@@ -144,7 +144,7 @@ class ReportParams:
     verbose: bool = flag(False, "Print build times too, as comment lines.")
     progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
-        None, "Write all measurements to this file, after every size anew."
+        None, "Write all measurements to this file, again after every size."
     )
     result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
     result_label: str | None = flag_of(OutputParams, "result_label")

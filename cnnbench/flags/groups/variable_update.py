@@ -38,7 +38,7 @@ class VariableUpdateParams:
         "gpu",
         "Where parameter_server keeps the variables, and where copy, the all-reduce of replicated "
         "without --all_reduce_spec, adds gradients: on the compute devices (gpu, whatever --device "
-        "is) or on the host (cpu). No other algorithm heeds it.",
+        "is) or on the host (cpu). Ignored by other algorithms.",
         choices=("cpu", "gpu"),
         lower=True,
     )
