@@ -298,12 +298,14 @@ class BenchmarkCNN:
 
     def _initialize(self, built: BuiltRun) -> tuple[int, int]:
         """Restores a checkpoint if there is one; returns its global step and the steps to run."""
-        from cnnbench.driver import checkpoints
+        from cnnbench.driver import checkpoint_folder
 
         params, plan = self.params, self.plan
         self._console.phase(Phase.INITIALIZING)
         built.manager.after_initialization()
-        path = None if params.train_dir is None else checkpoints.latest(params.train_dir)
+        if params.train_dir is not None and plan.trains:
+            checkpoint_folder.clean(params.train_dir)
+        path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
         if path is None or built.checkpoints is None:
             return 0, plan.num_batches
         restored = built.checkpoints.restore(path)
@@ -312,6 +314,8 @@ class BenchmarkCNN:
             self._messages.notice(notice)
         if not plan.trains:
             return restored.global_step, plan.num_batches
+        if params.data_dir is not None:
+            self._messages.notice("the input starts over; its position is not in checkpoints")
         # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
         steps = plan.num_batches - restored.global_step
         if steps < 1:
@@ -324,7 +328,7 @@ class BenchmarkCNN:
         return restored.global_step, steps
 
     def _evaluate(self, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
-        from cnnbench.driver import checkpoints
+        from cnnbench.driver import checkpoint_folder
 
         assert built.evaluator is not None
         assert built.checkpoints is not None
@@ -334,13 +338,18 @@ class BenchmarkCNN:
         pause = self.params.eval_interval_secs
         done: str | None = None
         while True:
-            path = checkpoints.latest(train_dir)
+            path = checkpoint_folder.latest(train_dir)
             if path is None:
                 self._console.checkpoint_not_found(train_dir)
                 if not pause:
                     raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
             elif path != done:
-                restored = built.checkpoints.restore(path)
+                try:
+                    restored = built.checkpoints.restore(path)
+                except BenchmarkError:
+                    if pause and checkpoint_folder.latest(train_dir) != path:
+                        continue  # the training that goes on has deleted it for a newer one
+                    raise
                 self._console.checkpoint_loaded(path)
                 start = time.perf_counter()
                 with self._watch:

@@ -1,25 +1,23 @@
 """Checkpoints that every mode and tower count can read.
 
 A variable is stored once under its canonical name, whatever number of copies
-the manager keeps, and so are the optimizer's slots and an automatic loss scale; files
-are called `model.ckpt-<global step>`. Format and bookkeeping are tf.train's.
+the manager keeps, and so are the optimizer's slots and an automatic loss scale. The
+format is tf.train's; checkpoint_folder.py knows the files.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.driver import checkpoint_folder
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable
-
-NAME = "model.ckpt"
 
 
 class Restored(NamedTuple):
@@ -58,7 +56,6 @@ class Checkpoints:
         self._max_to_keep = max_to_keep
         self._loss_scale = dict(loss_scale or {})
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-        self._managers: dict[str, tf.train.CheckpointManager] = {}
 
     def save(self, directory: str, global_step: int) -> str:
         """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
@@ -67,19 +64,16 @@ class Checkpoints:
           BenchmarkError: it cannot be written.
         """
         self._global_step.assign(global_step)
-        if directory not in self._managers:
-            self._managers[directory] = tf.train.CheckpointManager(
-                self._checkpoint(),
-                directory,
-                max_to_keep=self._max_to_keep or None,
-                checkpoint_name=NAME,
-            )
+        prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
-            return str(self._managers[directory].save(checkpoint_number=global_step))
+            checkpoint_folder.clean(directory)
+            self._checkpoint().write(prefix)
+            checkpoint_folder.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"no checkpoint could be written to {directory}: {first_line(error)}"
             ) from error
+        return prefix
 
     def restore(self, path: str) -> Restored:
         """Restores all copies of every variable, and the slots where they were saved.
@@ -88,7 +82,7 @@ class Checkpoints:
         independently of each other therefore go on from equal weights.
 
         Args:
-          path: prefix of a checkpoint, as `latest` returns it.
+          path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
 
         Returns:
           The global step it was saved at, and notices for the user.
@@ -130,19 +124,6 @@ class Checkpoints:
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
         return tf.train.Checkpoint(**parts)
-
-
-def latest(path: str) -> str | None:
-    """Prefix of the checkpoint at `path`, or None if there is none.
-
-    Args:
-      path: a directory, meaning its newest checkpoint, or one checkpoint's prefix
-        (`…/model.ckpt-120`).
-    """
-    if re.search(r"ckpt-\d+$", path):
-        return path if Path(f"{path}.index").exists() else None
-    found = tf.train.latest_checkpoint(path)
-    return None if found is None else str(found)
 
 
 class _Stored:

@@ -165,6 +165,10 @@ def _check_run(params: Params) -> Refusals:
         yield "forward_only", "cannot go with --eval, which runs forward only by itself"
     if params.eval and params.train_dir is None:
         yield "eval", "needs --train_dir, the folder of the checkpoints"
+    if params.train_dir and not params.train_dir.isprintable():
+        yield "train_dir", "must be printable UTF-8, as TensorFlow takes it"
+    if params.train_dir and set(params.train_dir) & set("*?[]\\"):
+        yield "train_dir", "must be without * ? [ ] and \\, which TensorFlow takes for a pattern"
     given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
     if len(given) > 1:
         yield given[1], _one_of_two(given[0])

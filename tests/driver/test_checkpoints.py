@@ -144,17 +144,15 @@ def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "keep"),
-    [(INDEX, 0.0), (INDEX, 0.5), (DATA, 0.0), (DATA, 0.5), (DATA, None)],
-    ids=["index-empty", "index-half", "data-empty", "data-half", "data-gone"],
+    [(INDEX, 0.0), (INDEX, 0.5), (DATA, 0.0), (DATA, 0.5)],
+    ids=["index-empty", "index-half", "data-empty", "data-half"],
 )
 def test_a_torn_checkpoint_is_named(
-    name: str, keep: float | None, saved: Path, capsys: pytest.CaptureFixture[str]
+    name: str, keep: float, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = saved / name
     whole = file.read_bytes()
-    file.unlink()
-    if keep is not None:
-        file.write_bytes(whole[: int(len(whole) * keep)])
+    file.write_bytes(whole[: int(len(whole) * keep)])
     line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
     assert f"checkpoint {saved}/model.ckpt-2 cannot be read: " in line
 
