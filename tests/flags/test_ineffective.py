@@ -15,7 +15,7 @@ CASES += [
     ("--save_model_steps=9", ["--forward_only"], ["--train_dir=d"]),
     ("--train_dir=d", ["--forward_only"], []),
     ("--optimizer=adam", ["--data_dir=d", "--input_only"], []),
-    ("--save_model_steps=9", ["--data_dir=d", "--input_only", "--train_dir=d"], ["--train_dir=d"]),
+    ("--save_model_steps=9", ["--data_dir=x", "--input_only", "--train_dir=d"], ["--train_dir=d"]),
     ("--train_dir=d", ["--forward_only"], ["--eval"]),
     ("--warmup=auto", ["--eval", "--train_dir=d"], []),
     ("--max_warmup_batches=99", [], ["--warmup=auto"]),
