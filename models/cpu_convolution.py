@@ -76,7 +76,7 @@ def _pointwise(images: Any, kernel: Any) -> tuple[Any, Gradients]:
         to_kernel = tf.linalg.matmul(_rows(images), _rows(upstream), transpose_a=True)
         return _to_images(images, kernel, upstream), tf.reshape(to_kernel, kernel.shape)
 
-    return _plain(images, kernel), gradients
+    return _plain(images, kernel), _named(gradients)
 
 
 def _three_by_three(images: Any, kernel: Any) -> tuple[Any, Gradients]:
@@ -93,7 +93,18 @@ def _three_by_three(images: Any, kernel: Any) -> tuple[Any, Gradients]:
         to_kernel = tf.linalg.matmul(patches, _rows(upstream), transpose_a=True)
         return _to_images(images, kernel, upstream), tf.reshape(to_kernel, kernel.shape)
 
-    return _plain(images, kernel), gradients
+    return _plain(images, kernel), _named(gradients)
+
+
+def _named(gradients: Gradients) -> Gradients:
+    """Names a gradient's operations after its layer, as TensorFlow does with its own gradients."""
+    path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
+
+    def named(upstream: Any) -> tuple[Any, Any]:
+        with tf.name_scope(f"{path}/"):
+            return gradients(upstream)
+
+    return named
 
 
 def _plain(images: Any, kernel: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import Element, grouped, of_role, resolve
@@ -28,6 +29,13 @@ class Shaped:
 
     shape: tuple[int, ...]
     differentiated: bool = False
+
+
+class Flops(NamedTuple):
+    """Of one example: of the forward pass, and of forward and backward pass together."""
+
+    forward: int
+    training: int
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
@@ -65,6 +73,20 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     )
 
 
+def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, int]:
+    """FLOPs per example of the layers and scopes of a network, in the order of the body.
+
+    Those of a scope are its own, without the layers and scopes inside it; "" is the body itself.
+
+    Args:
+      model, num_classes: as for `declare`.
+      training: of forward and backward pass; otherwise of the forward pass alone.
+    """
+    elements = resolve(model.elements, model, num_classes)
+    scopes = _run(model, elements, num_classes, training=training).scope_flops
+    return {name: one.training if training else one.forward for name, one in scopes.items()}
+
+
 def _run(
     model: Model, elements: Sequence[Element], num_classes: int, *, training: bool
 ) -> ShapeNetwork:
@@ -100,6 +122,7 @@ class ShapeNetwork(Network[Shaped]):
       variables: declared so far, in creation order.
       forward_flops: of one example.
       training_flops: of one example, forward and backward.
+      scope_flops: these by scope, see the function `scope_flops`.
     """
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
@@ -107,14 +130,23 @@ class ShapeNetwork(Network[Shaped]):
         self.variables: list[VariableSpec] = []
         self.forward_flops = 0
         self.training_flops = 0
+        self.scope_flops: dict[str, Flops] = {"": Flops(0, 0)}
 
     def shape(self, x: Shaped) -> tuple[int, ...]:
         """Shape without batch."""
         return x.shape
 
     def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
+        training = flops * (1 + int(weights) + int(inputs_differentiated))
         self.forward_flops += flops
-        self.training_flops += flops * (1 + int(weights) + int(inputs_differentiated))
+        self.training_flops += training
+        scope = "/".join(self._scopes)
+        before = self.scope_flops[scope]
+        self.scope_flops[scope] = Flops(before.forward + flops, before.training + training)
+
+    def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        self.scope_flops.setdefault("/".join(self._scopes), Flops(0, 0))
+        return super()._name_scope(name)
 
     def _declare(self, spec: VariableSpec) -> None:
         self.variables.append(spec)

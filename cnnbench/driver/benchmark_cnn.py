@@ -291,7 +291,7 @@ class BenchmarkCNN:
             global_step,
             self._watch,
             lag=1 if built.devices.kind == "gpu" else 0,
-            probes=make_probes(params, plan, self._messages),
+            probes=make_probes(params, plan, built.step.graph, self._messages),
             observers=observers,
         )
         return training.run(steps)

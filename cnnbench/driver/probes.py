@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
+from cnnbench.models.declare import scope_flops
+from cnnbench.observe import layers
 from cnnbench.observe.chrome_trace import chrome_trace, encoded
 from cnnbench.observe.graphs import writing_partitions
 from cnnbench.observe.operations import operations, table
@@ -30,30 +32,33 @@ class Probe(NamedTuple):
     look: AbstractContextManager[None]
 
 
-def make_probes(params: Params, plan: Plan, messages: Messages) -> tuple[Probe, ...]:
+def make_probes(params: Params, plan: Plan, graph: Any, messages: Messages) -> tuple[Probe, ...]:
     """The looks that the parameters ask for.
 
     Args:
       params, plan: of the run.
+      graph: of the step, as traced.
       messages: are told what was written.
     """
     probes = []
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
         probes.append(Probe(1, _partitions(params.partitioned_graph_file_prefix, messages)))
-    if params.trace_file or params.tfprof_file:
+    if params.trace_file or params.tfprof_file or params.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.warmup - 1)
         folder = None if params.use_chrome_trace_format else params.trace_file or None
-        probes.append(Probe(step, profiling(folder, _Report(params, plan, step))))
+        probes.append(Probe(step, profiling(folder, _Report(params, plan, graph, step))))
     return tuple(probes)
 
 
 class _Report:
     """Writes what a profile shows."""
 
-    def __init__(self, params: Params, plan: Plan, step: int) -> None:
+    def __init__(self, params: Params, plan: Plan, graph: Any, step: int) -> None:
         self._params = params
+        self._plan = plan
+        self._graph = graph
         self._title = (
             f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
         )
@@ -68,9 +73,20 @@ class _Report:
         if params.trace_file and params.use_chrome_trace_format:
             trace = chrome_trace(planes, {"step": self._title, "cnnbench": __version__})
             write_bytes("trace_file", params.trace_file, encoded(trace, params.trace_file))
+        made = operations(planes)
         if params.tfprof_file:
             title = f"operations of {self._title}"
-            write_text("tfprof_file", params.tfprof_file, table(operations(planes), title))
+            write_text("tfprof_file", params.tfprof_file, table(made, title))
+        if params.profile_layers:
+            found = layers.layers_of(made, self._graph, self._flops(), params.num_gpus)
+            for path in params.profile_layers.split(","):
+                layers.write("profile_layers", path, found, f"layers of {self._title}")
+
+    def _flops(self) -> dict[str, int]:
+        """FLOPs of the batch of one device, by layer."""
+        plan = self._plan
+        flops = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
+        return {name: plan.batch_per_device * one for name, one in flops.items()}
 
 
 @contextmanager

@@ -59,6 +59,7 @@ RULES: dict[str, FlagRule] = {
     "train_dir": _PLACE,
     "trace_file": _PLACE,
     "tfprof_file": _PLACE,
+    "profile_layers": _PLACE,
     "graph_file": _PLACE,
     "partitioned_graph_file_prefix": _PLACE,
     "data_dir": _SOURCE,

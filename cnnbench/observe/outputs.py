@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from cnnbench.charts.draw import FORMATS
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
+from cnnbench.observe.layers import TABLES
 from cnnbench.records.files import prove_folder, resolve_output
 
 
@@ -40,6 +44,12 @@ def prepare(params: Params) -> None:
     for flag, path in files.items():
         if path:
             resolve_output(flag, path)
+    for path in (params.profile_layers or "").split(","):
+        if path and Path(path).suffix.lower()[1:] not in (*TABLES, *FORMATS):
+            known = ", ".join(f".{suffix}" for suffix in (*TABLES, *FORMATS))
+            raise FlagError("profile_layers", path, f"must end in one of {known}")
+        if params.profile_layers is not None:
+            resolve_output("profile_layers", path)
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
     prefix = params.partitioned_graph_file_prefix

@@ -39,6 +39,7 @@ NEW_FLAGS = {
     "result_json",
     "result_csv",
     "result_label",
+    "profile_layers",
     "allow_nonfinite",
     "progress",
     "peak_flops",

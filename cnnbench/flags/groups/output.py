@@ -69,6 +69,11 @@ class OutputParams:
     tfprof_file: str | None = flag(
         None, "Profile the same step and write its operations by time to this file."
     )
+    profile_layers: str | None = flag(
+        None,
+        "Profile the same step and write time, memory and FLOPs of every layer to these files, "
+        "comma-separated: a table to .txt or .csv, a plot to .svg, .png or .pdf.",
+    )
     graph_file: str | None = flag(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
