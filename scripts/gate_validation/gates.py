@@ -26,7 +26,7 @@ from gate_validation.rules import POLICY, judge_pairs
 Round = Mapping[str, Process]
 
 PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
-    "looks after 8, 12, 16 pairs": interim_analyses(16, POLICY.alpha),
+    "interim analyses at 8, 12, 16 pairs": interim_analyses(16, POLICY.alpha),
     "8 pairs": interim_analyses(8, POLICY.alpha, sequential=False),
 }
 """The rules that real gates are judged by."""

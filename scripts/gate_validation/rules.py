@@ -108,7 +108,7 @@ def _blocks(series: Series, factor: float, generator: Generator) -> Outcome:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("ab, looks after 8, 12, 16 pairs", 32, _in_pairs(16, sequential=True)),
+    Rule("ab, interim analyses at 8, 12, 16 pairs", 32, _in_pairs(16, sequential=True)),
     Rule("ab, 8 pairs", 16, _in_pairs(8, sequential=False)),
     Rule("ab, 16 pairs", 32, _in_pairs(16, sequential=False)),
     Rule("compare, 5 + 9 in random order", 14, _shuffled(5)),
