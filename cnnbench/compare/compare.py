@@ -323,7 +323,7 @@ def _unpaired_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[
 
 
 def _loss_notes(entries: Sequence[Entry]) -> list[str]:
-    """Runs whose loss diverged: their speed is worth little."""
+    """Numbers of runs with losses that are not finite, by configuration and side."""
     notes = []
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):

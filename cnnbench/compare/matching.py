@@ -158,7 +158,7 @@ def _by_remainder(side: Sequence[Group], patterns: tuple[str, ...]) -> dict[str,
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     """Pairs of variants, those with the fewest different flags first."""
     if len(left) == len(right) == 1:
-        return [(left[0], right[0])]  # there is nothing else that could be meant
+        return [(left[0], right[0])]  # the only candidates
     variants: dict[str, list[int]] = {}
     for j, other in enumerate(right):
         variants.setdefault(_variant(other), []).append(j)

@@ -212,7 +212,7 @@ def algorithm_work(levels: tuple[str, ...], shards: int, tensor: Tensor, groups:
     if len(groups) == 1:
         return total + _results(within, devices)
     total += WORK[between](tensor, len(groups), shards)
-    # Each group's devices are handed what the device that speaks for it has.
+    # Each group's devices are handed what the one that represents the group has.
     return total + _results(between, len(groups)) + Work(transfers=devices - len(groups))
 
 

@@ -60,17 +60,28 @@ def test_default_devices_reach_16384(capsys):
     assert "give --step_seconds or --record" in out
 
 
-def test_two_levels_with_a_link_between_nodes(capsys):
-    out = run(capsys, link="nvlink3", inter_link="hdr", devices_per_node=4, devices="16")
-    assert "# within a node of 4:  nvlink3" in out
-    assert "# between nodes, a link per node:  hdr" in out
-    assert "nccl/rechd" in out
-
-
-def test_hybrids_and_lists_of_specs(capsys):
-    out = run(capsys, link="hdr", devices="8", all_reduce_spec="pscpu:32K:xring,xring#2")
-    assert "pscpu:32K:xring" in out
-    assert "xring#2" in out
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        (
+            {"link": "nvlink3", "inter_link": "hdr", "devices_per_node": 4, "devices": "16"},
+            ["# within a node of 4:  nvlink3", "a link per node:  hdr", "nccl/rechd"],
+        ),
+        ({"all_reduce_spec": "pscpu:32K:xring,xring#2"}, ["pscpu:32K:xring", "xring#2"]),
+        (
+            {
+                "gradient_repacking": (4,),
+                "agg_small_grads_max_bytes": "64K",
+                "dtype": "float16",
+            },
+            ["51118162 bytes as float16", "up to 10 of at most 65536 bytes joined, 4 packs"],
+        ),
+        ({"model": "tiny", "model_plugin": "docs/examples/tiny_plugin.py"}, ["# tiny: "]),
+    ],
+)
+def test_what_is_given_is_printed(capsys, given, texts):
+    out = run(capsys, **{"link": "hdr", "devices": "8", **given})
+    assert all(text in out for text in texts)
 
 
 def test_an_algorithm_without_formula_is_not_predicted_but_no_error(capsys, monkeypatch):
@@ -79,37 +90,12 @@ def test_an_algorithm_without_formula_is_not_predicted_but_no_error(capsys, monk
     assert "# not predicted: tree on 8 devices: there is no formula for tree" in out
 
 
-def test_packing_and_dtype_change_what_is_sent(capsys):
-    out = run(
-        capsys,
-        link="hdr",
-        devices="8",
-        gradient_repacking=(4,),
-        agg_small_grads_max_bytes="64K",
-        dtype="float16",
-    )
-    assert "51118162 bytes as float16" in out
-    assert "up to 10 of at most 65536 bytes joined, 4 packs" in out
-
-
 def test_a_narrow_wire_halves_the_bytes_that_count(capsys):
-    fast = run(capsys, link="alpha=0,bandwidth=1e9", devices="8", all_reduce_spec="xring")
-    narrow = run(
-        capsys,
-        link="alpha=0,bandwidth=1e9",
-        devices="8",
-        all_reduce_spec="xring",
-        wire_dtype="bfloat16",
-    )
+    given = {"link": "alpha=0,bandwidth=1e9", "devices": "8", "all_reduce_spec": "xring"}
+    fast, narrow = run(capsys, **given), run(capsys, **given, wire_dtype="bfloat16")
     # 2 * 7/8 of 102 MB, and half of it.
     assert float(row(fast)[1]) == pytest.approx(178.9, rel=2e-3)
     assert float(row(narrow)[1]) == pytest.approx(89.5, rel=5e-3)
-
-
-def test_a_model_of_ones_own(capsys):
-    plugin = "docs/examples/tiny_plugin.py"
-    out = run(capsys, link="hdr", devices="8", model="tiny", model_plugin=plugin)
-    assert "# tiny: " in out
 
 
 def row(out):
@@ -220,12 +206,9 @@ def test_errors_name_flag_and_value(given, message):
     assert message in refused(**given)
 
 
-def test_a_link_between_nodes_means_nothing_on_one_machine(write):
+def test_points_that_a_link_or_no_formula_fits(write):
     path = write(measured_by(TRUTH))
     assert refused(points=path, inter_link="hdr").startswith("--inter_link=hdr: ")
-
-
-def test_points_without_any_formula(write):
     path = write(make_document([make_point("magic", 10, 2, [1.0])]))
     assert "there is no formula for any of the measured algorithms" in refused(points=path)
 

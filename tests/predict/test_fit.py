@@ -65,12 +65,8 @@ def test_what_has_no_formula_is_left_out_with_the_reason(write):
         "magic does not work on CPU devices",
         "measured with --variable_consistency=relaxed",
     ]
-
-
-def test_nothing_to_fit(write):
-    points = read_points([write(make_document([make_point("magic", 10, 2, [1.0])]))])
     with pytest.raises(ValueError, match="no formula for any"):
-        fit(points)
+        fit(read_points([write(make_document(points[1:2]))]))
 
 
 def by_size(point):
@@ -107,15 +103,10 @@ def test_one_group_says_nothing_of_another(write):
 
 
 def test_distribution(write):
-    points = read_points(
-        [write(make_document([make_point("copy", 10 + i, 2, [1.0]) for i in range(10)]))]
-    )
-    errors = [
-        Residual(point, 1.0 + sign * size)
-        for point, sign, size in zip(
-            points, [1, -1] * 5, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95], strict=True
-        )
-    ]
+    made = [make_point("copy", 10 + i, 2, [1.0]) for i in range(10)]
+    points = read_points([write(make_document(made))])
+    sizes = (0.1, -0.2, 0.3, -0.4, 0.5, -0.6, 0.7, -0.8, 0.9, -0.95)
+    errors = [Residual(point, 1.0 + size) for point, size in zip(points, sizes, strict=True)]
     found = distribution(errors)
     assert found.count == 10
     assert found.median == pytest.approx(0.55)

@@ -92,7 +92,7 @@ def test_two_levels(levels, count):
     groups = groups_of(devices, 2)
     context = ReduceContext(devices=devices, cpu_devices=devices)
     counted = graph_work(TwoLevel(*levels, context, groups, 1), devices, 1000)
-    # A group's sum may have to be handed to the device that speaks for it.
+    # A group's sum may have to be handed to the device that represents the group.
     work = algorithm_work(levels, 1, Tensor(1000), [len(group) for group in groups])
     check(work, counted, slack=len(groups))
 

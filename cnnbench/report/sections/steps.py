@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 from cnnbench.charts import LOWER, Axis, Lines, Row, Rows, Series
 from cnnbench.records.run import RunRecord
@@ -135,9 +136,18 @@ def _distribution(one: Configured) -> Rows:
     )
 
 
-def _seconds(one: Configured) -> list[float]:
-    """All timed steps of all processes."""
-    return [seconds for record in one.good for seconds in record.step_seconds]
+_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, "99 %, ms": 0.99, "slowest, ms": 1.0}
+
+
+@lru_cache(maxsize=1)
+def _percentiles(one: Configured) -> dict[str, float]:
+    """Milliseconds over all timed steps of all processes, by titles of columns."""
+    steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
+    return dict(zip(_SHARES, quantiles(steps, *_SHARES.values()), strict=True))
+
+
+def _percentile(title: str, one: Configured) -> float:
+    return _percentiles(one)[title]
 
 
 def _scatter(record: RunRecord) -> float | None:
@@ -147,17 +157,14 @@ def _scatter(record: RunRecord) -> float | None:
     return (third - first) / middle
 
 
-def _percentile(title: str, share: float) -> Column[Configured]:
-    return numeric(title, lambda one: 1000 * quantiles(_seconds(one), share)[0])
-
-
 _COLUMNS: tuple[Column[Configured], ...] = (
     Column("configuration", lambda one: one.name),
-    numeric("timed steps", lambda one: len(_seconds(one)), "{:.0f}".format),
-    _percentile("median, ms", 0.5),
-    _percentile("90 %, ms", 0.9),
-    _percentile("99 %, ms", 0.99),
-    _percentile("slowest, ms", 1.0),
+    numeric(
+        "timed steps",
+        lambda one: sum(len(record.step_seconds) for record in one.good),
+        "{:.0f}".format,
+    ),
+    *(numeric(title, partial(_percentile, title)) for title in _SHARES),
     numeric(
         "within a process",
         lambda one: one.sample(_scatter).median,
