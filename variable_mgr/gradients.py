@@ -131,6 +131,35 @@ def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
             raise ValueError(f"gradients of {len(gradients)} towers for {len(devices)} devices")
 
 
+def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -> list[tf.Tensor]:
+    """Gathers the slices of all towers; each device makes its own dense sum.
+
+    What travels is values and indices, in the dtype in which towers computed them. The
+    sum is the one of dense gradients, up to the order of additions: rows that occur
+    more than once, in one tower or several, add up.
+
+    Args:
+      column: its gradients are tf.IndexedSlices (`column.sparse`).
+      devices: one for each of the column's variables: the towers', or a shared one's.
+      scale: factor of the sum, None for 1.
+
+    Returns:
+      The dense sum for each device, float32 and with the variable's shape.
+    """
+    values = [slices.values for slices in column.gradients]
+    indices = [slices.indices for slices in column.gradients]
+
+    def dense_sum(variable: tf.Variable) -> tf.Tensor:
+        total = dense(tf.IndexedSlices(_joined(values), _joined(indices)), variable)
+        return total if scale is None else total * scale
+
+    return on_devices(devices, dense_sum, column.variables)
+
+
+def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+
+
 def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of tensors by one op on the current device; no op for a single tensor."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))

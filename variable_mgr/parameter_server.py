@@ -95,13 +95,19 @@ class ParameterServerVariableMgr(VariableMgr):
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
         scale = self._spec.reduction_scale
         reduced = []
-        for column in gradients.complete(columns, self._spec.devices):
+        keep_sparse = not self._spec.aggregation.sparse_to_dense
+        for column in gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse):
             variable = column.variables[0]
             if any(v is not variable for v in column.variables):
                 raise ValueError(f"towers pair {variable.name} with other variables")
-            with tf.device(variable.device):
-                total = gradients.add_up(column.gradients)
-                reduced.append(Column([total if scale is None else total * scale], [variable]))
+            home = column._replace(variables=[variable])
+            if column.sparse:
+                totals = gradients.reduce_sparse(home, [variable.device], scale)
+            else:
+                with tf.device(variable.device):
+                    total = gradients.add_up(column.gradients)
+                    totals = [total if scale is None else total * scale]
+            reduced.append(home._replace(gradients=totals))
         return [self._homes[0]], reduced
 
     def append_apply_gradients(

@@ -203,9 +203,12 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: not _follows_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    _with("variable_update=independent", "gradient_reduction", "local_parameter_device"),
+    _with(
+        "variable_update=independent",
+        *("gradient_reduction", "local_parameter_device", "sparse_to_dense_grads"),
+    ),
     Unused(
-        _AGGREGATING,
+        tuple(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
         lambda p: p.variable_update not in ALL_REDUCING,
         "without --variable_update=replicated or distributed_all_reduce",
     ),

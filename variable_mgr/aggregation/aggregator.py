@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
@@ -79,38 +77,9 @@ class Aggregator:
         totals = iter(run_through(self._stages, dense, self._reduce))
         return [
             column._replace(
-                gradients=reduce_sparse(column, self._devices, self._scale)
+                gradients=gradients.reduce_sparse(column, self._devices, self._scale)
                 if column.sparse
                 else next(totals)
             )
             for column in complete
         ]
-
-
-def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -> list[tf.Tensor]:
-    """Gathers the slices of all towers; each device makes its own dense sum.
-
-    What travels is values and indices, in the dtype in which towers computed them. The
-    sum is the one of dense gradients, up to the order of additions: rows that occur
-    more than once, in one tower or several, add up.
-
-    Args:
-      column: its gradients are tf.IndexedSlices (`column.sparse`).
-      devices: of the towers.
-      scale: factor of the sum, None for 1.
-
-    Returns:
-      The dense sum for each tower, with the variable's shape and dtype, on its device.
-    """
-    values = [slices.values for slices in column.gradients]
-    indices = [slices.indices for slices in column.gradients]
-
-    def dense_sum(variable: tf.Variable) -> tf.Tensor:
-        total = gradients.dense(tf.IndexedSlices(_joined(values), _joined(indices)), variable)
-        return total if scale is None else total * scale
-
-    return gradients.on_devices(devices, dense_sum, column.variables)
-
-
-def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)

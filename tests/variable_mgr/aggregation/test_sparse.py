@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.aggregation.aggregator import reduce_sparse
+from cnnbench.variable_mgr.gradients import reduce_sparse
 
 ROWS, WIDTH = 5, 2
 
