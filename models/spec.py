@@ -171,6 +171,22 @@ class LearningRateSpec:
                 f"learning rate boundaries {self.boundaries_epochs} must increase strictly"
             )
 
+    @classmethod
+    def cosine(
+        cls, base: float, *, base_batch: int, epochs: int, warmup_epochs: float
+    ) -> LearningRateSpec:
+        """Half a cosine in steps of an epoch: ``base * (1 + cos(pi * epoch / epochs)) / 2``.
+
+        Source: Loshchilov and Hutter, arXiv:1608.03983.
+        """
+        return cls(
+            base,
+            base_batch=base_batch,
+            boundaries_epochs=tuple(float(epoch) for epoch in range(1, epochs)),
+            factors=tuple((1.0 + math.cos(math.pi * k / epochs)) / 2 for k in range(epochs)),
+            warmup_epochs=warmup_epochs,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:

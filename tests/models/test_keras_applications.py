@@ -34,9 +34,21 @@ def keras_layers(monkeypatch):
 
 
 KINDS = {
-    **{"Conv2D": "conv", "SeparableConv2D": "separable"},
-    **{"BatchNormalization": "batchnorm", "Dense": "affine"},
+    **{"Conv2D": "conv", "SeparableConv2D": "separable", "DepthwiseConv2D": "depthwise"},
+    **{"BatchNormalization": "batchnorm", "LayerNormalization": "layernorm", "Dense": "affine"},
+    "LayerScale": "block",  # a variable of the block itself
 }
+
+
+def kind_of(layer):
+    """What we make of a layer of Keras, None if it has nothing to learn."""
+    if "_se_" in layer.name and layer.weights:
+        return "affine"  # there a convolution of a single pixel
+    if "pointwise" in layer.name:
+        return "conv"  # there a matrix product over the channels of an image
+    if getattr(layer, "groups", 1) > 1:
+        return "depthwise"
+    return KINDS.get(type(layer).__name__)
 
 
 def transfer(weights, layers):
@@ -46,8 +58,9 @@ def transfer(weights, layers):
         kind = re.sub(r"\d+$", "", scope.rpartition("/")[2])
         ours[kind].append([weights.values[name].numpy() for name in names])
     for layer in layers:
-        if layer.weights:
-            layer.set_weights(ours[KINDS[type(layer).__name__]].pop(0))
+        if kind := kind_of(layer):
+            pairs = zip(ours[kind].pop(0), layer.weights, strict=True)
+            layer.set_weights([value.reshape(weight.shape) for value, weight in pairs])
     assert not any(ours.values())
 
 
@@ -114,4 +127,29 @@ def test_nasnet(keras_layers, make_weights):
     theirs = tf.keras.applications.NASNetMobile(
         weights=None, classes=CLASSES, classifier_activation=None, input_shape=(40, 40, 3)
     )
+    check_equal(model, theirs, keras_layers, make_weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "options"),
+    [
+        ("mobilenet", "MobileNetV2", {}),
+        ("efficientnet_b0", "EfficientNetB0", {}),
+        ("efficientnetv2_s", "EfficientNetV2S", {"include_preprocessing": False}),
+        ("convnext_tiny", "ConvNeXtTiny", {"include_preprocessing": False}),
+    ],
+)
+def test_networks_of_today(name, theirs, options, keras_layers, make_weights):
+    model = get_model(name, "imagenet")
+    model.image_size = 64
+    theirs = getattr(tf.keras.applications, theirs)(
+        weights=None,
+        classes=CLASSES,
+        classifier_activation=None,
+        input_shape=(64, 64, 3),
+        **options,
+    )
+    for layer in theirs.layers:  # EfficientNet divides the images by 255 first
+        if isinstance(layer, tf.keras.layers.Rescaling):
+            layer.scale = 1.0
     check_equal(model, theirs, keras_layers, make_weights)

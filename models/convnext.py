@@ -1,0 +1,75 @@
+"""ConvNeXt: depthwise 7 x 7 convolutions, layer norm and GELU.
+
+Source: Liu et al., A ConvNet for the 2020s, arXiv:2201.03545.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from cnnbench.models.blocks import with_shortcut
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import Initializer, LearningRateSpec
+
+# Blocks and channels per stage, probability that the last block's branch is kept.
+VARIANTS = {
+    "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
+    "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),
+}
+
+STDDEV = 0.02
+BRANCH_SCALE = 1e-6  # of each channel, at first: a block begins as the identity
+
+
+class ConvNeXt(Model):
+    """Four stages of blocks whose branch is depthwise, wide, narrow.
+
+    Attributes:
+      blocks: per stage.
+      widths: channels per stage.
+      keep: probability that the last block's branch is kept.
+    """
+
+    dataset = "imagenet"
+    image_size = 224
+    learning_rate = LearningRateSpec.cosine(0.004, base_batch=4096, epochs=300, warmup_epochs=20.0)
+
+    def __init__(self, variant: str) -> None:
+        self.name = f"convnext_{variant}"
+        self.batch_size = 64 if variant == "tiny" else 32
+        self.blocks, self.widths, self.keep = VARIANTS[variant]
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Patches of 4 x 4, stages that halve the image, mean, layer norm, logits."""
+        x = net.layer_norm(self._patches(net, images, self.widths[0], 4))
+        done, last = 0, sum(self.blocks) - 1
+        for stage, (count, channels) in enumerate(zip(self.blocks, self.widths, strict=True)):
+            with net.scope(f"stage{stage}"):
+                if stage > 0:
+                    x = self._patches(net, net.layer_norm(x), channels, 2)
+                for block in range(count):
+                    with net.scope(f"block{block}"):
+                        x = self._block(net, x, 1.0 - (1.0 - self.keep) * done / last)
+                    done += 1
+        return net.logits(net.layer_norm(net.global_avg_pool(x)), stddev=STDDEV)
+
+    @staticmethod
+    def _patches(net: Network[T], x: T, channels: int, side: int) -> T:
+        return net.conv(x, channels, side, side, "VALID", activation=None, stddev=STDDEV)
+
+    @staticmethod
+    def _block(net: Network[T], x: T, keep: float) -> T:
+        channels = net.shape(x)[2]
+        y = net.depthwise_conv(x, 7, activation=None, stddev=STDDEV)
+        y = net.conv(net.layer_norm(y), 4 * channels, 1, activation="gelu", stddev=STDDEV)
+        y = net.conv(y, channels, 1, activation=None, stddev=STDDEV)
+        first = Initializer.constant(BRANCH_SCALE)
+        scale = net.variable("scale", (channels,), first, weight_decay=False)
+        return with_shortcut(net, x, net.multiply(y, scale), keep)
+
+
+for _variant in VARIANTS:
+    _factory = functools.partial(ConvNeXt, _variant)
+    register_model(_factory().name, "imagenet", _factory)

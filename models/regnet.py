@@ -1,0 +1,105 @@
+"""RegNetY: widths that grow linearly, grouped convolutions, squeeze and excitation.
+
+Source: Radosavovic et al., Designing network design spaces, arXiv:2003.13678; the parameters
+of each network are those of its tables 4 and 10 (and of pycls).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+from cnnbench.models.blocks import round_channels, squeeze_excite
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import LearningRateSpec
+
+
+class Line(NamedTuple):
+    """What the widths of a network follow.
+
+    Attributes:
+      depth: blocks.
+      initial: width of the first block on the line.
+      slope: by which the width grows from block to block.
+      factor: between the widths that are used; each block takes the nearest power.
+      group: channels of a group.
+      batch: per device.
+    """
+
+    depth: int
+    initial: int
+    slope: float
+    factor: float
+    group: int
+    batch: int
+
+
+VARIANTS = {
+    "400mf": Line(16, 48, 27.89, 2.09, 8, 128),
+    "800mf": Line(14, 56, 38.84, 2.4, 16, 128),
+    "1.6gf": Line(27, 48, 20.71, 2.65, 24, 64),
+    "3.2gf": Line(21, 80, 42.63, 2.66, 24, 64),
+    "8gf": Line(17, 192, 76.82, 2.19, 56, 32),
+    "16gf": Line(18, 200, 106.23, 2.48, 112, 32),
+    "32gf": Line(20, 232, 115.89, 2.53, 232, 16),
+}
+
+
+def stages(line: Line) -> tuple[tuple[int, int], ...]:
+    """Number of blocks and width of each stage; widths are multiples of the group's."""
+    widths = []
+    for block in range(line.depth):
+        width = line.initial + line.slope * block
+        power = round(math.log(width / line.initial) / math.log(line.factor))
+        widths.append(8 * round(line.initial * line.factor**power / 8))
+    return tuple(
+        (len(list(blocks)), round_channels(width, min(line.group, width)))
+        for width, blocks in itertools.groupby(widths)
+    )
+
+
+class RegNetY(Model):
+    """Four stages of residual blocks with a grouped 3 x 3 convolution.
+
+    Attributes:
+      line: what widths and groups follow.
+    """
+
+    dataset = "imagenet"
+    image_size = 224
+    learning_rate = LearningRateSpec.cosine(0.2, base_batch=256, epochs=100, warmup_epochs=5.0)
+
+    def __init__(self, variant: str) -> None:
+        self.name = f"regnety_{variant}"
+        self.line = VARIANTS[variant]
+        self.batch_size = self.line.batch
+
+    def build(self, net: Network[T], images: T) -> T:
+        """32 filters, stages that halve the image, mean over the image, logits."""
+        x = net.conv(images, 32, 3, 2, "SAME_RESNET", batch_norm=True)
+        for stage, (count, width) in enumerate(stages(self.line)):
+            for block in range(count):
+                with net.scope(f"stage{stage}"), net.scope(f"block{block}"):
+                    x = self._block(net, x, width, 2 if block == 0 else 1)
+        return net.logits(net.global_avg_pool(x))
+
+    def _block(self, net: Network[T], x: T, width: int, stride: int) -> T:
+        channels = net.shape(x)[2]
+        shortcut = x
+        if stride != 1 or channels != width:
+            shortcut = net.conv(x, width, 1, stride, batch_norm=True, activation=None)
+        groups = width // min(self.line.group, width)
+        y = net.conv(x, width, 1, batch_norm=True)
+        y = net.conv(y, width, 3, stride, "SAME_RESNET", groups=groups, batch_norm=True)
+        y = squeeze_excite(net, y, round(channels / 4), "relu")
+        y = net.conv(y, width, 1, batch_norm=True, activation=None)
+        return net.relu(net.add(shortcut, y))
+
+
+for _variant in VARIANTS:
+    _factory = functools.partial(RegNetY, _variant)
+    register_model(_factory().name, "imagenet", _factory)

@@ -1,0 +1,153 @@
+"""Swin transformer, tiny: attention within windows that move from layer to layer.
+
+Source: Liu et al., Swin transformer, arXiv:2103.14030.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cnnbench.models.blocks import with_shortcut
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import Initializer, LearningRateSpec
+from cnnbench.models.transformer import STDDEV, perceptron, self_attention
+
+KEEP_LAST_BRANCH = 0.8
+EPSILON = 1e-5
+_FORBIDDEN = -100.0  # added to the score of a token of another part of the image
+
+
+class SwinT(Model):
+    """Four stages of two to six layers, every second one with windows moved by half.
+
+    Attributes:
+      window: side of a window, in tokens; it must divide the side of every stage's image.
+      width: channels of the first stage; each further one has twice as many.
+      layers: per stage.
+      heads: per stage.
+    """
+
+    name = "swin_t"
+    dataset = "imagenet"
+    image_size = 224
+    batch_size = 64
+    learning_rate = LearningRateSpec.cosine(0.001, base_batch=1024, epochs=300, warmup_epochs=20.0)
+    window, width = 7, 96
+    layers, heads = (2, 2, 6, 2), (3, 6, 12, 24)
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Patches of 4 x 4, stages that halve the image, mean over the tokens, logits."""
+        x = net.conv(images, self.width, 4, 4, "VALID", activation=None, stddev=STDDEV)
+        side, _, channels = net.shape(x)
+        x = net.layer_norm(net.reshape(x, (side * side, channels)), epsilon=EPSILON)
+        done, last = 0, sum(self.layers) - 1
+        for stage, (count, heads) in enumerate(zip(self.layers, self.heads, strict=True)):
+            with net.scope(f"stage{stage}"):
+                if stage > 0:
+                    x, side = _merge_patches(net, x, side), side // 2
+                for layer in range(count):
+                    keep = 1.0 - (1.0 - KEEP_LAST_BRANCH) * done / last
+                    # One window covers the last stage: there is nowhere to move it.
+                    moves = layer % 2 == 1 and side > self.window
+                    with net.scope(f"layer{layer}"):
+                        x = self._layer(net, x, side, heads, moves, keep)
+                    done += 1
+        x = net.layer_norm(x, epsilon=EPSILON)
+        x = net.global_avg_pool(net.reshape(x, (side, side, net.shape(x)[1])))
+        return net.logits(x, stddev=STDDEV)
+
+    def _layer(self, net: Network[T], x: T, side: int, heads: int, moves: bool, keep: float) -> T:
+        shift = self.window // 2 if moves else 0
+        y = _roll(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
+        y = self._to_windows(net, y, side)
+        y = self_attention(net, y, heads, self._bias(net, side, heads, shift))
+        y = _roll(net, self._from_windows(net, y, side), side, shift)
+        x = with_shortcut(net, x, y, keep)
+        y = perceptron(net, net.layer_norm(x, epsilon=EPSILON))
+        return with_shortcut(net, x, y, keep)
+
+    def _to_windows(self, net: Network[T], x: T, side: int) -> T:
+        size, count, channels = self.window, side // self.window, net.shape(x)[1]
+        y = net.reshape(x, (count, size, count, size, channels))
+        y = net.transpose(y, (0, 2, 1, 3, 4))
+        return net.reshape(y, (count, count, size * size, channels))
+
+    def _from_windows(self, net: Network[T], x: T, side: int) -> T:
+        size, count, channels = self.window, side // self.window, net.shape(x)[3]
+        y = net.reshape(x, (count, count, size, size, channels))
+        y = net.transpose(y, (0, 2, 1, 3, 4))
+        return net.reshape(y, (side * side, channels))
+
+    def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
+        """What is added to the scores: a learned number per distance, and what is forbidden."""
+        tokens = self.window**2
+        distances = _distances(self.window)
+        table = net.variable(
+            "distances",
+            ((2 * self.window - 1) ** 2, heads),
+            Initializer.truncated_normal(STDDEV),
+            weight_decay=False,
+        )
+        mask = _mask(side, self.window, shift) if shift else None
+
+        def look_up(table: Any) -> Any:
+            import tensorflow as tf
+
+            # Along the second axis, where the gradient of a look-up is dense.
+            rows = tf.gather(tf.transpose(table), distances.ravel(), axis=1)
+            bias = tf.reshape(rows, [heads, tokens, tokens])
+            return bias if mask is None else bias + tf.constant(mask, table.dtype)
+
+        groups = () if mask is None else mask.shape[:2]
+        return net.apply(look_up, table, shape=(*groups, heads, tokens, tokens))
+
+
+def _merge_patches(net: Network[T], x: T, side: int) -> T:
+    """Joins the channels of 2 x 2 tokens, column by column, and halves their number."""
+    half, channels = side // 2, net.shape(x)[1]
+    y = net.transpose(net.reshape(x, (half, 2, half, 2, channels)), (0, 2, 3, 1, 4))
+    y = net.layer_norm(net.reshape(y, (half * half, 4 * channels)), epsilon=EPSILON)
+    return net.affine(y, 2 * channels, None, bias=None, stddev=STDDEV)
+
+
+def _roll(net: Network[T], x: T, side: int, shift: int) -> T:
+    """Moves the image down and right; what leaves it enters at the other side."""
+    if shift == 0:
+        return x
+    count, channels = net.shape(x)
+
+    def roll(tokens: Any) -> Any:
+        import tensorflow as tf
+
+        grid = tf.reshape(tokens, [-1, side, side, channels])
+        return tf.reshape(tf.roll(grid, [shift, shift], [1, 2]), [-1, count, channels])
+
+    return net.apply(roll, x)
+
+
+def _distances(window: int) -> npt.NDArray[np.int64]:
+    """``[tokens, tokens]``: which row of the table the distance of two tokens has."""
+    rows, columns = np.divmod(np.arange(window**2), window)
+    down = rows[:, None] - rows + window - 1
+    right = columns[:, None] - columns + window - 1
+    return down * (2 * window - 1) + right
+
+
+def _mask(side: int, window: int, shift: int) -> npt.NDArray[np.float32]:
+    """``[windows, windows, 1, tokens, tokens]``: 0 where two tokens lay side by side before."""
+    # The last windows hold the image's end and, from its shift on, its beginning.
+    part = np.digitize(np.arange(side), [side - window, side - shift])
+    parts = part[:, None] * 3 + part
+    count = side // window
+    windows = parts.reshape(count, window, count, window).transpose(0, 2, 1, 3)
+    tokens = windows.reshape(count, count, 1, window**2)
+    apart = tokens[..., :, None] != tokens[..., None, :]
+    return np.where(apart, np.float32(_FORBIDDEN), np.float32(0.0))
+
+
+register_model("swin_t", "imagenet", SwinT)

@@ -1,0 +1,63 @@
+"""Vision transformer, base size with patches of 16 x 16.
+
+Source: Dosovitskiy et al., An image is worth 16x16 words, arXiv:2010.11929.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import Initializer, LearningRateSpec
+from cnnbench.models.transformer import STDDEV, perceptron, self_attention
+
+
+class ViTB16(Model):
+    """Twelve layers of attention and perceptron over the patches and one more token.
+
+    Attributes:
+      patch: side of a patch.
+      width: channels of a token.
+      layers: how many.
+      heads: of the attention.
+    """
+
+    name = "vit_b16"
+    dataset = "imagenet"
+    image_size = 224
+    batch_size = 32
+    learning_rate = LearningRateSpec.cosine(0.003, base_batch=4096, epochs=300, warmup_epochs=32.0)
+    patch, width, layers, heads = 16, 768, 12, 12
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Patches and positions, the layers, the logits of the added token."""
+        x = net.conv(images, self.width, self.patch, self.patch, "VALID", activation=None)
+        height, width, channels = net.shape(x)
+        x = self._with_class_token(net, net.reshape(x, (height * width, channels)))
+        normal = Initializer.truncated_normal(STDDEV)
+        x = net.add(x, net.variable("positions", net.shape(x), normal, weight_decay=False))
+        for layer in range(self.layers):
+            with net.scope(f"layer{layer}"):
+                x = net.add(x, self_attention(net, net.layer_norm(x), self.heads))
+                x = net.add(x, perceptron(net, net.layer_norm(x)))
+        x = net.layer_norm(x)
+        first = net.apply(lambda tokens: tokens[:, 0], x, shape=(channels,))
+        return net.logits(first, stddev=STDDEV)
+
+    @staticmethod
+    def _with_class_token(net: Network[T], x: T) -> T:
+        count, channels = net.shape(x)
+        token = net.variable("token", (channels,), Initializer.constant(0.0), weight_decay=False)
+
+        def prepend(tokens: Any, token: Any) -> Any:
+            import tensorflow as tf
+
+            each = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])
+            return tf.concat([each, tokens], axis=1)
+
+        return net.apply(prepend, x, token, shape=(count + 1, channels))
+
+
+register_model("vit_b16", "imagenet", ViTB16)

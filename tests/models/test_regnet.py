@@ -1,0 +1,94 @@
+"""RegNetY: stages as published, and a block against its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.models import declare, get_model
+from cnnbench.models.graph import forward
+from cnnbench.models.regnet import VARIANTS, stages
+
+CLASSES = 5
+
+
+# Blocks and widths of each stage: Radosavovic et al., table 10.
+@pytest.mark.parametrize(
+    ("variant", "blocks", "widths"),
+    [
+        ("400mf", (1, 3, 6, 6), (48, 104, 208, 440)),
+        ("800mf", (1, 3, 8, 2), (64, 144, 320, 784)),
+        ("1.6gf", (2, 6, 17, 2), (48, 120, 336, 888)),
+        ("3.2gf", (2, 5, 13, 1), (72, 216, 576, 1512)),
+        ("8gf", (2, 4, 10, 1), (224, 448, 896, 2016)),
+        ("16gf", (2, 4, 11, 1), (224, 448, 1232, 3024)),
+        ("32gf", (2, 5, 12, 1), (232, 696, 1392, 3712)),
+    ],
+)
+def test_stages_are_those_published(variant, blocks, widths):
+    assert stages(VARIANTS[variant]) == tuple(zip(blocks, widths, strict=True))
+
+
+class Reference:
+    """The network written from the paper with plain functions, its weights taken by name."""
+
+    def __init__(self, values):
+        self.values, self.used = values, set()
+
+    def get(self, name):
+        self.used.add(name)
+        return tf.cast(self.values[name], tf.float64)
+
+    def conv(self, x, at, stride=1, groups=1):
+        kernel = self.get(f"{at}/kernel")
+        pad = kernel.shape[0] // 2
+        x = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+        parts = zip(tf.split(x, groups, 3), tf.split(kernel, groups, 3), strict=True)
+        return tf.concat([tf.nn.conv2d(p, k, stride, "VALID") for p, k in parts], 3)
+
+    def norm(self, x, at):
+        mean, variance = self.get(f"{at}/moving_mean"), self.get(f"{at}/moving_variance")
+        scale = self.get(f"{at}/gamma") / tf.sqrt(variance + 1e-5)
+        return (x - mean) * scale + self.get(f"{at}/beta")
+
+    def block(self, x, at, width, stride, group):
+        project = stride != 1 or x.shape[3] != width
+        shortcut, i = x, 0
+        if project:
+            shortcut, i = self.norm(self.conv(x, f"{at}/conv0", stride), f"{at}/batchnorm0"), 1
+        y = tf.nn.relu(self.norm(self.conv(x, f"{at}/conv{i}"), f"{at}/batchnorm{i}"))
+        y = self.conv(y, f"{at}/conv{i + 1}", stride, width // group)
+        y = tf.nn.relu(self.norm(y, f"{at}/batchnorm{i + 1}"))
+        s = tf.reduce_mean(y, [1, 2])
+        s = tf.nn.relu(s @ self.get(f"{at}/affine0/kernel") + self.get(f"{at}/affine0/bias"))
+        assert s.shape[1] == round(x.shape[3] * 0.25)
+        s = tf.sigmoid(s @ self.get(f"{at}/affine1/kernel") + self.get(f"{at}/affine1/bias"))
+        y = self.norm(
+            self.conv(y * s[:, None, None], f"{at}/conv{i + 2}"), f"{at}/batchnorm{i + 2}"
+        )
+        return tf.nn.relu(shortcut + y)
+
+    def __call__(self, images):
+        x = self.conv(tf.cast(images, tf.float64), "conv0", 2)
+        x = tf.nn.relu(self.norm(x, "batchnorm0"))
+        blocks, widths = (1, 3, 6, 6), (48, 104, 208, 440)
+        for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+            for block in range(count):
+                at = f"stage{stage}/block{block}"
+                x = self.block(x, at, width, 2 if block == 0 else 1, group=8)
+        x = tf.reduce_mean(x, [1, 2])
+        return x @ self.get("affine0/kernel") + self.get("affine0/bias")
+
+
+def test_regnety_400mf_equals_the_reference(make_weights):
+    model = get_model("regnety_400mf", "imagenet")
+    model.image_size = 40
+    weights = make_weights(declare(model, CLASSES).variables)
+    images = np.random.default_rng(1).standard_normal((2, 40, 40, 3)).astype(np.float32)
+    reference = Reference(weights.values)
+    expected = reference(images)
+    assert reference.used == set(weights.values)
+    ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).logits
+    error = tf.norm(tf.cast(ours, tf.float64) - expected) / tf.norm(expected)
+    assert float(error) < 1e-4
