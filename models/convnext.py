@@ -34,7 +34,7 @@ class ConvNeXt(Model):
 
     dataset = "imagenet"
     image_size = 224
-    learning_rate = LearningRateSpec.cosine(0.004, base_batch=4096, epochs=300, warmup_epochs=20.0)
+    learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
 
     def __init__(self, variant: str) -> None:
         self.name = f"convnext_{variant}"

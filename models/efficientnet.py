@@ -96,6 +96,8 @@ class EfficientNet(Model):
         warmup_epochs=5.0,
     )
 
+    stages: tuple[Stage, ...]
+
     def __init__(self, version: int) -> None:
         self.name = f"efficientnet_b{version}"
         self.image_size, self.width, self.depth, self.keep, self.batch_size = SCALES[version]

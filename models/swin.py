@@ -36,7 +36,7 @@ class SwinT(Model):
     dataset = "imagenet"
     image_size = 224
     batch_size = 64
-    learning_rate = LearningRateSpec.cosine(0.001, base_batch=1024, epochs=300, warmup_epochs=20.0)
+    learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
     window, width = 7, 96
     layers, heads = (2, 2, 6, 2), (3, 6, 12, 24)
 
@@ -135,7 +135,7 @@ def _distances(window: int) -> npt.NDArray[np.int64]:
     rows, columns = np.divmod(np.arange(window**2), window)
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
-    return down * (2 * window - 1) + right
+    return np.asarray(down * (2 * window - 1) + right)
 
 
 def _mask(side: int, window: int, shift: int) -> npt.NDArray[np.float32]:
@@ -147,7 +147,7 @@ def _mask(side: int, window: int, shift: int) -> npt.NDArray[np.float32]:
     windows = parts.reshape(count, window, count, window).transpose(0, 2, 1, 3)
     tokens = windows.reshape(count, count, 1, window**2)
     apart = tokens[..., :, None] != tokens[..., None, :]
-    return np.where(apart, np.float32(_FORBIDDEN), np.float32(0.0))
+    return np.asarray(_FORBIDDEN * apart, np.float32)
 
 
 register_model("swin_t", "imagenet", SwinT)

@@ -28,7 +28,9 @@ class ViTB16(Model):
     dataset = "imagenet"
     image_size = 224
     batch_size = 32
-    learning_rate = LearningRateSpec.cosine(0.003, base_batch=4096, epochs=300, warmup_epochs=32.0)
+    learning_rate = LearningRateSpec.cosine(
+        0.0001875, base_batch=256, epochs=300, warmup_epochs=32.0
+    )
     patch, width, layers, heads = 16, 768, 12, 12
 
     def build(self, net: Network[T], images: T) -> T:

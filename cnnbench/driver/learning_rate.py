@@ -32,7 +32,7 @@ def make_schedule(
     In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without
     decay, see --learning_rate_schedule), the model's own schedule. Only the first two know
     --num_learning_rate_warmup_epochs; only models that scale their rate by the batch
-    size (the ResNets of ImageNet) know --resnet_base_lr.
+    size (the ResNets of ImageNet, today's networks) know --resnet_base_lr.
 
     Args:
       flags: as checked by `cnnbench.flags`.

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from small_networks import CUT, cut
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.driver.console import Console
@@ -23,10 +24,10 @@ SMALLEST = {
 }
 
 
-@pytest.mark.parametrize(("name", "dataset"), SMALLEST)
+@pytest.mark.parametrize(("name", "dataset"), [*SMALLEST, *((name, "imagenet") for name in CUT)])
 def test_a_step_on_two_devices(name, dataset, monkeypatch):
-    model = get_model(name, dataset)
-    model.image_size = SMALLEST[name, dataset]
+    model = cut(get_model(name, dataset))
+    model.image_size = SMALLEST.get((name, dataset), model.image_size)
     if isinstance(model, NasNet):
         model.size = dataclasses.replace(model.size, cells=3, filters=8)
     monkeypatch.setitem(registry._factories, (dataset, name), lambda: model)

@@ -105,7 +105,8 @@ class OptimizerParams:
     )
     resnet_base_lr: float | None = flag(
         None,
-        "Learning rate of the ResNets' own schedule at a global batch of 256; 0.128 if not given.",
+        "Learning rate at a global batch of 256, for models whose own schedule follows the batch "
+        "size; 0.128 for the ImageNet ResNets if not given.",
         minimum=0,
     )
     momentum: float = flag(0.9, "Momentum of --optimizer=momentum.", minimum=0, maximum=1)
