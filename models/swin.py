@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from cnnbench.models.blocks import with_shortcut
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
@@ -19,7 +16,6 @@ from cnnbench.models.transformer import STDDEV, perceptron, self_attention
 
 KEEP_LAST_BRANCH = 0.8
 EPSILON = 1e-5
-_FORBIDDEN = -100.0  # added to the score of a token of another part of the image
 
 
 class SwinT(Model):
@@ -85,25 +81,21 @@ class SwinT(Model):
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
         """What is added to the scores: a learned number per distance, and what is forbidden."""
-        tokens = self.window**2
-        distances = _distances(self.window)
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
             Initializer.truncated_normal(STDDEV),
             weight_decay=False,
         )
-        mask = _mask(side, self.window, shift) if shift else None
 
         def look_up(table: Any) -> Any:
-            import tensorflow as tf
+            from cnnbench.models.window_bias import window_bias
 
-            # Along the second axis, where the gradient of a look-up is dense.
-            rows = tf.gather(tf.transpose(table), distances.ravel(), axis=1)
-            bias = tf.reshape(rows, [heads, tokens, tokens])
-            return bias if mask is None else bias + tf.constant(mask, table.dtype)
+            return window_bias(table, self.window, side, shift)
 
-        groups = () if mask is None else mask.shape[:2]
+        # One bias for all windows, or one for each where some hold parts that lay apart.
+        groups = (side // self.window,) * 2 if shift else ()
+        tokens = self.window**2
         return net.apply(look_up, table, shape=(*groups, heads, tokens, tokens))
 
 
@@ -128,26 +120,6 @@ def _roll(net: Network[T], x: T, side: int, shift: int) -> T:
         return tf.reshape(tf.roll(grid, [shift, shift], [1, 2]), [-1, count, channels])
 
     return net.apply(roll, x)
-
-
-def _distances(window: int) -> npt.NDArray[np.int64]:
-    """``[tokens, tokens]``: which row of the table the distance of two tokens has."""
-    rows, columns = np.divmod(np.arange(window**2), window)
-    down = rows[:, None] - rows + window - 1
-    right = columns[:, None] - columns + window - 1
-    return np.asarray(down * (2 * window - 1) + right)
-
-
-def _mask(side: int, window: int, shift: int) -> npt.NDArray[np.float32]:
-    """``[windows, windows, 1, tokens, tokens]``: 0 where two tokens lay side by side before."""
-    # The last windows hold the image's end and, from its shift on, its beginning.
-    part = np.digitize(np.arange(side), [side - window, side - shift])
-    parts = part[:, None] * 3 + part
-    count = side // window
-    windows = parts.reshape(count, window, count, window).transpose(0, 2, 1, 3)
-    tokens = windows.reshape(count, count, 1, window**2)
-    apart = tokens[..., :, None] != tokens[..., None, :]
-    return np.asarray(_FORBIDDEN * apart, np.float32)
 
 
 register_model("swin_t", "imagenet", SwinT)
