@@ -33,32 +33,29 @@ def operations(function, devices, shape=(3,)):
     return [op for op in graph.get_operations() if op.type == "CollectiveReduce"]
 
 
+def step_of(algorithm, indices):
+    """A function of a value per device: the algorithm once per index."""
+    return tf.function(
+        lambda values: [algorithm(values, index) for index in indices], autograph=False
+    )
+
+
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("shards", [1, 2])
 def test_sums_on_every_device(count, shards, cpu_devices):
     devices = cpu_devices[:count]
-    algorithm = make(devices, shards)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return algorithm(values, 0)
-
+    step = step_of(make(devices, shards), [0])
     for _ in range(3):
-        for total in step(constants(devices, (5, 3))):
+        for total in step(constants(devices, (5, 3)))[0]:
             np.testing.assert_array_equal(total, np.full((5, 3), sum(10**d for d in range(count))))
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 def test_dtypes_travel_as_they_are(dtype, cpu_devices):
     devices = cpu_devices[:2]
-    algorithm = make(devices)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return algorithm(values, 0)
-
+    step = step_of(make(devices), [0])
     values = constants(devices, (4,), dtype)
-    for total in step(values):
+    for total in step(values)[0]:
         assert total.dtype == dtype
         np.testing.assert_array_equal(tf.cast(total, tf.float32), [11.0] * 4)
     graph = step.get_concrete_function(values).graph
@@ -67,13 +64,7 @@ def test_dtypes_travel_as_they_are(dtype, cpu_devices):
 
 def test_every_device_has_one_op_of_one_group_and_instance(cpu_devices):
     devices = cpu_devices[:3]
-    algorithm = make(devices)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return [algorithm(values, index) for index in range(2)]
-
-    found = operations(step, devices)
+    found = operations(step_of(make(devices), range(2)), devices)
     assert [op.device for op in found] == [*devices, *devices]
     assert {op.get_attr("group_size") for op in found} == {3}
     assert {op.get_attr("group_key") for op in found} == {group_key(devices)}
@@ -121,14 +112,7 @@ def test_instance_keys_follow_the_order_of_tracing(cpu_devices, monkeypatch):
 
 def test_only_so_many_reductions_are_under_way(cpu_devices):
     devices = cpu_devices[:3]
-    algorithm = make(devices)
-    count = 3 * IN_FLIGHT + 1
-
-    @tf.function(autograph=False)
-    def step(values):
-        return [algorithm(values, index) for index in range(count)]
-
-    found = operations(step, devices)
+    found = operations(step_of(make(devices), range(3 * IN_FLIGHT + 1)), devices)
     for d, device in enumerate(devices):
         own = found[d :: len(devices)]
         assert {op.device for op in own} == {device}
@@ -160,12 +144,9 @@ def test_thousands_of_ops_on_eight_devices(cpu_devices):
 
     @tf.function(autograph=False)
     def step(values):
-        sums = [[] for _ in cpu_devices]
-        for index in range(300):
-            for of_device, total in zip(sums, algorithm(values, index), strict=True):
-                of_device.append(total)
         result = []
-        for device, of_device in zip(cpu_devices, sums, strict=True):
+        sums = [algorithm(values, index) for index in range(300)]
+        for device, of_device in zip(cpu_devices, zip(*sums, strict=True), strict=True):
             with tf.device(device):
                 result.append(tf.stack(of_device))
         return result
@@ -227,12 +208,8 @@ def test_a_graph_is_not_kept_alive(cpu_devices):
     algorithm = make(cpu_devices[:2])
 
     def trace_once():
-        @tf.function(autograph=False)
-        def step(values):
-            return [algorithm(values, index) for index in range(2)]
-
         spec = [tf.TensorSpec((3,))] * 2
-        return weakref.ref(step.get_concrete_function(spec).graph)
+        return weakref.ref(step_of(algorithm, range(2)).get_concrete_function(spec).graph)
 
     graph = trace_once()
     gc.collect()

@@ -27,6 +27,18 @@ def context_of(devices, **fields):
     return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
 
 
+def traced(algorithm, count, indices=(0,), shape=(3,)):
+    """The graph of an algorithm, once per index, on values of `count` devices."""
+    step = tf.function(
+        lambda values: [algorithm(values, index) for index in indices], autograph=False
+    )
+    return step.get_concrete_function([tf.TensorSpec(shape)] * count).graph
+
+
+def additions(graph):
+    return [op for op in graph.get_operations() if op.type in ("AddN", "AddV2")]
+
+
 @pytest.fixture
 def run(call_whole):
     """run(algorithm, devices, indices): sums of integers at each index, against NumPy."""
@@ -67,13 +79,7 @@ def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices, run):
     devices = cpu_devices[:4]
     groups = [(devices[3], devices[0]), (devices[1], devices[2])]
     algorithm = TwoLevel("copy", "copy", context_of(devices), groups, 1)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return algorithm(values, 0)
-
-    concrete = step.get_concrete_function([tf.TensorSpec([2])] * 4)
-    first = next(op for op in concrete.graph.get_operations() if op.type == "AddN")
+    first = additions(traced(algorithm, 4))[0]
     # "values" and "values_3", the arguments of devices 3 and 0.
     assert sorted(tensor.op.name for tensor in first.inputs) == ["values", "values_3"]
     run(algorithm, devices, range(2))
@@ -83,27 +89,15 @@ def test_speakers_take_turns_and_stay_on_their_devices(cpu_devices):
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevel("psgpu", "copy", context_of(devices), groups, 1)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return [algorithm(values, index) for index in range(6)]
-
-    graph = step.get_concrete_function([tf.TensorSpec([4])] * 5).graph
-    adds = [op for op in graph.get_operations() if op.type in ("AddN", "AddV2")]
-    last = adds[2::3]
+    last = additions(traced(algorithm, 5, range(6)))[2::3]
     # Three turns with the first group as the place of the last addition, then the second.
     assert [op.device for op in last] == [devices[i] for i in (0, 1, 0, 2, 3, 4)]
 
 
-def test_one_group_is_the_algorithm_within(cpu_devices, trace):
+def test_one_group_is_the_algorithm_within(cpu_devices):
     devices = cpu_devices[:4]
     algorithm = TwoLevel("copy", "xring", context_of(devices), [devices], 1)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return algorithm(values, 2)
-
-    graph = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph
+    graph = traced(algorithm, 4, [2])
     work = [op for op in graph.get_operations() if op.type not in ("Placeholder", "Identity")]
     assert [(op.type, op.device) for op in work] == [("AddN", devices[2])]
 
@@ -113,13 +107,7 @@ def test_the_devices_of_a_group_share_the_sum(cpu_devices):
     groups = groups_by(devices, (2, 2))
     algorithm = TwoLevel("xring", "collective", context_of(devices), groups, 1)
     given = []
-
-    @tf.function(autograph=False)
-    def step(values):
-        given.extend(algorithm(values, 0))
-        return given
-
-    step.get_concrete_function([tf.TensorSpec([4])] * 4)
+    traced(lambda values, index: given.extend(algorithm(values, index)), 4)
     assert given[0] is given[1]
     assert given[2] is given[3]
     assert [given[0].device, given[2].device] == [devices[0], devices[2]]
@@ -184,13 +172,7 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevel("waiting", "xring", context_of(devices), groups, 1)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return [algorithm(values, index) for index in range(3)]
-
-    graph = step.get_concrete_function([tf.TensorSpec([4])] * 5).graph
-    kept = [name for name in needed(graph) if name.startswith("together")]
+    kept = [name for name in needed(traced(algorithm, 5, range(3))) if name.startswith("together")]
     # Three tensors, each on all five devices or on the two that speak.
     assert len(kept) == 3 * (5 if says_so else 2)
 
@@ -239,27 +221,26 @@ def test_each_group_adds_on_the_cpu_of_its_own_process():
     context = ReduceContext(devices=tuple(gpus), cpu_devices=tuple(cpus), cpu_device=cpus[0])
     for within in ("pscpu", "copy"):
         algorithm = TwoLevel(within, "psgpu", context, groups_of(gpus), 1)
-
-        @tf.function(autograph=False)
-        def step(values, algorithm=algorithm):
-            return algorithm(values, 0)
-
-        graph = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph
-        adds = [op.device for op in graph.get_operations() if op.type in ("AddN", "AddV2")]
+        adds = [op.device for op in additions(traced(algorithm, 4))]
         assert adds[:2] == cpus
         assert adds[2] in gpus
 
 
-def test_nccl_is_no_second_level(cpu_devices):
+@pytest.mark.parametrize(
+    ("levels", "sizes", "shards", "message"),
+    [
+        (("copy", "nccl"), (2, 2), 1, "first level only"),
+        (("nccl", "xring"), (2, 2), 1, "GPUs only"),
+        (("copy", "psgpu"), (4,), 3, r"3 shards between 1 group\(s\)"),
+        (("copy", "psgpu"), (2, 2), 3, r"3 shards between 2 group\(s\)"),
+        (("xring", "copy"), (2, 2), 2, "copy takes no shards"),
+        (("copy", "copy"), (3,), 1, "do not divide"),
+    ],
+)
+def test_what_is_refused_before_anything_is_traced(levels, sizes, shards, message, cpu_devices):
     devices = cpu_devices[:4]
-    with pytest.raises(ValueError, match="first level only"):
-        TwoLevel("copy", "nccl", context_of(devices), groups_by(devices, (2, 2)), 1)
-
-
-def test_nccl_within_needs_gpus(cpu_devices):
-    devices = cpu_devices[:4]
-    with pytest.raises(ValueError, match="GPUs only"):
-        TwoLevel("nccl", "xring", context_of(devices), groups_by(devices, (2, 2)), 1)
+    with pytest.raises(ValueError, match=message):
+        TwoLevel(*levels, context_of(devices), groups_by(devices, sizes), shards)
 
 
 def test_nccl_within_gpus_and_a_ring_between(monkeypatch):
@@ -268,40 +249,15 @@ def test_nccl_within_gpus_and_a_ring_between(monkeypatch):
     monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
     gpus = [device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2)]
     algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=tuple(gpus)), groups_of(gpus), 1)
-
-    @tf.function(autograph=False)
-    def step(values):
-        return algorithm(values, 1)
-
-    operations = step.get_concrete_function([tf.TensorSpec([3])] * 4).graph.get_operations()
-    reductions = [op for op in operations if op.type == "NcclAllReduce"]
+    graph = traced(algorithm, 4, [1])
+    reductions = [op for op in graph.get_operations() if op.type == "NcclAllReduce"]
     assert [op.device for op in reductions] == gpus
     assert [op.get_attr("num_devices") for op in reductions] == [2] * 4
     names = [op.get_attr("shared_name") for op in reductions]
     assert names[0] == names[1] != names[2] == names[3]
-    [add] = [op for op in operations if op.type in ("AddN", "AddV2")]
+    (add,) = additions(graph)
     # At index 1 the second GPU of each process speaks.
     assert add.device in (gpus[1], gpus[3])
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_more_shards_than_groups_are_refused(groups, cpu_devices):
-    devices = cpu_devices[:4]
-    split = groups_by(devices, (4,) if groups == 1 else (2, 2))
-    with pytest.raises(ValueError, match=rf"3 shards between {groups} group\(s\)"):
-        TwoLevel("copy", "psgpu", context_of(devices), split, 3)
-
-
-def test_what_between_refuses_is_refused_before_anything_is_traced(cpu_devices):
-    devices = cpu_devices[:4]
-    with pytest.raises(ValueError, match="copy takes no shards"):
-        TwoLevel("xring", "copy", context_of(devices), groups_by(devices, (2, 2)), 2)
-
-
-def test_groups_must_hold_every_device_once(cpu_devices):
-    devices = cpu_devices[:3]
-    with pytest.raises(ValueError, match="do not divide"):
-        TwoLevel("copy", "copy", context_of(devices), [devices[:2]], 1)
 
 
 def test_shards_go_to_the_level_between(cpu_devices, run):
