@@ -97,22 +97,41 @@ def _groups(params: Params) -> int:
     return len(local_groups(params.num_gpus, params.all_reduce_group_size))
 
 
+_SITUATIONS: dict[str, Callable[[Params], bool]] = {
+    "an evaluation": evaluates,
+    "--eval or --forward_only": _only_forward,
+    "--init_learning_rate or --piecewise_learning_rate_schedule": lambda p: not _follows_model(p),
+    "--variable_update=replicated or distributed_all_reduce": lambda p: (
+        p.variable_update in ALL_REDUCING
+    ),
+    "a hierarchical copy": lambda p: "hierarchical_copy" in _running(p),
+    "a two-level algorithm in --all_reduce_spec": _has_two_levels,
+    "--result_json or --result_csv": lambda p: bool(p.result_json or p.result_csv),
+}
+"""What more than one flag decides, in the words of the notice."""
+
+
 def _has(params: Params, setting: str) -> bool:
-    """Whether "flag" is given or on, or "flag=value" holds."""
-    name, equals, value = setting.partition("=")
+    """Whether "--flag" is given or on, "--flag=value" holds, or one of `_SITUATIONS` does."""
+    if setting in _SITUATIONS:
+        return _SITUATIONS[setting](params)
+    name, equals, value = setting.removeprefix("--").partition("=")
     found = getattr(params, name)
     return str(found) == value if equals else bool(found)
 
 
-def _without(setting: str, *flags: str) -> Unused[Params]:
-    """Flags that need a setting of another."""
-    return Unused(flags, lambda params: not _has(params, setting), f"without --{setting}")
+def _without(setting: str, *flags: str, why: str = "") -> Unused[Params]:
+    """Flags that need a setting (see `_has`; of one flag without its dashes)."""
+    setting = setting if setting in _SITUATIONS else f"--{setting}"
+    reason = f"without {setting}{why and ': '}{why}"
+    return Unused(flags, lambda params: not _has(params, setting), reason)
 
 
-def _with(setting: str, *flags: str, why: str = "") -> Unused[Params]:
-    """Flags that a setting of another leaves without effect."""
-    reason = f"with --{setting}: {why}" if why else f"with --{setting}"
-    return Unused(flags, lambda params: _has(params, setting), reason)
+def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Params]:
+    """Flags that a setting leaves without effect."""
+    setting = setting if setting in _SITUATIONS else f"--{setting}"
+    reason = f"with {setting}{why and ': '}{why}"
+    return Unused(flags, lambda params: _has(params, setting), reason, says)
 
 
 # Of the entries for a flag, the first that applies gives the reason.
@@ -128,13 +147,13 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
-    Unused(("eval_dir",), lambda p: not evaluates(p), "without an evaluation"),
+    _without("an evaluation", "eval_dir"),
     _without("summary_verbosity", "eval_dir", "save_summaries_steps"),
     _without("train_dir", "save_summaries_steps"),
-    Unused(
-        ("save_summaries_steps",),
-        _only_forward,
-        "with --eval or --forward_only: it is for summaries of a training",
+    _with(
+        "--eval or --forward_only",
+        "save_summaries_steps",
+        why="it is for summaries of a training",
     ),
     Unused(
         ("summary_verbosity",),
@@ -146,37 +165,24 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: not evaluates(p) and not p.save_summaries_steps,
         "without --save_summaries_steps",
     ),
-    Unused(
-        ("train_dir",),
-        lambda p: p.forward_only,
-        "with --forward_only: it saves no checkpoints",
-        says="is only read from",
-    ),
+    _with("forward_only", "train_dir", why="it saves no checkpoints", says="is only read from"),
     _with("eval", "warmup", "max_warmup_batches", why="it has no warm-up"),
     _without("warmup=auto", "max_warmup_batches"),
     _without("eval", "eval_interval_secs"),
-    Unused(
-        ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
-        lambda p: not evaluates(p),
-        "without an evaluation: add --eval or one of the eval_during_training flags",
+    _without(
+        "an evaluation",
+        *("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
+        why="add --eval or one of the eval_during_training flags",
     ),
     _without("precision=fp16", *_LOSS_SCALE),
-    Unused(
-        (*_SAVING, *_LOSS_SCALE, *_UPDATING),
-        _only_forward,
-        "with --eval or --forward_only: they do not train",
-    ),
+    _with("--eval or --forward_only", *_SAVING, *_LOSS_SCALE, *_UPDATING, why="they do not train"),
     _without("fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n"),
     Unused(
         ("local_parameter_device",),
         lambda p: _only_forward(p) and p.variable_update in ALL_REDUCING,
         "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
     ),
-    Unused(
-        ("print_training_accuracy",),
-        _only_forward,
-        "with --eval or --forward_only: they always print it",
-    ),
+    _with("--eval or --forward_only", "print_training_accuracy", why="they always print it"),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
     _without("data_dir", *_PREPARING),
@@ -198,19 +204,14 @@ UNUSED: tuple[Unused[Params], ...] = (
         _follows_model,
         "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    Unused(
-        ("resnet_base_lr",),
-        lambda p: not _follows_model(p),
-        "with --init_learning_rate or --piecewise_learning_rate_schedule",
-    ),
+    _with("--init_learning_rate or --piecewise_learning_rate_schedule", "resnet_base_lr"),
     _with(
         "variable_update=independent",
         *("gradient_reduction", "local_parameter_device", "sparse_to_dense_grads"),
     ),
-    Unused(
-        tuple(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
-        lambda p: p.variable_update not in ALL_REDUCING,
-        "without --variable_update=replicated or distributed_all_reduce",
+    _without(
+        "--variable_update=replicated or distributed_all_reduce",
+        *(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
     ),
     _with(
         "num_gpus=1",
@@ -250,16 +251,8 @@ UNUSED: tuple[Unused[Params], ...] = (
     _with("variable_consistency=relaxed", "sparse_to_dense_grads", why="all gradients are dense"),
     _with("agg_small_grads_max_group=1", "agg_small_grads_max_bytes"),
     _with("all_reduce_spec", "hierarchical_copy"),
-    Unused(
-        ("network_topology",),
-        lambda p: "hierarchical_copy" not in _running(p),
-        "without a hierarchical copy",
-    ),
-    Unused(
-        ("all_reduce_group_size",),
-        lambda p: not _has_two_levels(p),
-        "without a two-level algorithm in --all_reduce_spec",
-    ),
+    _without("a hierarchical copy", "network_topology"),
+    _without("a two-level algorithm in --all_reduce_spec", "all_reduce_group_size"),
     Unused(
         ("all_reduce_group_size",),
         lambda p: _groups(p) == 1,
@@ -269,11 +262,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("agg_small_grads_max_bytes", "agg_small_grads_max_group"),
     Unused(("iters_per_step",), lambda p: True, "in a run: it is for cnnbench allreduce"),
     _with("device=cpu", *_GPU_ONLY),
-    Unused(
-        ("peak_flops",),
-        lambda p: p.result_json is None and p.result_csv is None,
-        "without --result_json or --result_csv",
-    ),
+    _without("--result_json or --result_csv", "peak_flops"),
 )
 
 
