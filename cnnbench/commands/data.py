@@ -20,12 +20,16 @@ from cnnbench.text.terminal import LineWriter
 
 _ABOUT = """\
 Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
+       cnnbench data make-ratings SOURCE OUT [FLAGS]
        cnnbench data check DIR [FLAGS]
 
 make-imagenet turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/validation/CLASS/*,
 into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Classes are numbered
 from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
 RGB JPEGs of quality 100.
+
+make-ratings turns MovieLens' ratings.dat or ratings.csv, or the folder with it, into pairs of user
+and item. The last item that a user rated is held back for validation, with others to tell it from.
 
 check reads every record of a data set: checksums, keys, labels, images. It prints statistics, and a
 line per defect that names file and record.
@@ -57,6 +61,17 @@ class MakeImagenetFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakeRatingsFlags:
+    """Flags of make-ratings."""
+
+    negatives: int = flag(
+        99, "Items drawn for each user, in validation, to tell the last one from.", minimum=1
+    )
+    min_ratings: int = flag(20, "Users with fewer ratings are left out.", minimum=2)
+    seed: int = flag(1234, "Seed of the draws.", minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckFlags:
     """Flags of check."""
 
@@ -69,13 +84,14 @@ class CheckFlags:
 
 _FLAGS = (
     ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
+    ("Flags of make-ratings", specs_of(MakeRatingsFlags)),
     ("Flags of check", specs_of(CheckFlags)),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs ``make-imagenet`` or ``check``.
+    """Runs one of the actions.
 
     Raises:
       UsageError: wrong arguments.
@@ -86,11 +102,15 @@ def main(argv: Sequence[str]) -> int:
         given, arguments = parse_command(rest, specs_of(MakeImagenetFlags))
         folder, out = _places(action, arguments, "DIR", "OUT")
         return _make_imagenet(Path(folder), Path(out), MakeImagenetFlags(**given))
+    if action == "make-ratings":
+        given, arguments = parse_command(rest, specs_of(MakeRatingsFlags))
+        source, out = _places(action, arguments, "SOURCE", "OUT")
+        return _make_ratings(Path(source), Path(out), MakeRatingsFlags(**given))
     if action == "check":
         given, arguments = parse_command(rest, specs_of(CheckFlags))
         (folder,) = _places(action, arguments, "DIR")
         return _check(folder, CheckFlags(**given))
-    raise UsageError(f"cnnbench data takes make-imagenet or check, not {action!r}")
+    raise UsageError(f"cnnbench data takes make-imagenet, make-ratings or check, not {action!r}")
 
 
 def _places(action: str, arguments: Sequence[str], *names: str) -> Sequence[str]:
@@ -114,6 +134,15 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
     if found.ignored:
         line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
     LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> int:
+    from cnnbench.data.make_ratings import make_ratings
+
+    made = make_ratings(source, out, options.negatives, options.min_ratings, options.seed)
+    line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
+    LineWriter(sys.stdout).lines([f"{line}; {made.left_out} users left out"])
     return ExitCode.OK
 
 

@@ -57,7 +57,17 @@ class ArrayPipeline(Pipeline):
             return shuffled_indices(self.num_examples, spec.seed, spec.num_shards, spec.shard_index)
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
+    def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Rows of the arrays.
+
+        Args:
+          positions: int64 [batch], see `prepare`.
+          indices: int64 [batch], of examples.
+        """
+        del positions
+        return tuple(tf.gather(array, indices) for array in self._arrays)
+
     def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = self.prepare(positions, *(tf.gather(array, indices) for array in self._arrays))
+        rows = self.prepare(positions, *self.rows(positions, indices))
         names = [element.name for element in self.spec.examples]
         return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)

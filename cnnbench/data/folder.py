@@ -9,6 +9,9 @@ from pathlib import Path
 
 from cnnbench.errors import FlagError
 
+UNFINISHED = "unfinished-"
+"""Start of the name of the folder that files are in until the whole data set is written."""
+
 # Files; ImageNet has 1152.
 _REMEMBERED = 4096
 

@@ -9,11 +9,8 @@ from pathlib import Path
 
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import SUBSETS, Dataset
-from cnnbench.data.folder import once_per_content, readable
+from cnnbench.data.folder import UNFINISHED, once_per_content, readable
 from cnnbench.errors import DataError, FlagError
-
-UNFINISHED = "unfinished-"
-"""Start of the name of the folder that files are in until the whole data set is written."""
 
 SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
 

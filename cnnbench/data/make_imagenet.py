@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.data import output
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
-from cnnbench.data.imagenet_files import UNFINISHED
 from cnnbench.data.imagenet_records import DECODING, serialize
 from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
@@ -58,92 +54,16 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
     written: list[Path] = []
     reencoded = 0
-    with _unfinished_folder(out) as unfinished:
+    with output.unfinished_folder(out, [f"{subset}-*-of-*" for subset in SUBSETS]) as unfinished:
         for subset in SUBSETS:
             for name, files in _shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
                 reencoded += _write_shard(written[-1], files)
         _write_labels(unfinished / LABELS_FILE, found)
-        _move(written, unfinished / LABELS_FILE, out)
+        # Labels last, for they may replace a file that was there before.
+        output.move([*written, unfinished / LABELS_FILE], out, replacing=(LABELS_FILE,))
     images = {subset: len(files) for subset, files in found.subsets.items()}
     return Made(images, len(found.classes), reencoded)
-
-
-@contextlib.contextmanager
-def _unfinished_folder(out: Path) -> Iterator[Path]:
-    """Makes ``out``, and in it the folder that the files are written to; removed at the end.
-
-    It is locked while this process lives, so that what a killed one left can be told from what
-    another one is writing.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        _clear(out)
-        folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
-    except FileExistsError as error:
-        raise UsageError(f"{out}: is not a folder") from error
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
-    try:
-        with _locked(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _clear(out: Path) -> None:
-    """Removes what killed processes left in ``out``; refuses a folder with a data set."""
-    left = sorted(out.glob(f"{UNFINISHED}*"))
-    existing = min((p for s in SUBSETS for p in out.glob(f"{s}-*-of-*")), default=None)
-    if existing:
-        state = "an unfinished data set" if left else existing.name
-        raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
-    for folder in left:
-        with _locked(folder):
-            shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{folder}: another process is writing here") from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _move(shards: list[Path], labels: Path, out: Path) -> None:
-    """Moves all files to where they belong, or none."""
-    with _writing(out):
-        moved: list[Path] = []
-        try:
-            for path in shards:
-                moved.append(path.replace(out / path.name))
-            # Last, for it may replace a file that was there before.
-            labels.replace(out / labels.name)
-        except BaseException:
-            for path in moved:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-            raise
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Where only writing can fail with errors of the system or of TensorFlow."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {reason(error)}") from error
-    except tf.errors.OpError as error:
-        # TensorFlow says "PATH; REASON".
-        raise DataError(
-            f"{path}: cannot be written: {first_line(error).split('; ')[-1]}"
-        ) from error
 
 
 def _shards(
@@ -160,7 +80,7 @@ def _write_shard(path: Path, files: list[ImageFile]) -> int:
     """Writes one file; returns how many images had to be encoded anew."""
     reencoded = 0
     with (
-        _writing(path),
+        output.writing(path, tf.errors.OpError),
         ThreadPoolExecutor(os.cpu_count()) as pool,
         tf.io.TFRecordWriter(str(path)) as writer,
     ):
@@ -235,7 +155,7 @@ def _encoded(path: Path, image: Any) -> bytes:
 def _write_labels(path: Path, found: ImageFolder) -> None:
     """One class per line; the line number, from 0, is the label."""
     lines = ["background", *(_label_line(c.name, c.text) for c in found.classes)]
-    with _writing(path):
+    with output.writing(path, tf.errors.OpError):
         text = "\n".join(lines) + "\n"
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
 

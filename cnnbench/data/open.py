@@ -13,6 +13,7 @@ from cnnbench.data import imagenet_files
 from cnnbench.data.dataset import Dataset, register_dataset
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import PREPROCESSORS, InputSpec
+from cnnbench.models.elements import Draw, Element
 
 if TYPE_CHECKING:
     from cnnbench.data.findings import Findings
@@ -84,6 +85,30 @@ def _check_cifar10(files: Sequence[Path], num_classes: int) -> Findings:
     return cifar10_files.check_files(files, num_classes)
 
 
+def _find_ratings(data_dir: str, subset: str) -> Sequence[Path]:
+    from cnnbench.data import ratings_files
+
+    return ratings_files.find_files(data_dir, subset)
+
+
+def _count_ratings(files: Sequence[Path], subset: str) -> int:
+    from cnnbench.data import ratings_files
+
+    return ratings_files.count_examples(files, subset)
+
+
+def _open_ratings(spec: InputSpec) -> Pipeline:
+    from cnnbench.data.ratings import RatingsPipeline
+
+    return RatingsPipeline(spec)
+
+
+def _check_ratings(files: Sequence[Path], num_classes: int) -> Findings:
+    from cnnbench.data import ratings_files
+
+    return ratings_files.check_files(files, num_classes)
+
+
 IMAGENET = Dataset(
     name="imagenet",
     num_classes=1001,
@@ -106,5 +131,21 @@ CIFAR10 = Dataset(
     open=_open_cifar10,
     check=_check_cifar10,
 )
+RATINGS = Dataset(
+    name="ratings",
+    num_classes=2,
+    examples={"train": 99_308_850, "validation": 13_849_300},
+    files="ratings-train.npz and ratings-validation.npz",
+    find=_find_ratings,
+    count=_count_ratings,
+    open=_open_ratings,
+    check=_check_ratings,
+    elements=(
+        Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),
+        Element("item", (), "feature", "int64", Draw.integers(0, 26_744)),
+        Element("label", (), "label", "int64", Draw.integers(0, "num_classes")),
+    ),
+)
 register_dataset(IMAGENET)
 register_dataset(CIFAR10)
+register_dataset(RATINGS)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.data import make_imagenet as module
+from cnnbench.data import output
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
 from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.imagenet_records import ENCODED, examine
@@ -229,14 +230,14 @@ def _fill_up_at(monkeypatch, name):
     """From the file of this name on, everything goes to a device that is always full."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full on this system")
-    mkdtemp = module.tempfile.mkdtemp
+    mkdtemp = output.tempfile.mkdtemp
 
     def with_a_full_device(**options):
         folder = mkdtemp(**options)
         (Path(folder) / name).symlink_to("/dev/full")
         return folder
 
-    monkeypatch.setattr(module.tempfile, "mkdtemp", with_a_full_device)
+    monkeypatch.setattr(output.tempfile, "mkdtemp", with_a_full_device)
 
 
 def _refuse_to_move(monkeypatch, name):
@@ -274,7 +275,7 @@ def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(ph
     assert not left.exists()
     busy = tmp_path / "out" / "unfinished-busy"
     busy.mkdir(parents=True)
-    with module._locked(busy), pytest.raises(UsageError, match="another process is writing"):
+    with output.locked(busy), pytest.raises(UsageError, match="another process is writing"):
         make_imagenet(folder_of(photo), busy.parent, {"train": 1, "validation": 1})
     assert busy.exists()
 

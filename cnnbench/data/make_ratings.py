@@ -1,0 +1,145 @@
+"""Turning the published MovieLens ratings into files of pairs. No TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnnbench.data import output
+from cnnbench.data.folder import reason
+from cnnbench.data.ratings_files import ITEMS, USERS, contains, keys
+from cnnbench.errors import DataError, UsageError
+
+SOURCES = ("ratings.dat", "ratings.csv")
+_COLUMNS = ("user", "item", "rating", "time")
+_CHUNK = 4096  # users whose negatives are drawn at once
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was written, and how many users were left out for having rated too little."""
+
+    users: int
+    items: int
+    ratings: int
+    left_out: int
+
+
+def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed: int) -> Made:
+    """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
+
+    Users and items are numbered from 0 in the order of their published numbers. Of each user the
+    last rating by time is held back; a rating is one whatever its value.
+
+    Args:
+      source: the file ``ratings.dat`` (user::item::rating::time) or ``ratings.csv`` (with a
+        header), or the folder with one of them.
+      out: where the files go; created if missing.
+      negatives: items drawn for each user to tell the held-back one from.
+      min_ratings: users with fewer are left out.
+      seed: for drawing.
+
+    Raises:
+      UsageError: no such file, too many users or items for MovieLens, or ``out`` cannot be
+        written to or holds such files already.
+      DataError: a line that is no rating, or a file that cannot be written.
+    """
+    table = _read(_find(source))
+    found = table["user"].value_counts()
+    kept = table[table["user"].isin(found.index[found >= min_ratings])]
+    if kept.empty:
+        raise UsageError(f"--min_ratings={min_ratings}: no user of {source} has so many")
+    users, user_ids = _numbered(kept["user"], USERS, "users", source)
+    items, item_ids = _numbered(kept["item"], ITEMS, "items", source)
+    # The last of each user; among ratings of one second, the one that comes last in the file.
+    order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
+    users, items = users[order], items[order]
+    users, items = _once(users, items)
+    held_back = np.append(users[1:] != users[:-1], True)
+    if (np.bincount(users) >= len(item_ids)).any():
+        raise UsageError(f"{source}: a user has rated every item, so there is none to tell apart")
+    drawn = _negatives(users, items, len(user_ids), len(item_ids), negatives, seed)
+    train = {"users": users[~held_back], "items": items[~held_back]}
+    validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
+    _write(out, {"train": train, "validation": validation})
+    return Made(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
+
+
+def _find(source: Path) -> Path:
+    places = [source, *(source / name for name in SOURCES)]
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        raise UsageError(f"{source}: is neither a file nor a folder with {' or '.join(SOURCES)}")
+    return found
+
+
+def _read(path: Path) -> Any:
+    """A table with the columns user, item, rating and time."""
+    import pandas as pd
+
+    with_header = path.suffix == ".csv"
+    options: dict[str, Any] = {"skiprows": 1} if with_header else {"usecols": [0, 2, 4, 6]}
+    separator = "," if with_header else ":"  # "::" is a colon with an empty column behind it
+    try:
+        table = pd.read_csv(path, sep=separator, header=None, dtype=str, **options)
+    except OSError as error:
+        raise UsageError(f"{path}: {reason(error)}") from error
+    except (ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: holds no ratings: {' '.join(str(error).split())}") from error
+    if table.shape[1] != len(_COLUMNS):
+        raise DataError(f"{path}: a rating has {len(_COLUMNS)} parts, not {table.shape[1]}")
+    table.columns = list(_COLUMNS)
+    for name in _COLUMNS:
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        wrong = np.flatnonzero(numbers.isna())
+        if len(wrong):
+            line = int(wrong[0]) + 1 + with_header
+            raise DataError(
+                f"{path}: line {line}: {name} {table[name].iloc[wrong[0]]} is no number"
+            )
+        table[name] = numbers
+    return table
+
+
+def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
+    """Numbers from 0 in place of the published ones, and these."""
+    ids, numbers = np.unique(column.to_numpy(), return_inverse=True)
+    if len(ids) > most:
+        raise UsageError(f"{source}: {len(ids)} {noun}, but MovieLens 20M has {most}")
+    return numbers.astype(np.int64), ids
+
+
+def _once(users: Any, items: Any) -> tuple[Any, Any]:
+    """Of pairs that are there several times the last, in the same order."""
+    pairs = keys(users, items)
+    _, from_behind = np.unique(pairs[::-1], return_index=True)
+    kept = np.sort(len(pairs) - 1 - from_behind)
+    return users[kept], items[kept]
+
+
+def _negatives(
+    users: Any, items: Any, num_users: int, num_items: int, count: int, seed: int
+) -> Any:
+    """Items [num_users, count] that a user has not rated; one may be there twice."""
+    generator = np.random.default_rng(seed)
+    rated = np.sort(keys(users, items))
+    drawn = np.empty((num_users, count), np.int32)
+    for begin in range(0, num_users, _CHUNK):
+        some = np.arange(begin, min(begin + _CHUNK, num_users))[:, None]
+        draws = generator.integers(0, num_items, (len(some), count))
+        while (taken := contains(rated, keys(some, draws))).any():
+            draws[taken] = generator.integers(0, num_items, int(taken.sum()))
+        drawn[begin : begin + len(some)] = draws
+    return drawn
+
+
+def _write(out: Path, subsets: dict[str, dict[str, Any]]) -> None:
+    names = [f"ratings-{subset}.npz" for subset in subsets]
+    with output.unfinished_folder(out, names) as folder:
+        for name, arrays in zip(names, subsets.values(), strict=True):
+            with output.writing(folder / name):
+                np.savez(folder / name, **{k: v.astype(np.int32) for k, v in arrays.items()})
+        output.move([folder / name for name in names], out)

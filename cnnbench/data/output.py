@@ -1,0 +1,119 @@
+"""Writing the files of a data set, all or none. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from cnnbench.data.folder import UNFINISHED, reason
+from cnnbench.errors import DataError, UsageError, first_line
+
+
+@contextlib.contextmanager
+def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    """Makes ``out``, and in it the folder that the files are written to; removed at the end.
+
+    It is locked while this process lives, so that what a killed one left can be told from what
+    another one is writing.
+
+    Args:
+      out: where the files go in the end.
+      patterns: names of the files of such a data set, which must not be there yet.
+
+    Raises:
+      UsageError: ``out`` cannot be written to or holds such files already.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _clear(out, patterns)
+        folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
+    except FileExistsError as error:
+        raise UsageError(f"{out}: is not a folder") from error
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
+    try:
+        with locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear(out: Path, patterns: Sequence[str]) -> None:
+    """Removes what killed processes left in ``out``; refuses a folder with a data set."""
+    left = sorted(out.glob(f"{UNFINISHED}*"))
+    existing = min((path for pattern in patterns for path in out.glob(pattern)), default=None)
+    if existing:
+        state = "an unfinished data set" if left else existing.name
+        raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
+    for folder in left:
+        with locked(folder):
+            shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Where no other process works in a folder.
+
+    Raises:
+      UsageError: another one does.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{folder}: another process is writing here") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
+    """Moves all files to ``out``, or none.
+
+    Args:
+      paths: the files, those last that may replace others.
+      out: where they belong.
+      replacing: names of files that may be there already.
+
+    Raises:
+      DataError: they cannot be moved.
+    """
+    with writing(out):
+        moved: list[Path] = []
+        try:
+            for path in paths:
+                placed = path.replace(out / path.name)
+                if path.name not in replacing:
+                    moved.append(placed)
+        except BaseException:
+            for path in moved:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Where only writing can fail.
+
+    Args:
+      path: for the message.
+      *others: errors, besides the system's, whose text ends with "; REASON".
+
+    Raises:
+      DataError: instead of them.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from error
+    except others as error:
+        raise DataError(
+            f"{path}: cannot be written: {first_line(error).split('; ')[-1]}"
+        ) from error

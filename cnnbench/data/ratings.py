@@ -1,0 +1,63 @@
+"""Ratings: pairs of user and item, those that were rated and those that were not."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.data import ratings_files
+from cnnbench.data.arrays import ArrayPipeline
+from cnnbench.data.position import uniform_int
+from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
+from cnnbench.data.spec import InputSpec
+
+# Draws for an item that a user did not rate. One who rated a third of all items is given one that
+# he did rate once in seven thousand times.
+_TRIES = 8
+
+
+class RatingsPipeline(ArrayPipeline):
+    """Training: every rating, and four items drawn for it that the user did not rate, anew each
+    epoch. Evaluation: for every user the item held back and the ones to tell it from, in a row.
+
+    Raises:
+      FlagError: no file of the subset.
+      DataError: a file that cannot be used.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        assert spec.data_dir is not None
+        (path,) = ratings_files.find_files(spec.data_dir, spec.subset)
+        arrays = ratings_files.load(path)
+        users, items = arrays["users"], arrays["items"]
+        if not spec.training:
+            candidates = np.concatenate([items[:, None], arrays["negatives"]], axis=1)
+            labels = np.zeros_like(candidates)
+            labels[:, 0] = 1
+            every = np.repeat(users, candidates.shape[1])
+            super().__init__(spec, every, candidates.reshape(-1), labels.reshape(-1))
+            return
+        super().__init__(spec, users, items)
+        self.num_examples = len(users) * (1 + NEGATIVES_PER_POSITIVE)
+        with tf.device("CPU:0"):
+            self._rated = tf.constant(np.sort(ratings_files.keys(users, items)))
+            self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
+
+    def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """See `ArrayPipeline.rows`: user, item and label (1: rated), int64 [batch] each."""
+        if not self.spec.training:
+            return super().rows(positions, indices)
+        users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
+        rated = indices % (1 + NEGATIVES_PER_POSITIVE) == 0
+        items = tf.where(rated, items, self._not_rated(users, positions))
+        return users, items, tf.cast(rated, tf.int64)
+
+    def _not_rated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """An item for each user; the first of some drawn ones that the user did not rate."""
+        tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
+        drawn = uniform_int(tries, self.spec.seed, "negative item", self._num_items)
+        pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])
+        last = tf.size(self._rated, tf.int64) - 1
+        at = tf.minimum(tf.searchsorted(self._rated, pairs, out_type=tf.int64), last)
+        free = tf.reshape(tf.gather(self._rated, at) != pairs, tf.shape(drawn))
+        return tf.gather(drawn, tf.argmax(free, axis=1), batch_dims=1)
