@@ -29,6 +29,8 @@ class Model(abc.ABC):
       batch_size: per device, used when ``--batch_size`` is 0.
       learning_rate: used when no learning-rate flag is given.
       batch_norm: settings for ``batch_norm=True`` layers.
+      backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
+        has them under the same names without it; empty for none.
       metric_names: what `metrics` returns, in the order in which it is printed.
     """
 
@@ -40,6 +42,7 @@ class Model(abc.ABC):
     learning_rate: LearningRateSpec
     channels: int = 3
     batch_norm: BatchNorm = BatchNorm()
+    backbone: str = ""
     metric_names: tuple[str, ...] = ("top_1", "top_5")
 
     @abc.abstractmethod
@@ -150,6 +153,7 @@ class Model(abc.ABC):
         "batch_size": int,
         "learning_rate": LearningRateSpec,
         "batch_norm": BatchNorm,
+        "backbone": str,
         "metric_names": tuple,
     }
 

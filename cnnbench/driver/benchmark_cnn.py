@@ -307,6 +307,8 @@ class BenchmarkCNN:
             checkpoint_folder.clean(params.train_dir)
         path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
         if path is None or built.checkpoints is None:
+            if params.backbone_model_path is not None:
+                self._restore_backbone(built, params.backbone_model_path)
             return 0, plan.num_batches
         restored = built.checkpoints.restore(path)
         self._messages.notice(f"resuming from {path} at global step {restored.global_step}")
@@ -326,6 +328,15 @@ class BenchmarkCNN:
                 f"{restored.global_step} already; ask for more batches or for another directory",
             )
         return restored.global_step, steps
+
+    def _restore_backbone(self, built: BuiltRun, given: str) -> None:
+        from cnnbench.driver import checkpoint_folder, checkpoints
+
+        path = checkpoint_folder.latest(given)
+        if path is None:
+            raise BenchmarkError(f"no checkpoint in --backbone_model_path={given}")
+        count = checkpoints.restore_backbone(built.manager, self.plan.model.backbone, path)
+        self._messages.notice(f"backbone of {count} variables restored from {path}")
 
     def _evaluate(self, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
         from cnnbench.driver import checkpoint_folder

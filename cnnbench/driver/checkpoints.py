@@ -90,7 +90,7 @@ class Checkpoints:
         Raises:
           BenchmarkError: unreadable, or it does not fit the variables of this model.
         """
-        stored = _Stored(path)
+        stored = _Stored(path, "it was written for another --model or --data_name")
         model = {_key("model", name): v.primary for name, v in self._variables.items()}
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
@@ -126,18 +126,49 @@ class Checkpoints:
         return tf.train.Checkpoint(**parts)
 
 
+def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
+    """Restores what lies in one scope of a model from a checkpoint of its backbone alone.
+
+    The checkpoint has the same names without the scope: that of a network for classification,
+    of which the backbone has the first layers.
+
+    Args:
+      manager: its variables have been created.
+      scope: of the backbone, see `Model.backbone`.
+      path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
+
+    Returns:
+      How many variables were restored.
+
+    Raises:
+      BenchmarkError: unreadable, or it does not fit the layers of the backbone.
+    """
+    backbone = {
+        _key("model", name.removeprefix(f"{scope}/")): variable.primary
+        for name, variable in manager.savable_variables().items()
+        if name.startswith(f"{scope}/")
+    }
+    stored = _Stored(path, "it is not of a network with the layers of this backbone")
+    stored.check(backbone)
+    stored.read_into(backbone)
+    manager.after_restore()
+    return len(backbone)
+
+
 class _Stored:
     """A checkpoint's tensors by key, read one by one so that their dtype may differ.
 
     Args:
       path: prefix of its files.
+      mismatch: what is the matter if variables are not there or have other shapes.
 
     Raises:
       BenchmarkError: it cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mismatch: str) -> None:
         self._path = path
+        self._mismatch = mismatch
         with self._readable():
             self._reader = tf.train.load_checkpoint(path)
             self._shapes = self._reader.get_variable_to_shape_map()
@@ -156,13 +187,13 @@ class _Stored:
         if missing:
             raise BenchmarkError(
                 f"checkpoint {self._path} lacks {len(missing)} of {len(variables)} variables "
-                f"(first: {_name(missing[0])}); {_OTHER_MODEL}"
+                f"(first: {_name(missing[0])}); {self._mismatch}"
             )
         for key, variable in variables.items():
             if list(variable.shape) != self._shapes[key]:
                 raise BenchmarkError(
                     f"checkpoint {self._path} holds {_name(key)} with the shape "
-                    f"{self._shapes[key]}, not {list(variable.shape)}; {_OTHER_MODEL}"
+                    f"{self._shapes[key]}, not {list(variable.shape)}; {self._mismatch}"
                 )
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
@@ -187,7 +218,6 @@ class _Stored:
 
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
-_OTHER_MODEL = "it was written for another --model or --data_name"
 
 
 def _key(part: str, name: str) -> str:

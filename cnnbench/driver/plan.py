@@ -14,6 +14,7 @@ from typing import Any
 
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
+from cnnbench.driver import checkpoint_folder
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
@@ -165,7 +166,7 @@ def make_plan(params: Params) -> Plan:
 
     Raises:
       FlagError: unknown model, data set or all-reduce algorithm, an evaluation point that
-        cannot be, or smoothed labels for a loss without any.
+        cannot be, smoothed labels for a loss without any, or a backbone that is not there.
     """
     if params.dataset_plugin:
         load_plugin(params.dataset_plugin)
@@ -186,6 +187,8 @@ def make_plan(params: Params) -> Plan:
         raise FlagError("input_preprocessor", params.input_preprocessor, reason)
     _check_metrics(params, model)
     spec = _declare(model, dataset.num_classes)
+    if params.backbone_model_path is not None and not params.eval:
+        _check_backbone(params.backbone_model_path, model, spec)
     examples = resolve(dataset.elements, model, dataset.num_classes)
     _check_elements(spec, model, dataset, examples)
     batch = params.batch_size or model.batch_size
@@ -274,6 +277,14 @@ def _check_elements(
                 f"takes {one.name} {one.shape} {one.dtype} of an example, but data set "
                 f"{dataset.name} gives {offered}",
             )
+
+
+def _check_backbone(path: str, model: Model, spec: ModelSpec) -> None:
+    within = [v for v in spec.variables if v.name.startswith(f"{model.backbone}/")]
+    if not model.backbone or not within:
+        raise FlagError("backbone_model_path", path, f"--model={model.name} has no backbone")
+    if checkpoint_folder.latest(path) is None:
+        raise FlagError("backbone_model_path", path, "there is no checkpoint")
 
 
 def initial_loss_scale(params: Params) -> float:

@@ -184,6 +184,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     _with("--eval or --forward_only", "print_training_accuracy", why="they always print it"),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
+    _with("eval", "backbone_model_path", why="it evaluates a checkpoint of the whole model"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
     _without("data_dir", *_PREPARING),
     _with(

@@ -107,7 +107,7 @@ class NotYet:
 
 # What is missing, and the flags that are accepted at their defaults only.
 _MISSING: dict[str, tuple[str, ...]] = {
-    "object-detection models": ("collect_eval_results_async", "backbone_model_path"),
+    "object-detection models": ("collect_eval_results_async",),
     "frozen inference graphs": ("freeze_when_forward_only", "trt_mode"),
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),

@@ -179,3 +179,58 @@ def test_another_shape_is_named(saved: Path, capsys: pytest.CaptureFixture[str])
         "model.ckpt-2 holds affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
         "written for another --model or --data_name" in line
     )
+
+
+PLUGIN = f"--model_plugin={Path(__file__).parents[1] / 'plugins' / 'backbone_plugin.py'}"
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint of the classifier and one of the wide classifier."""
+    folder = tmp_path_factory.mktemp("backbones")
+    for name in ("classifier", "wide"):
+        assert run(PLUGIN, f"--model={name}", f"--train_dir={folder / name}") == 0
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["replicated", "independent"])
+def test_a_backbone_starts_from_a_checkpoint_of_its_own(
+    mode: str, backbones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [PLUGIN, "--model=detector", f"--train_dir={tmp_path}", "--init_learning_rate=0"]
+    flags += ["--num_gpus=2", f"--variable_update={mode}", "--weight_decay=0"]
+    assert run(*flags, f"--backbone_model_path={backbones / 'classifier'}") == 0
+    assert "backbone of 7 variables restored from " in capsys.readouterr().err
+    ours = tf.train.load_checkpoint(str(tmp_path))
+    theirs = tf.train.load_checkpoint(str(backbones / "classifier"))
+    end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    for name in ("conv0.Skernel", "batchnorm0.Sbeta", "conv1.Sbias"):
+        expected = theirs.get_tensor(f"model/{name}{end}")
+        np.testing.assert_array_equal(ours.get_tensor(f"model/trunk.S{name}{end}"), expected)
+    # From there on the checkpoint of the whole model counts.
+    assert run(*flags, "--num_batches=9", f"--backbone_model_path={backbones / 'wide'}") == 0
+    assert "backbone of" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
+    saved: Path, backbones: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [PLUGIN, "--model=detector"]
+    line = refusal(capsys, *flags, f"--backbone_model_path={saved}")
+    assert f"{saved}/model.ckpt-2 lacks 7 of 7 variables (first: conv0/kernel); it is not" in line
+    line = refusal(capsys, *flags, f"--backbone_model_path={backbones / 'wide'}/model.ckpt-2")
+    assert "holds conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "reason"),
+    [
+        ("classifier", ".", "--model=classifier has no backbone"),
+        ("detector", "/nowhere", "there is no checkpoint"),
+    ],
+)
+def test_a_backbone_that_cannot_be_is_refused(
+    model: str, path: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(PLUGIN, f"--model={model}", f"--backbone_model_path={path}") == 2
+    assert f"--backbone_model_path={path}: {reason}" in capsys.readouterr().err

@@ -60,6 +60,7 @@ CASES += [
     ("--print_training_accuracy", ["--forward_only"], []),
     ("--print_training_accuracy", ["--eval", "--train_dir=d"], []),
     ("--allow_nonfinite", ["--eval", "--train_dir=d"], ["--forward_only"]),
+    ("--backbone_model_path=d", ["--eval", "--train_dir=d"], ["--forward_only"]),
     (
         "--eval_dir=d",
         ["--summary_verbosity=1"],

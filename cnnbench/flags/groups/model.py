@@ -16,7 +16,9 @@ class ModelParams:
         None, "Python file that registers models of your own; it is imported before the run."
     )
     backbone_model_path: str | None = flag(
-        None, "Checkpoint of a pretrained backbone to start from."
+        None,
+        "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
+        "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
     )
     precision: str = flag(
         "fp32",
