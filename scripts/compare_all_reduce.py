@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import os
-import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,10 +24,11 @@ from peers.measurement import ENVIRONMENT, OK, Measurement, measure, orders
 from peers.options import cnnbench_command, common_parser
 from peers.process import run
 
+from cnnbench.records.allreduce import AllReduceRecord, Point
+
 SCENARIOS = ("gradients", "small", "large", "build")
 
-Document: TypeAlias = Mapping[str, Any]
-Value: TypeAlias = Callable[[Document], "float | None"]
+Value: TypeAlias = Callable[[AllReduceRecord], "float | None"]
 
 _OURS = ("copy", "pscpu", "rechd", "xring")
 _PEERS = ("collective", "reduction_to_one_device")
@@ -67,7 +66,7 @@ class Experiment:
       scenario: One of ``SCENARIOS``.
       name: Unique.
       flags: Of ``cnnbench allreduce``.
-      demands: The bounds; each demand's ``figure`` takes the document that the process writes.
+      demands: The bounds; each demand's ``figure`` takes the record that the process writes.
     """
 
     scenario: str
@@ -75,22 +74,10 @@ class Experiment:
     flags: tuple[str, ...]
     demands: tuple[Demand, ...]
 
-    def figures(self, document: Document) -> dict[str, float]:
-        """The values of the demands, by text, as far as the document has them."""
-        found = {demand.text: demand.figure(document) for demand in self.demands}
+    def figures(self, record: AllReduceRecord) -> dict[str, float]:
+        """The values of the demands, by text, as far as the record has them."""
+        found = {demand.text: demand.figure(record) for demand in self.demands}
         return {text: value for text, value in found.items() if value is not None}
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The document of one process.
-
-    Raises:
-      ValueError: It is none.
-    """
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.get("kind") != "allreduce":
-        raise ValueError(f"{path} is no all-reduce measurement")
-    return document
 
 
 def experiments(options: Options) -> list[Experiment]:
@@ -111,7 +98,7 @@ def _gradients(devices: int, batches: int) -> Experiment:
             "gradients",
             f"ResNet-50, {devices} devices: speed of {mine} / {other}",
             (),
-            _speed_up(lambda row: row["spec"], mine, other),
+            _speed_up(lambda point: point.spec, mine, other),
             1.0,
         )
         for mine, other in itertools.product(_OURS, _PEERS)
@@ -127,15 +114,16 @@ def _gradients(devices: int, batches: int) -> Experiment:
 
 
 def _small(devices: int, batches: int) -> Experiment:
-    def key(row: Document) -> object:
-        return row["spec"], row["packing"]["gradient_repacking"]
-
     demands = [
         Demand(
             "small",
             f"1000 x 4 KiB, {devices} devices: {spec} packed / unpacked",
             (),
-            _speed_up(key, (spec, _PACKS), (spec, 0)),
+            _speed_up(
+                lambda point: (point.spec, point.packing.gradient_repacking),
+                (spec, _PACKS),
+                (spec, 0),
+            ),
             3.0,
         )
         for spec in _OURS
@@ -151,25 +139,23 @@ def _small(devices: int, batches: int) -> Experiment:
     return Experiment("small", f"small tensors on {devices} devices", flags, tuple(demands))
 
 
-def _speed_up(key: Callable[[Document], object], mine: object, other: object) -> Value:
-    """How many times as fast the row with one key is as the row with another."""
+def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Value:
+    """How many times as fast the point with one key is as the point with another."""
 
-    def value(document: Document) -> float | None:
-        times = {key(row): seconds for row, seconds in _timed(document)}
-        return times[other] / times[mine] if {mine, other} <= times.keys() else None
+    def value(record: AllReduceRecord) -> float | None:
+        # A wrong sum has no speed.
+        times = {key(point): point.median for point in record.rows if not point.failed}
+        above, below = times.get(other), times.get(mine)
+        return above / below if above and below else None
 
     return value
 
 
 def _large(devices: int, batches: int) -> Experiment:
     def share(size: int) -> Value:
-        def value(document: Document) -> float | None:
-            times = {row["bytes"]: seconds for row, seconds in _timed(document)}
-            copies = [copy for copy in document["copies"] if copy["bytes"] == size]
-            if size not in times or not copies:
-                return None
-            copied = statistics.median(copies[0]["seconds"]) / copies[0]["devices"]
-            return float(2 * (devices - 1) * copied / times[size])
+        def value(record: AllReduceRecord) -> float | None:
+            found = [p for p in record.points if p.bytes == size and not p.failed]
+            return record.share_of_bound(found[-1]) if found else None
 
         return value
 
@@ -196,15 +182,12 @@ def _build(model: str, counts: Sequence[int]) -> Experiment:
     first, last = counts[0], counts[-1]
 
     def built(spec: str, growth: bool) -> Value:
-        def value(document: Document) -> float | None:
-            seconds = {
-                row["devices"]: row["build_seconds"]
-                for row in document["points"]
-                if row["spec"] == spec and row["error"] is None
-            }
-            if not set(seconds) >= set(counts):
+        def value(record: AllReduceRecord) -> float | None:
+            found = {p.devices: p.build_seconds for p in record.points if p.spec == spec}
+            if not all(found.get(count) for count in counts):
                 return None
-            return float(seconds[last] / seconds[first] * first / last if growth else seconds[last])
+            times = {count: found[count] or 0.0 for count in counts}
+            return times[last] / times[first] * first / last if growth else times[last]
 
         return value
 
@@ -222,16 +205,6 @@ def _build(model: str, counts: Sequence[int]) -> Experiment:
         "--build_only",
     )
     return Experiment("build", f"build of {model}", flags, tuple(demands))
-
-
-def _timed(document: Document) -> list[tuple[Document, float]]:
-    """Rows whose sums are right, with their median seconds: a wrong sum has no speed."""
-    rows = [*document["points"], *document.get("peers", [])]
-    return [
-        (row, float(statistics.median(row["seconds"])))
-        for row in rows
-        if row["seconds"] and not row["wrong"] and row["error"] is None
-    ]
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -279,7 +252,7 @@ def run_once(
         )
         # A process that fails half-way has written what it measured until then.
         if path.is_file():
-            values.update(experiment.figures(read(path)))
+            values.update(experiment.figures(AllReduceRecord.from_json(path.read_bytes())))
         finished.require()
 
     place = (experiment.scenario, number, 0, experiment.name, "")

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from cnnbench.machine.host import FactGroup, Facts, Host
+from cnnbench.machine.host import Fact, FactGroup, Facts, Host
 
 # Instruction sets that decide how fast convolutions and matrix products can be.
 _ISA = (
@@ -63,27 +63,58 @@ def logical_cpus(host: Host) -> Facts:
     }
 
 
-def clocks(host: Host) -> Facts:
-    """Governors and limits of the clock frequency, and hyper-threading."""
-    cpu = "sys/devices/system/cpu"
-    policies = sorted((host.root / cpu / "cpufreq").glob("policy*"))
-    governors = {host.text(f"{cpu}/cpufreq/{p.name}/scaling_governor") for p in policies}
-    no_turbo = host.number(f"{cpu}/intel_pstate/no_turbo")
-    boost = host.number(f"{cpu}/cpufreq/boost")
-    smt = host.number(f"{cpu}/smt/active")
-    turbo = None if boost is None else boost == 1
+_CPU = "sys/devices/system/cpu"
+_POLICY = f"{_CPU}/cpufreq/policy0"
+
+# Settings of the kernel that are in a file each: as text, as 0 or 1, as a number in thousandths,
+# and as a choice such as "always [madvise] never".
+_TEXTS = {
+    "cpu_driver": f"{_POLICY}/scaling_driver",
+    "cpu_isolated": f"{_CPU}/isolated",
+    "cpu_energy_preference": f"{_POLICY}/energy_performance_preference",
+    "clock_source": "sys/devices/system/clocksource/clocksource0/current_clocksource",
+    "hypervisor": "sys/hypervisor/type",
+    "machine_model": "sys/class/dmi/id/product_name",
+}
+_SWITCHES = {
+    "cpu_smt": f"{_CPU}/smt/active",
+    "cpu_turbo": f"{_CPU}/cpufreq/boost",
+    "numa_balancing": "proc/sys/kernel/numa_balancing",
+}
+_THOUSANDTHS = {
+    "cpu_max_mhz": f"{_POLICY}/cpuinfo_max_freq",
+    "cpu_max_mhz_allowed": f"{_POLICY}/scaling_max_freq",
+}
+_CHOICES = {
+    "transparent_huge_pages": "sys/kernel/mm/transparent_hugepage/enabled",
+    "transparent_huge_pages_defrag": "sys/kernel/mm/transparent_hugepage/defrag",
+}
+
+
+def settings(host: Host) -> Facts:
+    """What the kernel and the firmware have set: clocks, power, memory, virtual machine."""
+    found: dict[str, Fact | None] = {name: host.text(path) for name, path in _TEXTS.items()}
+    for name, path in _SWITCHES.items():
+        number = host.number(path)
+        found[name] = None if number is None else number > 0
+    for name, path in _THOUSANDTHS.items():
+        number = host.number(path)
+        found[name] = None if number is None else round(number / 1000)
+    for name, path in _CHOICES.items():
+        chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
+        found[name] = None if chosen is None else chosen.group(1)
+    no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        found["cpu_turbo"] = no_turbo == 0
+    policies = sorted((host.root / _CPU / "cpufreq").glob("policy*"))
+    governors = {host.text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") for p in policies}
+    aslr = host.number("proc/sys/kernel/randomize_va_space")
+    nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
     return {
-        "cpu_governor": ",".join(sorted(g for g in governors if g)),
-        "cpu_driver": host.text(f"{cpu}/cpufreq/policy0/scaling_driver"),
-        "cpu_turbo": turbo if no_turbo is None else no_turbo == 0,
-        "cpu_smt": None if smt is None else smt == 1,
-        "cpu_isolated": host.text(f"{cpu}/isolated"),
-        "cpu_energy_preference": host.text(f"{cpu}/cpufreq/policy0/energy_performance_preference"),
-        "cpu_max_mhz": _megahertz(host, f"{cpu}/cpufreq/policy0/cpuinfo_max_freq"),
-        "cpu_max_mhz_allowed": _megahertz(host, f"{cpu}/cpufreq/policy0/scaling_max_freq"),
-        "clock_source": host.text(
-            "sys/devices/system/clocksource/clocksource0/current_clocksource"
-        ),
+        **found,
+        "cpu_governor": ",".join(sorted(g for g in governors if g)) or None,
+        "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
+        "numa_nodes": len(nodes) or None,
     }
 
 
@@ -95,18 +126,6 @@ def power(host: Host) -> Facts:
     return {"on_battery": True if battery and battery.power_plugged is False else None}
 
 
-def kernel(host: Host) -> Facts:
-    """Kernel settings that move memory and addresses, and the maker of the virtual machine."""
-    aslr = host.number("proc/sys/kernel/randomize_va_space")
-    balancing = host.number("proc/sys/kernel/numa_balancing")
-    return {
-        "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
-        "numa_balancing": None if balancing is None else balancing > 0,
-        "hypervisor": host.text("sys/hypervisor/type"),
-        "machine_model": host.text("sys/class/dmi/id/product_name"),
-    }
-
-
 def memory(host: Host) -> Facts:
     """Main memory and swap space."""
     import psutil
@@ -116,16 +135,6 @@ def memory(host: Host) -> Facts:
         "memory_bytes": main.total,
         "memory_available_bytes": main.available,
         "swap_bytes": psutil.swap_memory().total or None,
-    }
-
-
-def memory_layout(host: Host) -> Facts:
-    """NUMA nodes and huge pages."""
-    nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
-    return {
-        "numa_nodes": len(nodes) or None,
-        "transparent_huge_pages": _chosen(host, "sys/kernel/mm/transparent_hugepage/enabled"),
-        "transparent_huge_pages_defrag": _chosen(host, "sys/kernel/mm/transparent_hugepage/defrag"),
     }
 
 
@@ -174,8 +183,8 @@ def load(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(identity, processor, logical_cpus, clocks, power),
-    *(memory, memory_layout, kernel, limits, load),
+    *(identity, processor, logical_cpus, settings, power),
+    *(memory, limits, load),
 )
 
 
@@ -183,17 +192,6 @@ def _fields(text: str) -> dict[str, str]:
     """The lines "name : value" of a /proc file."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, value in pairs}
-
-
-def _chosen(host: Host, path: str) -> str | None:
-    """The value in brackets of a kernel setting such as "always [madvise] never"."""
-    found = re.search(r"\[(\S+)\]", host.text(path) or "")
-    return None if found is None else found.group(1)
-
-
-def _megahertz(host: Host, path: str) -> int | None:
-    kilohertz = host.number(path)
-    return None if kilohertz is None else round(kilohertz / 1000)
 
 
 def _upwards(mount: str, path: str) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.machine.gpu import gpus_of_run, handles, nvml, uuid_of
+from cnnbench.machine.gpu import ask, gpus_of_run, handles, nvml, uuid_of
 from cnnbench.machine.host import Host
 
 _POWERCAP = "sys/class/powercap"
@@ -181,10 +181,8 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
 
 def _nvml_reader(module: Any, handle: Any) -> Callable[[], float | None]:
     def read() -> float | None:
-        try:
-            millijoules: int = module.nvmlDeviceGetTotalEnergyConsumption(handle)
-        except Exception:  # of pynvml's own making; GPUs before Volta do not count
-            return None
-        return millijoules / 1e3
+        # GPUs before Volta do not count.
+        millijoules: int | None = ask(module.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return None if millijoules is None else millijoules / 1e3
 
     return read

@@ -68,8 +68,13 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML; None where this GPU or driver has none."""
+def ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer of NVML; None where this GPU or driver has none.
+
+    Args:
+      question: a function of pynvml.
+      *arguments: of it.
+    """
     try:
         return question(*arguments)
     except Exception:  # NVMLError, of a module that may not be there
@@ -92,10 +97,10 @@ def nvml_facts(host: Host) -> Facts:
         if module is None:
             return {}
         found = handles(module)
-        driver = _ask(module.nvmlSystemGetDriverVersion)
+        driver = ask(module.nvmlSystemGetDriverVersion)
 
         def each(question: Callable[..., Any], *arguments: Any) -> list[Any]:
-            answers = [_ask(question, handle, *arguments) for handle in found]
+            answers = [ask(question, handle, *arguments) for handle in found]
             return [answer for answer in answers if answer is not None]
 
         limits = each(module.nvmlDeviceGetPowerManagementLimit)
@@ -162,19 +167,19 @@ class GpuState:
 def gpu_states(host: Host) -> tuple[GpuState, ...]:
     """All GPUs of the machine, in the driver's order; none without NVML. Never raises."""
     with nvml(host) as module:
-        found = None if module is None else _ask(handles, module)
-        states = [_ask(_state, host, module, index, one) for index, one in enumerate(found or ())]
+        found = None if module is None else ask(handles, module)
+        states = [ask(_state, host, module, index, one) for index, one in enumerate(found or ())]
     return tuple(states) if None not in states else ()
 
 
 def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
-    heat = _ask(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
-    mask = _ask(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-    running = _ask(module.nvmlDeviceGetComputeRunningProcesses, handle)
+    heat = ask(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
+    mask = ask(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    running = ask(module.nvmlDeviceGetComputeRunningProcesses, handle)
     return GpuState(
         index=index,
         uuid=uuid_of(module, handle),
-        sm_clock_mhz=_ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
+        sm_clock_mhz=ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
         # Of another container's process only the number is known.
         processes=None

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError
+from cnnbench.machine.cpu import cgroup_folders
+from cnnbench.machine.host import Host
 from cnnbench.processes import guard
 
 GRACE_SECONDS = 10.0
@@ -169,38 +171,21 @@ def _signal(leader: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(leader.pid, number)
 
 
-def oom_kills(root: Path = Path("/")) -> int:
+def oom_kills(host: Host | None = None) -> int:
     """Cumulative OOM-kill counter of this control group or, without one, of the machine.
 
     Args:
-      root: of the file system that /proc and /sys are under.
+      host: where to read; this machine if None.
 
     Returns:
       A count of which only differences are meaningful; 0 if unavailable.
     """
-    for counter in (*_group_counters(root), root / "proc/vmstat"):
-        try:
-            found = re.search(r"^oom_kill (\d+)$", counter.read_text("ascii"), re.MULTILINE)
-        except (OSError, ValueError):
-            continue
+    host = Host() if host is None else host
+    # Version 2 and version 1 of control groups.
+    names = ("memory.events", "memory.oom_control")
+    counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
+    for counter in (*counters, "proc/vmstat"):
+        found = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
         if found is not None:
             return int(found.group(1))
     return 0
-
-
-def _group_counters(root: Path) -> list[Path]:
-    """The counters of the control group of this process, either version."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text("ascii").splitlines()
-    except (OSError, ValueError):
-        return []
-    counters = []
-    for line in lines:
-        _, names, path = line.split(":", 2)
-        # Inside a container the path may be that of the host, and the mount point our group.
-        for inner in (path.lstrip("/"), ""):
-            if not names:
-                counters.append(root / "sys/fs/cgroup" / inner / "memory.events")
-            elif "memory" in names.split(","):
-                counters.append(root / "sys/fs/cgroup/memory" / inner / "memory.oom_control")
-    return counters

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -21,6 +20,7 @@ from typing import Any
 
 from cnnbench.errors import FlagError
 from cnnbench.processes.results_dir import Journal, unusable, write_durably
+from cnnbench.records.codec import to_text
 
 JOURNAL = "sweep.jsonl"
 _PRIVATE = ".sweep"
@@ -108,11 +108,7 @@ class Store:
         Raises:
           BenchmarkError: it cannot be written.
         """
-        lines = (
-            f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
-            for key, value in document.items()
-        )
-        self._write(target, ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii"))
+        self._write(target, to_text(document).encode("ascii"))
 
     def keep_unusable(self, data: bytes, target: Path) -> None:
         """Keeps what a child wrote in place of a record, for debugging.

@@ -46,13 +46,13 @@ def test_processor_of_an_arm_server(host):
 )
 def test_turbo(host, path, text, turbo):
     put(host, f"sys/devices/system/cpu/{path}", text)
-    assert cpu.clocks(host)["cpu_turbo"] is turbo
+    assert cpu.settings(host)["cpu_turbo"] is turbo
 
 
 def test_governors_of_all_cores(host):
     for index, governor in enumerate(("performance", "powersave", "performance")):
         put(host, f"sys/devices/system/cpu/cpufreq/policy{index}/scaling_governor", governor)
-    assert cpu.clocks(host)["cpu_governor"] == "performance,powersave"
+    assert cpu.settings(host)["cpu_governor"] == "performance,powersave"
 
 
 def test_memory(host, monkeypatch):
@@ -64,19 +64,6 @@ def test_memory(host, monkeypatch):
     assert cpu.memory(host) == facts
     swap.total = 0
     assert cpu.memory(host)["swap_bytes"] is None
-
-
-def test_memory_layout(host):
-    put(host, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
-    put(host, "sys/kernel/mm/transparent_hugepage/defrag", "always [defer+madvise] never\n")
-    for node in range(2):
-        put(host, f"sys/devices/system/node/node{node}/cpulist", "0")
-    put(host, "sys/devices/system/node/online", "0-1")
-    assert cpu.memory_layout(host) == {
-        "numa_nodes": 2,
-        "transparent_huge_pages": "madvise",
-        "transparent_huge_pages_defrag": "defer+madvise",
-    }
 
 
 @pytest.mark.parametrize(
@@ -145,15 +132,37 @@ def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):
     assert cpu.logical_cpus(host)["cpu_affinity"] is None
 
 
-def test_frequencies_and_preference(host):
-    folder = "sys/devices/system/cpu/cpufreq/policy0"
-    put(host, f"{folder}/cpuinfo_max_freq", "3700000\n")
-    put(host, f"{folder}/scaling_max_freq", "2400000\n")
-    put(host, f"{folder}/energy_performance_preference", "balance_power\n")
-    facts = cpu.clocks(host)
-    assert facts["cpu_max_mhz"] == 3700
-    assert facts["cpu_max_mhz_allowed"] == 2400
-    assert facts["cpu_energy_preference"] == "balance_power"
+SETTINGS = {
+    "sys/devices/system/cpu/cpufreq/policy0/cpuinfo_max_freq": ("3700000", "cpu_max_mhz", 3700),
+    "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq": ("2400", "cpu_max_mhz_allowed", 2),
+    "sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference": (
+        *("balance_power", "cpu_energy_preference", "balance_power"),
+    ),
+    "sys/devices/system/cpu/smt/active": ("0", "cpu_smt", False),
+    "sys/devices/system/node/node0/cpulist": ("0", "numa_nodes", 1),
+    "sys/kernel/mm/transparent_hugepage/enabled": (
+        *("always [madvise] never", "transparent_huge_pages", "madvise"),
+    ),
+    "sys/kernel/mm/transparent_hugepage/defrag": (
+        *("always [defer+madvise]", "transparent_huge_pages_defrag", "defer+madvise"),
+    ),
+    "proc/sys/kernel/randomize_va_space": ("2", "aslr", "full"),
+    "proc/sys/kernel/numa_balancing": ("1", "numa_balancing", True),
+    "sys/hypervisor/type": ("xen", "hypervisor", "xen"),
+    "sys/class/dmi/id/product_name": ("Machine 1", "machine_model", "Machine 1"),
+}
+
+
+def test_settings(host):
+    assert set(cpu.settings(host).values()) == {None}
+    for path, (text, _, _) in SETTINGS.items():
+        put(host, path, f"{text}\n")
+    put(host, "sys/devices/system/node/online", "0-1")
+    expected = {name: fact for _, name, fact in SETTINGS.values()}
+    found = {name: fact for name, fact in cpu.settings(host).items() if fact is not None}
+    assert found == expected
+    put(host, "sys/devices/system/node/node1/cpulist", "1")
+    assert cpu.settings(host)["numa_nodes"] == 2
 
 
 @pytest.mark.parametrize(
@@ -163,24 +172,6 @@ def test_battery(host, plugged, fact, monkeypatch):
     battery = None if plugged == "no battery" else SimpleNamespace(power_plugged=plugged)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery)
     assert cpu.power(host) == {"on_battery": fact}
-
-
-def test_kernel_settings(host):
-    put(host, "proc/sys/kernel/randomize_va_space", "2\n")
-    put(host, "proc/sys/kernel/numa_balancing", "1\n")
-    put(host, "sys/hypervisor/type", "xen\n")
-    put(host, "sys/class/dmi/id/product_name", "Machine 1\n")
-    assert cpu.kernel(host) == {
-        "aslr": "full",
-        "numa_balancing": True,
-        "hypervisor": "xen",
-        "machine_model": "Machine 1",
-    }
-
-
-def test_unknown_settings(host):
-    known = [*cpu.kernel(host).values(), *cpu.memory_layout(host).values()]
-    assert set(known) == {None}
 
 
 def test_groups_of_both_versions_from_ours_upwards(host):

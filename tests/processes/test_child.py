@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from cnnbench.machine.host import Host
 from cnnbench.processes.child import execute, oom_kills
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
@@ -206,4 +207,4 @@ def root(tmp_path):
     ],
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
-    assert oom_kills(root(files)) == count
+    assert oom_kills(Host(root(files))) == count

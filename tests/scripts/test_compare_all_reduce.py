@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,24 +9,40 @@ import compare_all_reduce
 import pytest
 from peers.demands import MET, MISSED, NOT_MEASURED, OPEN
 
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.variable_mgr.aggregation.spec import Packing
+
 OPTIONS = ["--devices=4", "--rounds=2", "--scenarios"]
 
 
 def row(spec, seconds, *, size=16 << 20, packs=0, wrong=0, error=None, devices=4, build=None):
-    return {
-        "spec": spec,
-        "packing": {"gradient_repacking": packs},
-        "bytes": size,
-        "devices": devices,
-        "seconds": seconds,
-        "wrong": wrong,
-        "error": error,
-        "build_seconds": build,
-    }
+    return Point(
+        spec=spec,
+        packing=Packing(gradient_repacking=packs),
+        workload="x",
+        dtype="float32",
+        bytes=size,
+        tensors=1,
+        elements=size // 4,
+        devices=devices,
+        seconds=tuple(seconds),
+        wrong=wrong,
+        error=error,
+        build_seconds=build,
+    )
 
 
-def document(points, peers=(), copies=()):
-    return {"kind": "allreduce", "points": points, "peers": list(peers), "copies": list(copies)}
+def record(points, peers=(), copies=()):
+    return AllReduceRecord(
+        run_id="r",
+        started_at="2026-01-02T03:04:05+00:00",
+        status="ok",
+        command=("cnnbench", "allreduce"),
+        config={},
+        points=tuple(points),
+        peers=tuple(peers),
+        copies=tuple(copies),
+    )
 
 
 def experiment(scenario):
@@ -37,7 +52,7 @@ def experiment(scenario):
 
 def test_gradients_by_hand():
     figures = experiment("gradients").figures(
-        document(
+        record(
             [
                 row("xring", [2.0, 9.0, 1.0]),
                 row("copy", [4.0]),
@@ -58,15 +73,15 @@ def test_gradients_by_hand():
 
 def test_packing_by_hand():
     points = [row("xring", [6.0]), row("xring", [1.5], packs=1), row("copy", [6.0])]
-    figures = experiment("small").figures(document(points))
+    figures = experiment("small").figures(record(points))
     assert figures == {"1000 x 4 KiB, 4 devices: xring packed / unpacked": 4.0}
 
 
 def test_share_of_the_bound_by_hand():
     # Four devices copy 16 MiB each in a second: 64 MiB/s. 2 * 3 * 16 MiB take 1.5 s.
-    copy = {"bytes": 16 << 20, "devices": 4, "seconds": [1.0]}
+    copy = Copying(bytes=16 << 20, devices=4, seconds=(1.0,))
     points = [row("xring", [3.0]), row("xring", [1.0], size=64 << 20)]
-    figures = experiment("large").figures(document(points, copies=[copy]))
+    figures = experiment("large").figures(record(points, copies=[copy]))
     assert figures == {"16 MiB, 4 devices: xring / memory-copy bound": 0.5}
 
 
@@ -74,7 +89,7 @@ def test_build_times_by_hand():
     resnet50, _ = compare_all_reduce.experiments(compare_all_reduce.parse([*OPTIONS, "build"]))
     points = [row("copy", [], devices=n, build=s) for n, s in ((2, 1.0), (4, 2.5), (8, 3.0))]
     points += [row("xring", [], devices=2, build=1.0)]
-    assert resnet50.figures(document(points)) == {
+    assert resnet50.figures(record(points)) == {
         "resnet50, 8 devices: copy traced and built, s": 3.0,
         "resnet50, 2 to 8 devices: copy build time over devices": 0.75,
     }
@@ -109,25 +124,28 @@ def test_what_was_not_measured_says_why():
 
 
 STAND_IN = """#!{python}
-import json, sys
+import shutil, sys
 flags = dict(a.split("=", 1) for a in sys.argv[2:] if "=" in a)
 assert sys.argv[1] == "allreduce", sys.argv
 assert flags["--device"] == "cpu"
 if flags["--num_gpus"] == "3":
     sys.exit("no three devices today")
-row = lambda spec, packs, s: dict(spec=spec, packing=dict(gradient_repacking=packs), bytes=1,
-                                  devices=2, seconds=[s], wrong=0, error=None)
-points = [row(s, p, 1.0 if p else 4.0) for s in ("copy", "xring") for p in (0, 1)]
-with open(flags["--result_json"], "w") as file:
-    json.dump(dict(kind="allreduce", points=points, copies=[]), file)
+shutil.copy("{record}", flags["--result_json"])
 """
 
 
 @pytest.fixture
 def stand_in(tmp_path):
     """A program in place of cnnbench, beside an interpreter that is never started."""
+    points = [
+        row(spec, [seconds], packs=packs)
+        for spec in ("copy", "xring")
+        for packs, seconds in ((0, 4.0), (1, 1.0))
+    ]
+    result = tmp_path / "record"
+    result.write_text(record(points).to_json())
     script = tmp_path / "cnnbench"
-    script.write_text(STAND_IN.format(python=sys.executable))
+    script.write_text(STAND_IN.format(python=sys.executable, record=result))
     script.chmod(0o755)
     return f"--cnnbench_python={tmp_path / 'python'}"
 
@@ -167,10 +185,3 @@ def test_wrong_use(flags, capsys):
         compare_all_reduce.parse(flags)
     assert caught.value.code == 2
     assert capsys.readouterr().err
-
-
-def test_only_measurements_are_read(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps({"kind": "run"}))
-    with pytest.raises(ValueError, match="is no all-reduce measurement"):
-        compare_all_reduce.read(path)
