@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 BUILTIN_MODULES = (
     *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
     *("resnet", "official_resnet", "resnet_cifar", "densenet"),
-    *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin"),
+    *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin", "ncf"),
 )
 
 Key = tuple[str, str]  # (dataset, name)

@@ -1,0 +1,118 @@
+"""NeuMF: its size, its network by hand, and its metrics against scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import ndcg_score, top_k_accuracy_score
+
+from cnnbench.models import declare, get_model
+from cnnbench.models.graph import forward
+from cnnbench.models.ncf import ranks_of_rated
+
+
+@pytest.fixture
+def small():
+    model = get_model("ncf", "ratings")
+    model.users, model.items = 30, 20
+    return model
+
+
+def features(n=6, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "user": tf.constant(rng.integers(0, 30, n)),
+        "item": tf.constant(rng.integers(0, 20, n)),
+    }
+
+
+def test_it_has_the_size_that_mlperf_trained():
+    spec = declare(get_model("ncf", "ratings"), 2)
+    assert spec.parameters == spec.trainable_parameters == 31_832_577
+    products = 256 * 256 + 256 * 128 + 128 * 64 + 128
+    assert spec.forward_flops_per_image == 2 * products
+    assert not any(v.weight_decay for v in spec.variables if v.name.endswith("table"))
+
+
+def test_the_logit_is_that_of_numpy(small, make_weights):
+    weights = make_weights(declare(small, 2).variables)
+    given = features()
+    found = forward(small, 2, given, weights.read, training=True).outputs
+    w = {name: value.numpy() for name, value in weights.values.items()}
+    user, item = given["user"].numpy(), given["item"].numpy()
+    product = w["mf/embedding0/table"][user] * w["mf/embedding1/table"][item]
+    x = np.concatenate([w["mlp/embedding0/table"][user], w["mlp/embedding1/table"][item]], axis=1)
+    for i in range(3):
+        x = np.maximum(x @ w[f"mlp/affine{i}/kernel"] + w[f"mlp/affine{i}/bias"], 0)
+    expected = np.concatenate([product, x], axis=1) @ w["affine0/kernel"] + w["affine0/bias"]
+    assert found.shape == (6, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    share = 1 / (1 + np.exp(-expected[:, 0]))
+    entropy = -np.log(np.where(labels == 1, share, 1 - share))
+    np.testing.assert_allclose(small.loss(found, tf.constant(labels)), entropy, rtol=1e-4)
+
+
+def test_gradients_of_the_tables_are_rows(small, make_weights):
+    variables = declare(small, 2).variables
+    weights = make_weights(variables)
+    tables = [v.name for v in variables if v.name.endswith("table")]
+    with tf.GradientTape() as tape:
+        tape.watch([weights.values[name] for name in tables])
+        made = forward(
+            small, 2, features(), lambda spec, _: weights.values[spec.name], training=True
+        )
+        loss = tf.reduce_sum(small.loss(made.outputs, tf.ones([6], tf.int64)))
+    gradients = tape.gradient(loss, [weights.values[name] for name in tables])
+    assert len(gradients) == 4
+    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+
+
+@pytest.mark.parametrize("skill", [0.0, 1.0, 2.0])
+def test_hit_rate_and_gain_are_those_of_scikit_learn(small, skill):
+    users, candidates = 40, 50
+    rng = np.random.default_rng(1)
+    rated = np.zeros((users, candidates), bool)
+    rated[np.arange(users), rng.integers(0, candidates, users)] = True
+    score = rng.normal(size=rated.shape) + skill * rated
+    rows = {
+        "user": np.repeat(rng.permutation(users), candidates),
+        "score": score.reshape(-1),
+        "rated": rated.reshape(-1),
+    }
+    mixed = rng.permutation(users * candidates)
+    found = small.host_metrics({name: values[mixed] for name, values in rows.items()})
+    where = rated.argmax(axis=1)
+    hits = top_k_accuracy_score(where, score, k=10, labels=np.arange(candidates))
+    assert found["hit_rate_10"] == pytest.approx(hits)
+    assert found["ndcg_10"] == pytest.approx(ndcg_score(rated, score, k=10))
+    assert 0 < found["ndcg_10"] < found["hit_rate_10"] < 1
+
+
+@pytest.mark.parametrize(
+    ("score", "rank"),
+    [
+        ([3.0, 1.0, 2.0, 0.0], 0),
+        ([0.5, 1.0, 2.0, 0.0], 2),
+        ([1.0, 1.0, 1.0, 1.0], 3),  # all alike is no skill
+        ([math.nan, 1.0, 2.0, 0.0], 3),
+        ([3.0, math.nan, 2.0, math.inf], 2),
+        ([math.inf, 1.0, 2.0, 0.0], 0),
+    ],
+)
+def test_ties_and_numbers_that_are_none_never_help(score, rank):
+    rated = np.array([True, False, False, False])
+    found = ranks_of_rated(np.full(4, 7), np.array(score, np.float32), rated)
+    assert found.tolist() == [rank]
+
+
+def test_users_without_a_rated_item_do_not_count(small):
+    rows = {"user": np.array([1, 1, 2]), "score": np.ones(3), "rated": np.zeros(3, bool)}
+    assert all(math.isnan(value) for value in small.host_metrics(rows).values())
+    rows["rated"][2] = True
+    assert small.host_metrics(rows) == {"hit_rate_10": 1.0, "ndcg_10": 1.0}
+    empty = np.zeros(0, int)
+    assert len(ranks_of_rated(empty, np.zeros(0), np.zeros(0, bool))) == 0
