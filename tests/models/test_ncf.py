@@ -9,9 +9,11 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.driver.console import Console
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
-from cnnbench.models.ncf import ranks_of_rated
+from cnnbench.models.ncf import NeuMF, ranks_of_rated
 
 
 @pytest.fixture
@@ -116,3 +118,98 @@ def test_users_without_a_rated_item_do_not_count(small):
     assert small.host_metrics(rows) == {"hit_rate_10": 1.0, "ndcg_10": 1.0}
     empty = np.zeros(0, int)
     assert len(ranks_of_rated(empty, np.zeros(0), np.zeros(0, bool))) == 0
+
+
+# Runs --------------------------------------------------------------------------------------------
+
+
+def run(**flags):
+    own = {"model": "ncf", "data_name": "ratings", "device": "cpu", "num_warmup_batches": 0}
+    return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
+
+
+def test_it_trains_on_synthetic_ratings(quick_start):
+    record = run(num_batches=1, batch_size=4, num_gpus=2, variable_update="replicated")
+    assert record.model.parameters == 31_832_577
+    assert record.losses[0] == pytest.approx(math.log(2), rel=0.1)
+
+
+@pytest.fixture
+def ratings(tmp_path, monkeypatch):
+    """Twelve users who each rated the items of their own half; one is held back among nine."""
+    monkeypatch.setattr(NeuMF, "users", 12)
+    monkeypatch.setattr(NeuMF, "items", 40)
+    rng = np.random.default_rng(0)
+    users, items, held, negatives = [], [], [], []
+    for user in range(12):
+        own = rng.permutation(20) + 20 * (user % 2)
+        users += [user] * 15
+        items += own[:15].tolist()
+        held.append(own[15])
+        negatives.append(rng.permutation(20)[:14] + 20 * (1 - user % 2))
+    np.savez(tmp_path / "ratings-train.npz", users=users, items=items)
+    np.savez(tmp_path / "ratings-validation.npz", users=range(12), items=held, negatives=negatives)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+def test_it_learns_who_rates_what_from_files(ratings, mode, quick_start):
+    record = run(
+        data_dir=ratings,
+        variable_update=mode,
+        num_gpus=2,
+        batch_size=45,
+        num_batches=90,
+        optimizer="adam",
+        init_learning_rate=0.01,
+        eval_during_training_every_n_steps=1000,
+        num_eval_epochs=1.0,
+    )
+    assert record.losses[-1] < 0.5 * record.losses[0]
+    (found,) = record.evaluations
+    assert found.examples == 12 * 15
+    # Chance would hit two times in three; the items of the other half are easily told.
+    assert found.metrics["hit_rate_10"] > 0.9
+    assert 0.6 < found.metrics["ndcg_10"] <= found.metrics["hit_rate_10"]
+
+
+def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start):
+    found = []
+    for towers, batch in ((1, 180), (3, 7)):
+        params = Params(
+            model="ncf",
+            data_name="ratings",
+            data_dir=ratings,
+            device="cpu",
+            num_gpus=towers,
+            batch_size=2,
+            eval_batch_size=batch,
+            eval_during_training_every_n_steps=1,
+            num_eval_epochs=1.0,
+        )
+        benchmark = BenchmarkCNN(params)
+        built = benchmark.build()
+        batches = benchmark.plan.num_eval_batches
+        found.append(built.evaluator.run(batches, 0, Console.silent()))
+        built.close()
+    whole, cut = found
+    assert whole.examples == cut.examples == 180
+    assert cut.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert cut.metrics == pytest.approx(whole.metrics, rel=1e-6)
+
+
+def test_one_global_batch_gives_one_loss_for_any_number_of_towers(ratings, quick_start):
+    losses = [
+        run(
+            data_dir=ratings,
+            num_gpus=towers,
+            batch_size=12 // towers,
+            num_batches=4,
+            init_learning_rate=1.0,
+            variable_update=mode,
+        ).losses
+        for towers, mode in ((1, "parameter_server"), (2, "parameter_server"), (3, "replicated"))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] == pytest.approx(losses[2], rel=1e-5)
+    assert losses[0][-1] != losses[0][0]
