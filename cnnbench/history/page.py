@@ -23,11 +23,12 @@ from cnnbench.report.document import (
     section,
     table,
 )
-from cnnbench.text.numbers import count
+from cnnbench.text.numbers import count, first_few
 from cnnbench.version import __version__
 
 SUFFIXES = (".html", ".svg", ".png", ".pdf")
 _TICKS = 6
+_MOST_NAMED = 5
 _LEAST_SPAN = 0.1
 """Of the value axis, as a share of the values, so that noise of 1 % does not fill the chart."""
 
@@ -141,8 +142,8 @@ def _steps(trends: Sequence[Trend], metric: Metric) -> list[Block]:
     few = [found.series.configuration for found in trends if not found.enough]
     blocks: list[Block] = [table(_step_columns(metric), steps) or Text(text="No step was found.")]
     if few:
-        named = "; ".join(few[:5]) + (f" and {len(few) - 5} more" if few[5:] else "")
-        blocks.append(Text(text=f"Too few points for steps: {named}.", tone="unsure"))
+        text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
+        blocks.append(Text(text=text, tone="unsure"))
     return blocks
 
 

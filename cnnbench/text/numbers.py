@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 NONE = "-"
 """Stands for a missing value."""
@@ -94,3 +94,15 @@ def counted(names: Iterable[object]) -> str:
     """A list of names with equal ones counted: "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
+
+
+def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
+    """The first of some names, and how many there are besides: "a; b and 3 more".
+
+    Args:
+      names: all of them.
+      most: how many to name.
+      separator: between names.
+    """
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

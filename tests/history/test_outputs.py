@@ -85,6 +85,13 @@ def test_table_of_rows(trends):
     assert csv_text([], SPEED).startswith("configuration,")
 
 
+def test_series_that_are_too_short_are_named(runs, series_of):
+    found = [trend(one, SPEED) for one in series_of([runs(100.0, f"c{i}") for i in range(3)])]
+    written = render(page.page(found, SPEED), "markdown")
+    assert "No step was found" in written
+    assert "Too few points for steps: lenet, batch 8, 1 cpu." in written
+
+
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
     report = page.page(trends, SPEED)
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]

@@ -3,11 +3,13 @@
 import pytest
 import tensorflow as tf
 
-from cnnbench.predict.host import WORK, Work, algorithm_work
+from cnnbench.predict.host import WORK, Work, algorithm_work, reduction_work
 from cnnbench.predict.workload import Tensor
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import registry
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(8))
 SHARDED = ("xring", "tree", "pscpu", "psgpu")
@@ -108,6 +110,18 @@ def test_a_collective_is_one_op_per_device():
     assert work.steps == 2 * 2 * 3 * 4
     assert work.read == 2 * 3 * 4000
     assert work.written == 3 * 4000
+
+
+def test_packing_joins_and_casts_on_every_device():
+    # 4 tensors of 4 KB joined, sent as 8 KB in 16 bits by each of two devices, one of which adds.
+    packing = Packing(gradient_repacking=1, compact_dtype="float16")
+    spec = parse_all_reduce_spec("copy")
+    work = reduction_work(spec, [Tensor(1000)] * 4, 2, packing)
+    assert work.ops == 2 * (2 * 4 + 2 * 1 + 2) + 1
+    assert work.read == 2 * (16_000 + 16_000 + 8_000) + 2 * 8_000
+    assert work.written == 2 * (16_000 + 8_000 + 16_000) + 8_000
+    assert work.transfers == 2
+    assert reduction_work(spec, [Tensor(1000)] * 4, 2, Packing()).ops == 4
 
 
 def test_only_large_buffers_are_mapped_anew():

@@ -112,6 +112,51 @@ def test_steps(report):
     assert quantiles([1.0], 0.99) == [1.0]
 
 
+def test_long_unsteady_series_of_many_processes(runs):
+    # 500 steps of 80 ms, 500 of 100, one of a second.
+    seconds = (*[0.08] * 500, *[0.1] * 300, 1.0, *[0.1] * 199)
+    records = [runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
+    report = build(gather(Loaded(tuple(records), ())))
+    series, boxes = (one for one in charts(report) if "1 cpu: " in one.title)
+    assert len(series.series) == len(boxes.rows) == 8
+    assert series.note == "8 of 10 processes are shown."
+    points = series.series[-1].points
+    assert len(points) <= 320
+    # The part's median, and beside it the step that stands out.
+    assert (801.0, 1000.0) in points
+    assert {round(y) for x, y in points if 0 < x < 500} == {80}
+    (warning,) = [b for b in section(report, "warmup").blocks if getattr(b, "tone", "")]
+    assert "lenet, batch 8, 1 cpu" in warning.text
+    (row,) = rows(report, "warmup")
+    assert row["steps in order"].startswith("10 ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"), [({"forward_only": True}, "inference"), ({"eval": True}, "evaluation")]
+)
+def test_modes(runs, flags, mode):
+    report = build(gather(Loaded((runs(100), runs(100, flags=flags)), ())))
+    assert {row["mode"] for row in rows(report, "throughput")} == {"parameter_server", mode}
+    assert "6.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}
+    assert ("2.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}) == (
+        mode == "inference"
+    )
+
+
+def test_a_peak_that_nobody_knows_is_pointed_out(runs):
+    unknown = dataclasses.replace(
+        runs(100).measured, peak_flops_per_sec=None, peak_flops_source=None
+    )
+    report = build(gather(Loaded((runs(100, measured=unknown),), ())))
+    (warning,) = [b for b in section(report, "mfu").blocks if getattr(b, "tone", "")]
+    assert "--peak_flops" in warning.text
+
+
+def test_nothing_at_all():
+    report = build(gather(Loaded((), ())))
+    assert (report.title, report.sections, report.highlights) == ("No results", (), ())
+
+
 def test_baseline_is_what_compare_says(everything, report):
     told = rows(report, "baseline")
     entry = next(

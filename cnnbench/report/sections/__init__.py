@@ -21,7 +21,7 @@ from cnnbench.report.sections import (
     steps,
 )
 from cnnbench.report.sections.machine import disturbed, fact_text
-from cnnbench.text.numbers import count, counted, number
+from cnnbench.text.numbers import count, counted, first_few, number
 from cnnbench.version import __version__
 
 SECTIONS: tuple[Callable[[Results], Section | None], ...] = (
@@ -65,9 +65,7 @@ def _title(results: Results) -> str:
     models = list(dict.fromkeys(one.model for one in results.configured))
     if not models:
         return "All-reduce of gradients" if results.allreduces else "No results"
-    named = ", ".join(models[:_MOST])
-    more = len(models) - _MOST
-    return f"Speed of {named}" + (f" and {more} more" if more > 0 else "")
+    return f"Speed of {first_few(models, _MOST, ', ')}"
 
 
 def _subtitle(results: Results) -> str:
@@ -125,6 +123,4 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
 def _values(environments: list[Mapping[str, Any]], name: str) -> str:
     found = (facts[name] for facts in environments if name in facts)
     texts = (counted(one) if isinstance(one, list) else fact_text(one) for one in found)
-    values = [text for text in dict.fromkeys(texts) if text]
-    more = f" and {len(values) - _MOST} more" if len(values) > _MOST else ""
-    return "; ".join(values[:_MOST]) + more
+    return first_few([text for text in dict.fromkeys(texts) if text], _MOST)

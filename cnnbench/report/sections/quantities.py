@@ -27,7 +27,7 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.results import CONFIDENCE, Configured, Results, Values, by_family
 from cnnbench.text import numbers
-from cnnbench.text.numbers import percent
+from cnnbench.text.numbers import first_few, percent
 
 _MIB = 2**20
 _MOST_NAMED = 5
@@ -325,8 +325,7 @@ def _shapes(one: Configured) -> Cell:
 def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
     names = [one.name for one in known if _is_unsteady(one)]
     if names:
-        more = len(names) - _MOST_NAMED
-        named = "; ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        named = first_few(names, _MOST_NAMED)
         message = "Not steady, or not from the first timed step on, in at least one process: "
         advice = "More --num_warmup_batches or a quieter machine would help."
         yield Text(text=f"{message}{named}. {advice}", tone="unsure")
