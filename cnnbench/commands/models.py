@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.text.escape import spreadsheet
 from cnnbench.text.table import aligned, natural_key
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
 
-_FLAGS = tuple(
-    spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsFlags:
+    """Flags of the command alone."""
+
+    format: str = flag(
+        "table",
+        "What to print; csv and json have all digits.",
+        choices=("table", "csv", "json"),
+    )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model, by the names that a run record has for its figures."""
+
+    dataset: str
+    model: str
+    input_shape: str
+    batch_size: int
+    parameters: int
+    trainable_parameters: int
+    statistics: int
+    forward_flops_per_image: int
+    training_flops_per_image: int
+
+
+(_FORMAT,) = specs_of(ModelsFlags)
+_FLAGS = (
+    *(spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")),
+    _FORMAT,
 )
 _HEADS = ("model", "image", "batch/device", "parameters", "GFLOPs forward", "GFLOPs training")
 
 _ABOUT = """\
 Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
+                       [--format=table|csv|json]
 
 Lists the models by data set: image size in pixels, default batch size per device, trainable
 parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step.
@@ -31,12 +68,14 @@ HELP = (_ABOUT, [("Flags", _FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a table of models per data set.
+    """Prints the models of each data set.
 
     Raises:
       UsageError: a wrong flag, an unknown data set, or a plug-in that cannot be loaded.
     """
     given = parse_flags(argv, _FLAGS)
+    form = given.get("format", _FORMAT.default)
+    _FORMAT.check(form)
     from cnnbench.data.dataset import find_dataset, load_plugin
     from cnnbench.models import registry
 
@@ -47,22 +86,28 @@ def main(argv: Sequence[str]) -> int:
     names = registry.datasets()
     if given.get("data_name"):
         names = (find_dataset(given["data_name"], None).name,)
+    models = list(_listed(names))
+    text = {"table": _table, "csv": _csv, "json": _json}[form]
+    print_result(text(models))
+    return ExitCode.OK
+
+
+def _listed(names: Sequence[str]) -> Iterator[Listed]:
+    from cnnbench.data.dataset import find_dataset
+
     for name in names:
         try:
             dataset = find_dataset(name, None)
         except UsageError:
             notice(f"models for {name} are left out: there is no data set of that name")
             continue
-        table = (f"  {line}\n" for line in aligned([_HEADS, *_rows(dataset)]))
-        print_result(f"{name}:\n{''.join(table)}\n")
-    return ExitCode.OK
+        yield from _models(dataset)
 
 
-def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
+def _models(dataset: Dataset) -> Iterator[Listed]:
     from cnnbench.models import registry
     from cnnbench.models.declare import declare
 
-    rows: list[tuple[str, ...]] = []
     for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
             model = registry.get_model(name, dataset.name)
@@ -70,14 +115,47 @@ def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
         except Exception as error:  # a defective plug-in must not hide the other models
             notice(f"model {name} is left out: {' '.join(str(error).split())}")
             continue
-        rows.append(
-            (
-                name,
-                spec.input_shape,
-                str(model.batch_size),
-                f"{spec.trainable_parameters:,}",
-                f"{spec.forward_flops_per_image / 1e9:.3f}",
-                f"{spec.training_flops_per_image / 1e9:.3f}",
-            )
+        yield Listed(
+            dataset.name,
+            name,
+            spec.input_shape,
+            model.batch_size,
+            spec.parameters,
+            spec.trainable_parameters,
+            spec.statistics,
+            spec.forward_flops_per_image,
+            spec.training_flops_per_image,
         )
-    return rows
+
+
+def _table(models: Sequence[Listed]) -> str:
+    blocks = []
+    for dataset, group in itertools.groupby(models, lambda one: one.dataset):
+        lines = aligned([_HEADS, *map(_row, group)])
+        blocks.append(f"{dataset}:\n" + "".join(f"  {line}\n" for line in lines) + "\n")
+    return "".join(blocks)
+
+
+def _row(one: Listed) -> tuple[str, ...]:
+    return (
+        one.model,
+        one.input_shape,
+        str(one.batch_size),
+        f"{one.trainable_parameters:,}",
+        f"{one.forward_flops_per_image / 1e9:.3f}",
+        f"{one.training_flops_per_image / 1e9:.3f}",
+    )
+
+
+def _csv(models: Sequence[Listed]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Listed))
+    for one in models:
+        cells = asdict(one).values()
+        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in cells)
+    return file.getvalue()
+
+
+def _json(models: Sequence[Listed]) -> str:
+    return json.dumps({"models": [asdict(one) for one in models]}, indent=1) + "\n"

@@ -1,3 +1,7 @@
+import csv
+import io
+import json
+
 import pytest
 
 from cnnbench import plugins
@@ -74,6 +78,24 @@ def test_one_data_set(capsys):
     assert {dataset for dataset, _ in _rows(capsys.readouterr().out)} == {"cifar10"}
 
 
+def test_formats_for_programs(capsys):
+    assert main(["models", "--data_name=cifar10", "--format=json"]) == 0
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert models[-1]["model"] == "trivial"  # the last in natural order
+    listed = {one["model"]: one for one in models}
+    macs = 3072 + 4096 + 4096 * 11
+    assert listed["trivial"] == {
+        **{"dataset": "cifar10", "model": "trivial", "input_shape": "32x32x3", "batch_size": 32},
+        **{"parameters": 56_332, "trainable_parameters": 56_332, "statistics": 0},
+        "forward_flops_per_image": 2 * macs,
+        "training_flops_per_image": 2 * (3 * macs - 3072),
+    }
+    assert listed["resnet20"]["statistics"] == 1_376
+    assert main(["models", "--data_name=cifar10", "--format=csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [{key: str(value) for key, value in one.items()} for one in models]
+
+
 def test_plugin(plugin, capsys):
     assert main(["models", f"--model_plugin={plugin}"]) == 0
     out, err = capsys.readouterr()
@@ -93,6 +115,7 @@ def test_plugin(plugin, capsys):
     [
         ("--data_name=mnist", "mnist"),
         ("--model_plugin=nowhere.py", "nowhere.py"),
+        ("--format=xml", "table, csv, json"),
         ("--batch_size=3", "unknown flag --batch_size"),
         ("resnet50", "stray argument 'resnet50'"),
     ],
