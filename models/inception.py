@@ -10,6 +10,7 @@ and the impact of residual connections on learning (arXiv:1602.07261).
 
 from __future__ import annotations
 
+from cnnbench.models.aux_head import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -111,6 +112,7 @@ class InceptionV3(NormalisedInception):
     """Five kinds of modules, A to E."""
 
     name = "inception3"
+    aux_head = False
 
     def build(self, net: Network[T], images: T) -> T:
         """Six layers, eleven modules, mean over the image, logits."""
@@ -122,6 +124,8 @@ class InceptionV3(NormalisedInception):
         x = self._b(net, x)
         for width in (128, 160, 160, 192):
             x = self._c(net, x, width)
+        if self.aux_head:
+            aux_head(net, x, conv_stddev=0.01, stddev=0.001)
         x = self._d(net, x)
         x = self._e(net, x, last=False)
         x = self._e(net, x, last=True)

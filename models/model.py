@@ -32,6 +32,8 @@ class Model(abc.ABC):
       backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
         has them under the same names without it; empty for none.
       metric_names: what `metrics` returns, in the order in which it is printed.
+      aux_head: whether `build` adds its auxiliary head, which is off unless ``--aux_head`` sets
+        it; None for a network that has none to switch.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Model(abc.ABC):
     batch_norm: BatchNorm = BatchNorm()
     backbone: str = ""
     metric_names: tuple[str, ...] = ("top_1", "top_5")
+    aux_head: bool | None = None
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from typing import Any, Generic, Literal
 
+from cnnbench.models.aux_head import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -41,6 +42,7 @@ class NasNet(Model):
 
     dataset = "imagenet"
     stem_reductions = 2
+    aux_head = False
     batch_norm = BatchNorm(decay=0.9997, epsilon=1e-3)
 
     def __init__(self, name: str, size: Size, image_size: int, batch_size: int) -> None:
@@ -62,6 +64,8 @@ class NasNet(Model):
         for group in range(3):
             filters = self.size.filters * 2**group
             if group > 0:
+                if group == 2 and self.aux_head:
+                    aux_head(net, net.relu(x))
                 with net.scope(f"reduction{group - 1}"):
                     cell = self._cell(net, filters, next(cells))
                     second = previous if self.size.skip_reduction else x

@@ -174,6 +174,7 @@ def make_plan(params: Params) -> Plan:
         registry.load_plugin(params.model_plugin)
     dataset = find_dataset(params.data_name, params.data_dir)
     model = registry.get_model(params.model, dataset.name)
+    _set_aux_head(params, model)
     mode = _mode(params)
     if params.label_smoothing and mode.startswith("training") and not model.has_softmax_loss():
         raise FlagError(
@@ -238,6 +239,15 @@ def _declare(model: Model, num_classes: int) -> ModelSpec:
         raise FlagError(
             "model", model.name, f"its build() raises {type(error).__name__}: {error}"
         ) from error
+
+
+def _set_aux_head(params: Params, model: Model) -> None:
+    if not params.aux_head:
+        return
+    if model.aux_head is None:
+        reason = f"--model={params.model} has no auxiliary head to switch on; leave it out"
+        raise FlagError("aux_head", "true", reason)
+    model.aux_head = True
 
 
 def _check_metrics(params: Params, model: Model) -> None:

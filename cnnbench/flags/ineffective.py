@@ -140,6 +140,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
+            "aux_head",
             *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *LOOKING),
         ),
         lambda p: p.input_only,
@@ -166,6 +167,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         "without --save_summaries_steps",
     ),
     _with("forward_only", "train_dir", why="it saves no checkpoints", says="is only read from"),
+    _with("--eval or --forward_only", "aux_head", why="it is for the training loss"),
     _with("eval", "warmup", "max_warmup_batches", why="it has no warm-up"),
     _without("warmup=auto", "max_warmup_batches"),
     _without("eval", "eval_interval_secs"),

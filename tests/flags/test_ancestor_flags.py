@@ -32,6 +32,7 @@ NEW_FLAGS = {
     "precision",
     "gradient_reduction",
     "bn_stats",
+    "aux_head",
     "label_smoothing",
     "learning_rate_schedule",
     "model_plugin",

@@ -12,6 +12,7 @@ CASES = [
     for idle in ([], ["--train_dir=d", "--eval"])
 ]
 CASES += [
+    ("--aux_head", ["--forward_only"], []),
     ("--save_model_steps=9", ["--forward_only"], ["--train_dir=d"]),
     ("--train_dir=d", ["--forward_only"], []),
     ("--optimizer=adam", ["--data_dir=d", "--input_only"], []),

@@ -15,6 +15,10 @@ class ModelParams:
     model_plugin: str | None = flag(
         None, "Python file that registers models of your own; it is imported before the run."
     )
+    aux_head: bool = flag(
+        False,
+        "Train inception3 or a nasnet with its auxiliary head too, whose loss counts 0.4 times.",
+    )
     backbone_model_path: str | None = flag(
         None,
         "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "

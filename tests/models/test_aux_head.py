@@ -1,0 +1,88 @@
+"""The auxiliary head of Inception 3 and the NASNets: off by default, and of training alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.driver.plan import make_plan
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.models import declare, get_model
+from cnnbench.models.graph import forward
+from cnnbench.models.nasnet import NasNet
+
+
+def switched_on(name, dataset="imagenet"):
+    model = get_model(name, dataset)
+    model.aux_head = True
+    return model
+
+
+def test_inception3_with_its_head_has_the_published_size():
+    spec = declare(switched_on("inception3"), 1000)
+    # torchvision's, whose batch norm has scales: half as many as there are moving averages.
+    assert spec.parameters + spec.statistics // 2 == 27_161_264
+
+
+def test_initial_values():
+    first = {v.name: v.initializer for v in declare(switched_on("inception3"), 1001).variables}
+    assert first["aux/conv1/kernel"].stddev == 0.01
+    assert first["aux/affine0/kernel"].stddev == 0.001
+
+
+# Channels of six branches of the second group; a 14, 21 and 16 pixels wide image averaged.
+@pytest.mark.parametrize(
+    ("name", "dataset", "channels", "side"),
+    [
+        *(("nasnet", "imagenet", 528, 4), ("nasnetlarge", "imagenet", 2016, 6)),
+        ("nasnet", "cifar10", 384, 4),
+    ],
+)
+def test_nasnets_have_it_before_their_second_reduction(name, dataset, channels, side):
+    without = {v.name for v in declare(get_model(name, dataset), 11).variables}
+    variables = declare(switched_on(name, dataset), 11).variables
+    head = {v.name: v.shape for v in variables if v.name not in without}
+    assert {name.partition("/")[0] for name in head} == {"aux"}
+    assert head["aux/conv0/kernel"] == (1, 1, channels, 128)
+    assert head["aux/conv1/kernel"] == (side, side, 128, 768)
+    assert head["aux/affine0/kernel"] == (768, 11)
+
+
+def test_only_training_has_the_head(make_weights):
+    model = switched_on("nasnet", "cifar10")
+    model.size = dataclasses.replace(model.size, cells=3, filters=4)
+    spec = declare(model, 11)
+    weights = make_weights(spec.variables)
+    images = tf.constant(np.random.default_rng(0).standard_normal((2, 32, 32, 3)), tf.float32)
+    training, evaluation = (
+        forward(model, 11, images, weights.read, training=training) for training in (True, False)
+    )
+    ((logits, weight),) = training.auxiliaries
+    assert (tuple(logits.shape), weight) == ((2, 11), 0.4)
+    assert np.isfinite(logits).all()
+    assert evaluation.auxiliaries == ()
+    model.aux_head = False
+    without = declare(model, 11)
+    assert spec.forward_flops_per_image == without.forward_flops_per_image
+    assert spec.training_flops_per_image > without.training_flops_per_image
+
+
+def test_the_flag_switches_it_on():
+    def parameters(**flags):
+        return make_plan(Params(device="cpu", **flags)).spec.parameters
+
+    more = parameters(model="inception3", aux_head=True) - parameters(model="inception3")
+    assert more == 768 * 128 + 128 + 25 * 128 * 768 + 768 + 769 * 1001
+    with pytest.raises(FlagError, match="--aux_head=true: --model=vgg11 has no auxiliary head to"):
+        parameters(model="vgg11", aux_head=True)
+
+
+def test_every_nasnet_is_fresh():
+    assert switched_on("nasnet").aux_head
+    model = get_model("nasnet", "imagenet")
+    assert isinstance(model, NasNet)
+    assert not model.aux_head
