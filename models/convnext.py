@@ -29,7 +29,7 @@ class ConvNeXt(Model):
     Attributes:
       blocks: per stage.
       widths: channels per stage.
-      keep: probability that the last block's branch is kept.
+      keep_last: probability that the last block's branch is kept.
     """
 
     dataset = "imagenet"
@@ -39,7 +39,7 @@ class ConvNeXt(Model):
     def __init__(self, variant: str) -> None:
         self.name = f"convnext_{variant}"
         self.batch_size = 64 if variant == "tiny" else 32
-        self.blocks, self.widths, self.keep = VARIANTS[variant]
+        self.blocks, self.widths, self.keep_last = VARIANTS[variant]
 
     def build(self, net: Network[T], images: T) -> T:
         """Patches of 4 x 4, stages that halve the image, mean, layer norm, logits."""
@@ -51,7 +51,7 @@ class ConvNeXt(Model):
                     x = self._patches(net, net.layer_norm(x), channels, 2)
                 for block in range(count):
                     with net.scope(f"block{block}"):
-                        x = self._block(net, x, 1.0 - (1.0 - self.keep) * done / last)
+                        x = self._block(net, x, 1.0 - (1.0 - self.keep_last) * done / last)
                     done += 1
         return net.logits(net.layer_norm(net.global_avg_pool(x)), stddev=STDDEV)
 

@@ -14,7 +14,6 @@ from cnnbench.models.registry import register_model
 from cnnbench.models.spec import Initializer, LearningRateSpec
 from cnnbench.models.transformer import STDDEV, perceptron, self_attention
 
-KEEP_LAST_BRANCH = 0.8
 EPSILON = 1e-5
 
 
@@ -26,6 +25,7 @@ class SwinT(Model):
       width: channels of the first stage; each further one has twice as many.
       layers: per stage.
       heads: per stage.
+      keep_last: probability that the last layer's branches are kept.
     """
 
     name = "swin_t"
@@ -35,6 +35,7 @@ class SwinT(Model):
     learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
     window, width = 7, 96
     layers, heads = (2, 2, 6, 2), (3, 6, 12, 24)
+    keep_last = 0.8
 
     def build(self, net: Network[T], images: T) -> T:
         """Patches of 4 x 4, stages that halve the image, mean over the tokens, logits."""
@@ -47,7 +48,7 @@ class SwinT(Model):
                 if stage > 0:
                     x, side = _merge_patches(net, x, side), side // 2
                 for layer in range(count):
-                    keep = 1.0 - (1.0 - KEEP_LAST_BRANCH) * done / last
+                    keep = 1.0 - (1.0 - self.keep_last) * done / last
                     # One window covers the last stage: there is nowhere to move it.
                     moves = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):

@@ -40,3 +40,19 @@ def test_a_step_on_two_devices(name, dataset, monkeypatch):
     ).run()
     assert record.placement.num_towers == 2
     assert [math.isfinite(loss) for loss in record.losses] == [True]
+
+
+@pytest.mark.parametrize("name", ["vit_b16", "convnext_tiny"])
+def test_networks_without_batch_norm_learn_alike_on_one_device_and_on_two(name, monkeypatch):
+    model = cut(get_model(name, "imagenet"))
+    model.keep_last = 1.0  # towers drop branches of their own
+    monkeypatch.setitem(registry._factories, ("imagenet", name), lambda: model)
+
+    def losses(towers):
+        flags = {"num_batches": 3, "num_warmup_batches": 0, "init_learning_rate": 0.05}
+        params = Params(model=name, device="cpu", num_gpus=towers, batch_size=4 // towers, **flags)
+        return BenchmarkCNN(params, console=Console(None)).run().losses
+
+    alone = losses(1)
+    assert abs(alone[2] - alone[0]) > 0.1  # it does learn
+    assert losses(2) == pytest.approx(alone, rel=1e-4)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import cut
+from small_networks import CUT, cut
 
 from cnnbench.models import declare, get_model
 from cnnbench.models.declare import Shaped, ShapeNetwork
@@ -255,3 +255,17 @@ def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_w
         moved[variable] = moved[variable] - rate * gradient
     after, _ = loss_and_gradients(moved)
     assert float(after) < float(before)
+
+
+@pytest.mark.parametrize("layout", ["NCHW"])
+@pytest.mark.parametrize("name", CUT)
+def test_cut_networks_in_nchw_equal_those_in_nhwc(name, layout, nchw, make_weights):
+    model = cut(get_model(name, "imagenet"))
+    weights = make_weights(declare(model, 11).variables)
+    size = model.image_size
+    images = tf.constant(np.random.default_rng(0).standard_normal((2, size, size, 3)), tf.float32)
+    one, other = (
+        forward(model, 11, images, weights.read, training=False, data_format=each).outputs
+        for each in ("NHWC", layout)
+    )
+    assert float(tf.norm(one - other) / tf.norm(one)) < 1e-4
