@@ -16,6 +16,8 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.spec import LearningRateSpec
 
+_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
+
 # Rate of a step, counted from 0.
 Schedule: TypeAlias = Callable[[int], float]
 
@@ -66,7 +68,7 @@ def make_schedule(
         if flags.learning_rate_schedule == "cosine":
             schedule = _cosine(first, flags.minimum_learning_rate, warmup, steps)
         else:
-            schedule = _decaying(first, flags, steps_per_epoch)
+            schedule = _decaying(first, flags, steps_per_epoch, steps)
     return _with_warmup(schedule, first, warmup)
 
 
@@ -85,7 +87,7 @@ def _of_model(
     return _with_warmup(schedule, rate, int(steps_per_epoch * defaults.warmup_epochs))
 
 
-def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float) -> Schedule:
+def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps: int) -> Schedule:
     """A constant factor per decay period: after each (staircase), or in equal shares per step."""
     factor = flags.learning_rate_decay_factor
     if not (flags.num_epochs_per_decay > 0 and factor > 0):
@@ -96,6 +98,11 @@ def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float) -> Sc
             "num_epochs_per_decay",
             flags.num_epochs_per_decay,
             f"is less than one step; an epoch has {steps_per_epoch:.3g} steps",
+        )
+    # Decay, but for factors above 1.
+    if math.log(factor) * (steps // period) > _LARGEST_EXPONENT:
+        raise FlagError(
+            "learning_rate_decay_factor", factor, f"grows beyond all numbers within {steps} steps"
         )
     floor = flags.minimum_learning_rate
     if flags.learning_rate_schedule == "exponential":

@@ -6,7 +6,6 @@ and data sets, empty data directories, impossible step counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from typing import Any
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.driver import checkpoint_folder
+from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
@@ -27,7 +27,6 @@ from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import single
 
-DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
@@ -203,6 +202,7 @@ def make_plan(params: Params) -> Plan:
             params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
             eval_batch * towers,
             dataset.num_examples("validation", params.data_dir),
+            "num_eval_epochs" if params.num_eval_epochs else "num_epochs",
         )
     if mode == "evaluation":
         batches, epochs, batch = eval_batches, eval_epochs, eval_batch
@@ -223,7 +223,7 @@ def make_plan(params: Params) -> Plan:
         warm_up=_warm_up(params, mode),
         train_examples=train_examples,
         num_eval_batches=eval_batches,
-        eval_steps=_eval_steps(params, batches, epochs, train_examples, batch * towers),
+        eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=_aggregation(params),
         examples=examples,
     )
@@ -304,30 +304,6 @@ def initial_loss_scale(params: Params) -> float:
     return params.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE
 
 
-def batches_and_epochs(
-    num_batches: int | None, num_epochs: float | None, global_batch: int, examples: int
-) -> tuple[int, float]:
-    """The number of global batches, and the epochs they make.
-
-    Args:
-      num_batches: as asked for, or None.
-      num_epochs: as asked for, or None; rounded up to whole batches. Without
-        either, 100 batches.
-      global_batch: images per step over all devices.
-      examples: images in one epoch.
-    """
-    if num_epochs:
-        batches = epoch_to_step(num_epochs, global_batch, examples)
-    else:
-        batches = num_batches or DEFAULT_NUM_BATCHES
-    return batches, batches * global_batch / examples
-
-
-def epoch_to_step(epoch: float, global_batch: int, examples: int) -> int:
-    """The first step count at which `epoch` epochs of images have been seen."""
-    return max(1, math.ceil(int(epoch * examples) / global_batch))
-
-
 def _mode(params: Params) -> str:
     if params.eval:
         return "evaluation"
@@ -387,22 +363,3 @@ def _aggregation(params: Params) -> AggregationSpec:
         group_size=params.all_reduce_group_size,
         share_memory=params.all_reduce_share_memory,
     )
-
-
-def _eval_steps(
-    params: Params, batches: int, epochs: float, examples: int, global_batch: int
-) -> frozenset[int]:
-    if params.eval_during_training_every_n_steps:
-        every = params.eval_during_training_every_n_steps
-        steps = set(range(every, batches + 1, every))
-    elif params.eval_during_training_every_n_epochs:
-        every_epochs = params.eval_during_training_every_n_epochs
-        count = math.ceil(epochs / every_epochs)
-        points = [(i + 1) * every_epochs for i in range(count)]
-        steps = {epoch_to_step(e, global_batch, examples) for e in points if e < epochs}
-    else:
-        steps = set(params.eval_during_training_at_specified_steps)
-        for epoch in params.eval_during_training_at_specified_epochs:
-            steps.add(epoch_to_step(epoch, global_batch, examples))
-    # The evaluation after the last step is the final one and has its own line.
-    return frozenset(step for step in steps if step < batches)

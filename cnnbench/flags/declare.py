@@ -36,17 +36,25 @@ def _integer(text: str) -> int:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of single values: their type, the wording of errors, and the reader of text."""
+    """A kind of single values.
+
+    Attributes:
+      type: of the values.
+      wording: of errors.
+      read: makes a value of text; raises ValueError.
+      largest: size of a value of a flag that declares no maximum: what TensorFlow can take.
+    """
 
     type: Any
     wording: str
     read: Callable[[str], Any]
+    largest: float = math.inf
 
 
 _SINGLE = {
     "boolean": _Kind(bool, "true or false", _boolean),
-    "integer": _Kind(int, "an integer", _integer),
-    "number": _Kind(float, "a number", float),
+    "integer": _Kind(int, "an integer", _integer, 2**31 - 1),
+    "number": _Kind(float, "a number", float, 3.4028235e38),
     "string": _Kind(str, "a string", str),
 }
 _LISTS = {"integers": "integer", "numbers": "number"}
@@ -223,6 +231,12 @@ class FlagSpec(_Limits):
             return f"must be {self._kind_text}"
         if type(item) is float and not math.isfinite(item):
             return "must be a finite number"
+        if (
+            self.maximum is None
+            and isinstance(item, int | float)
+            and abs(item) > self._single.largest
+        ):
+            return f"must not be larger than {self._single.largest:.10g}"
         bounds = ((getattr(self, name), holds) for name, holds, _ in _RANGE)
         fits = all(bound is None or holds(item, bound) for bound, holds in bounds)
         return "" if fits else f"must be {self.range_text}"

@@ -47,7 +47,9 @@ class ObsoleteParams:
     kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
     kmp_settings: int = flag(1, _OPENMP)
     rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
-    trt_max_workspace_size_bytes: int = flag(4 << 30, "Without --trt_mode there is no workspace.")
+    trt_max_workspace_size_bytes: int = flag(
+        4 << 30, "Without --trt_mode there is no workspace.", maximum=2**63 - 1
+    )
     horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
     debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
     benchmark_log_dir: str | None = flag(None, _RECORD)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnnbench.driver.plan import WarmUp, batches_and_epochs, make_plan
+from cnnbench.driver.plan import WarmUp, make_plan
+from cnnbench.driver.step_counts import batches_and_epochs
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.flags.ineffective import _AGGREGATING

@@ -55,7 +55,7 @@ REFUSED = [
     *(({name: DURING[name], "eval": True, "train_dir": "d"}, name, "--eval") for name in DURING),
     *(
         ({"precision": "fp16", "fp16_loss_scale": scale}, "fp16_loss_scale", "2^-126 to 2^126")
-        for scale in (1e-39, 1e38, 1e300)
+        for scale in (1e-39, 1e38)
     ),
     ({"precision": "bf16", "use_fp16": True}, "use_fp16", "contradicts --precision=bf16"),
     ({"fp16_vars": True}, "fp16_vars", "needs --precision=fp16"),

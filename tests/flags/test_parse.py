@@ -79,7 +79,7 @@ def test_flagfile(tmp_path):
         (["--batch_size"], "--batch_size needs a value: write --batch_size=value"),
         (["--xla=maybe"], "--xla=maybe: must be true or false"),
         (["--num_gpus=two"], "--num_gpus=two: must be an integer"),
-        (["--num_gpus", "-1"], "--num_gpus=-1: must be at least 1"),
+        (["--num_gpus", "-1"], "--num_gpus=-1: must be from 1 to 1024"),
         (["--optimizer=lion"], "--optimizer=lion: must be one of momentum, sgd, rmsprop, adam"),
         (
             ["--variable_update=replicate"],
@@ -179,7 +179,7 @@ def test_commands_mix_flags_and_arguments(argv, given, arguments):
     [
         (["old", "--modle=lenet"], "unknown flag --modle; did you mean --model?"),
         (["old", "new", "--model"], "--model needs a value: write --model=value"),
-        (["old", "--num_gpus=0"], "--num_gpus=0: must be at least 1"),
+        (["old", "--num_gpus=0"], "--num_gpus=0: must be from 1 to 1024"),
     ],
 )
 def test_commands_refuse_flags_after_arguments_too(argv, message):

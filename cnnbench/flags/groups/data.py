@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.groups.runtime import MOST_THREADS
+
+MOST_BUFFERED = 2**20
+"""Of batches or records: they would fill any memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +53,21 @@ class DataParams:
     datasets_use_prefetch: bool = flag(
         True, "Copy the next batch to its device while the current step runs."
     )
-    datasets_prefetch_buffer_size: int = flag(1, "Batches kept ready for each device.", minimum=1)
+    datasets_prefetch_buffer_size: int = flag(
+        1, "Batches kept ready for each device.", minimum=1, maximum=MOST_BUFFERED
+    )
     multi_device_iterator_max_buffer_size: int = flag(
-        1, "Batches kept ready in host memory for each device.", minimum=1
+        1,
+        "Batches kept ready in host memory for each device.",
+        minimum=1,
+        maximum=MOST_BUFFERED,
     )
     datasets_num_private_threads: int | None = flag(
         None,
         "Threads of the input pipeline; 0 shares TensorFlow's own, chosen by the number of "
         "cores if not given.",
         minimum=0,
+        maximum=MOST_THREADS,
     )
     datasets_use_caching: bool = flag(
         False, "Keep the encoded records in memory after the first pass."
@@ -66,10 +76,13 @@ class DataParams:
         False, "Read one record and repeat it for ever, to take the disk out of the picture."
     )
     datasets_parallel_interleave_cycle_length: int | None = flag(
-        None, "Files read at once; 10 if not given.", minimum=1
+        None, "Files read at once; 10 if not given.", minimum=1, maximum=MOST_THREADS
     )
     datasets_parallel_interleave_prefetch: int | None = flag(
-        None, "Records read ahead of need from every open file.", minimum=0
+        None,
+        "Records read ahead of need from every open file.",
+        minimum=0,
+        maximum=MOST_BUFFERED,
     )
     datasets_sloppy_parallel_interleave: bool = flag(
         False, "Let a slow file be overtaken: faster, but the order changes from run to run."

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
 
+MOST_IMAGES = 2**20
+"""Of a batch: a gigabyte even of the smallest images; a slip of the finger is refused at once."""
+
 EVAL_DURING_TRAINING = (
     "eval_during_training_every_n_steps",
     "eval_during_training_every_n_epochs",
@@ -74,10 +77,16 @@ class RunParams:
         False, "Add top-1 and top-5 accuracy of the training batches to the step lines."
     )
     batch_size: int = flag(
-        0, "Images per step and device (not global); 0 takes the model's own.", minimum=0
+        0,
+        "Images per step and device (not global); 0 takes the model's own.",
+        minimum=0,
+        maximum=MOST_IMAGES,
     )
     eval_batch_size: int = flag(
-        0, "Images per evaluation step and device; 0 takes --batch_size.", minimum=0
+        0,
+        "Images per evaluation step and device; 0 takes --batch_size.",
+        minimum=0,
+        maximum=MOST_IMAGES,
     )
     num_batches: int | None = flag(
         None,

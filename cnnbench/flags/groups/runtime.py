@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
 
+MOST_THREADS = 4096
+"""Of one pool: TensorFlow starts them all at once, and crashes where the system has no more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeParams:
@@ -17,7 +20,12 @@ class RuntimeParams:
         choices=("auto", "cpu", "gpu"),
         lower=True,
     )
-    num_gpus: int = flag(1, "Number of compute devices, logical CPU devices included.", minimum=1)
+    num_gpus: int = flag(
+        1,
+        "Number of compute devices, logical CPU devices included.",
+        minimum=1,
+        maximum=1024,
+    )
     gpu_indices: str = flag(
         "", "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty."
     )
@@ -32,12 +40,14 @@ class RuntimeParams:
         "TensorFlow's choice on the CPU, but 1 where several devices are at least as many as "
         "the cores and --num_inter_threads is not given either.",
         minimum=0,
+        maximum=MOST_THREADS,
     )
     num_inter_threads: int = flag(
         0,
         "Threads across operations; 0 lets TensorFlow choose, but takes one per core where "
         "--num_intra_threads becomes 1 on the CPU.",
         minimum=0,
+        maximum=MOST_THREADS,
     )
     gpu_thread_mode: str = flag(
         "gpu_private",
@@ -46,7 +56,10 @@ class RuntimeParams:
         lower=True,
     )
     per_gpu_thread_count: int = flag(
-        0, "Threads of a GPU's pool; 0 means 2. Not with --gpu_thread_mode=global.", minimum=0
+        0,
+        "Threads of a GPU's pool; 0 means 2. Not with --gpu_thread_mode=global.",
+        minimum=0,
+        maximum=MOST_THREADS,
     )
     allow_growth: bool | None = flag(
         None, "Take GPU memory as it is needed; TensorFlow's own default if not given."

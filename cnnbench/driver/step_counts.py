@@ -1,0 +1,93 @@
+"""Steps from flags that count steps or epochs, with an end to what they can add up to."""
+
+from __future__ import annotations
+
+import math
+
+from cnnbench.errors import FlagError
+from cnnbench.flags.groups.run import RunParams
+
+DEFAULT_NUM_BATCHES = 100
+MOST_STEPS = 2**31 - 1
+MOST_EVALUATIONS = 100_000
+
+
+def batches_and_epochs(
+    num_batches: int | None,
+    num_epochs: float | None,
+    global_batch: int,
+    examples: int,
+    epochs_flag: str = "num_epochs",
+) -> tuple[int, float]:
+    """The number of global batches, and the epochs they make.
+
+    Args:
+      num_batches: as asked for, or None.
+      num_epochs: as asked for, or None; rounded up to whole batches. Without
+        either, 100 batches.
+      global_batch: images per step over all devices.
+      examples: images in one epoch.
+      epochs_flag: the flag that `num_epochs` is of.
+
+    Raises:
+      FlagError: more steps than can be counted.
+    """
+    if num_epochs:
+        batches = epoch_to_step(epochs_flag, num_epochs, global_batch, examples)
+    else:
+        batches = num_batches or DEFAULT_NUM_BATCHES
+    return batches, batches * global_batch / examples
+
+
+def epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
+    """The first step count at which `epoch` epochs of images have been seen.
+
+    Raises:
+      FlagError: it is more than can be counted.
+    """
+    steps = max(1, math.ceil(int(epoch * examples) / global_batch))
+    if steps > MOST_STEPS:
+        most = MOST_STEPS * global_batch / examples
+        raise FlagError(flag, epoch, f"must be at most {most:.3g}: {MOST_STEPS} steps")
+    return steps
+
+
+def evaluation_steps(
+    params: RunParams, batches: int, epochs: float, examples: int, global_batch: int
+) -> frozenset[int]:
+    """Steps after which training pauses for an evaluation.
+
+    Args:
+      params: which of the four flags is given.
+      batches: steps of the training.
+      epochs: the same in epochs.
+      examples: images in one epoch.
+      global_batch: images per step over all devices.
+
+    Raises:
+      FlagError: evaluations would come more often than steps, or too many of them.
+    """
+    if every := params.eval_during_training_every_n_steps:
+        _check_count("eval_during_training_every_n_steps", every, batches / every)
+        steps = set(range(every, batches + 1, every))
+    elif period := params.eval_during_training_every_n_epochs:
+        flag = "eval_during_training_every_n_epochs"
+        if period * examples < global_batch:
+            per_epoch = examples / global_batch
+            reason = f"is less than one step; an epoch has {per_epoch:.3g} steps"
+            raise FlagError(flag, period, reason)
+        _check_count(flag, period, epochs / period)
+        points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
+        steps = {epoch_to_step(flag, e, global_batch, examples) for e in points if e < epochs}
+    else:
+        flag = "eval_during_training_at_specified_epochs"
+        steps = set(params.eval_during_training_at_specified_steps)
+        for epoch in params.eval_during_training_at_specified_epochs:
+            steps.add(epoch_to_step(flag, epoch, global_batch, examples))
+    # The evaluation after the last step is the final one and has its own line.
+    return frozenset(step for step in steps if step < batches)
+
+
+def _check_count(flag: str, value: float, count: float) -> None:
+    if count > MOST_EVALUATIONS:
+        raise FlagError(flag, value, f"means {count:.3g} evaluations, not up to {MOST_EVALUATIONS}")
