@@ -294,7 +294,9 @@ class BenchmarkCNN:
             probes=make_probes(params, plan, built.step.graph, self._messages),
             observers=observers,
         )
-        return training.run(steps)
+        total = training.run(steps)
+        self._export(built)
+        return total
 
     def _initialize(self, built: BuiltRun) -> tuple[int, int]:
         """Restores a checkpoint if there is one; returns its global step and the steps to run."""
@@ -328,6 +330,11 @@ class BenchmarkCNN:
                 f"{restored.global_step} already; ask for more batches or for another directory",
             )
         return restored.global_step, steps
+
+    def _export(self, built: BuiltRun) -> None:
+        if built.exporter is not None and self.params.export_dir is not None:
+            built.exporter.write(self.params.export_dir)
+            self._messages.notice(f"SavedModel written to {self.params.export_dir}")
 
     def _restore_backbone(self, built: BuiltRun, given: str) -> None:
         from cnnbench.driver import checkpoint_folder, checkpoints
@@ -372,6 +379,7 @@ class BenchmarkCNN:
                     observer.evaluated(result)
                 self._measurements.loop_seconds = time.perf_counter() - start
                 self._measurements.loop_images = result.examples
+                self._export(built)
                 if not pause:
                     return result.images_per_sec
                 # Evaluations that go on for ever end each with its own total.

@@ -8,6 +8,7 @@ from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
+from cnnbench.driver.export import Exporter
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.flags import Params
 from cnnbench.runtime import tensorflow as runtime
@@ -32,6 +33,7 @@ class BuiltRun:
       evaluator: None unless something is to be evaluated.
       evaluation_inputs: likewise.
       checkpoints: None without --train_dir.
+      exporter: None without --export_dir.
     """
 
     devices: runtime.Devices
@@ -41,6 +43,7 @@ class BuiltRun:
     evaluator: Evaluator | None
     evaluation_inputs: InputSource | None
     checkpoints: Checkpoints | None
+    exporter: Exporter | None = None
 
     def close(self) -> None:
         """Ends input threads; a second call does nothing."""
@@ -93,7 +96,13 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         slots = {} if optimizer is None else manager.savable_slots(optimizer)
         scale_state = {} if step is None else step.loss_scale.variables()
         checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep, scale_state)
-    return BuiltRun(devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints)
+    exporter = None
+    if params.export_dir is not None:
+        dtype = COMPUTE_DTYPES[params.precision]
+        exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
+    return BuiltRun(
+        devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints, exporter
+    )
 
 
 def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:

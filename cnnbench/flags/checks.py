@@ -34,7 +34,7 @@ _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
 # Files that are written at different times; each needs a name of its own.
 _FILES = ("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file")
 # What is read or made a folder before anything is written.
-_INPUTS = ("model_plugin", "dataset_plugin", "data_dir", "train_dir")
+_INPUTS = ("model_plugin", "dataset_plugin", "data_dir", "train_dir", "export_dir")
 LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers")
 """Flags that look at a step of the warm-up."""
 

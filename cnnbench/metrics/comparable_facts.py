@@ -45,6 +45,7 @@ _ADDRESSES = FlagRule(Use.NUMBER, "names of machines; how many there are counts"
 RULES: dict[str, FlagRule] = {
     "result_json": _WRITTEN_LATER,
     "result_csv": _WRITTEN_LATER,
+    "export_dir": _WRITTEN_LATER,
     "eval_dir": FlagRule(Use.IGNORED, "events of evaluations, outside of the timed steps"),
     "result_label": FlagRule(Use.IGNORED, "a note of the user"),
     "progress": _SHOWN,

@@ -10,7 +10,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.observe.layers import TABLES
-from cnnbench.records.files import prove_folder, resolve_output
+from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder, resolve_output
 
 
 def partition_file(prefix: str, number: int) -> str:
@@ -50,6 +50,8 @@ def prepare(params: Params) -> None:
             raise FlagError("profile_layers", path, f"must end in one of {known}")
         if params.profile_layers is not None:
             resolve_output("profile_layers", path)
+    if params.export_dir is not None:
+        resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
     prefix = params.partitioned_graph_file_prefix

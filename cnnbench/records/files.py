@@ -68,6 +68,36 @@ def prove_folder(flag: str, path: str) -> None:
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
+SAVED_MODEL = "saved_model.pb"
+"""The file by which a folder is a SavedModel."""
+
+
+def resolve_folder(flag: str, path: str, marker: str) -> Path:
+    """The folder that a result will be or replace, symbolic links followed.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: as given; folders above it are made.
+      marker: name of a file that every result of this kind has.
+
+    Raises:
+      FlagError: something else is there, or nothing can be written beside it.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if not path or (target.exists() and not target.is_dir()):
+            raise FlagError(flag, path, "is not a folder")
+        if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
+            raise FlagError(flag, path, f"holds files, but no {marker}; name another folder")
+    except OSError as error:
+        raise FlagError(flag, path, f"cannot be read: {_reason(error)}") from error
+    try:
+        prove_folder(flag, str(target.parent))
+    except FlagError as error:
+        raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
+    return target
+
+
 def write_whole(target: Path, data: bytes) -> None:
     """Replaces a file's content at once: readers see the old or the new, never a part.
 

@@ -33,6 +33,7 @@ NEW_FLAGS = {
     "gradient_reduction",
     "bn_stats",
     "aux_head",
+    "export_dir",
     "label_smoothing",
     "learning_rate_schedule",
     "model_plugin",

@@ -39,6 +39,11 @@ class OutputParams:
     train_dir: str | None = flag(
         None, "Folder for checkpoints: resumed from and saved to when training, read by --eval."
     )
+    export_dir: str | None = flag(
+        None,
+        "When the run ends, write the network with its weights as a SavedModel to this folder, for "
+        "TensorFlow Serving and tf.saved_model.load.",
+    )
     save_model_secs: int = flag(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
     )

@@ -1,0 +1,132 @@
+"""--export_dir: the network and its weights as a SavedModel that serves without cnnbench."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.models.elements import grouped, of_role, resolve
+from cnnbench.models.graph import forward
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.records.files import SAVED_MODEL, resolve_folder
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.base import VariableMgr
+
+SIGNATURE = "serving_default"
+
+
+class Exporter:
+    """Traces the network once, with variables of its own; writes it whenever asked.
+
+    The signature takes each feature of the model under its name, as evaluations prepare it,
+    for any number of examples. It returns what the model returns: "logits" and
+    "probabilities" of a classifier, the names of a mapping, else "outputs".
+
+    Args:
+      model, spec: the network and its declaration.
+      manager: holds the weights; copy 0 is exported, as checkpoints hold it.
+      compute_dtype: of evaluations: "float32", "bfloat16" or "float16".
+      cpu_device: full string of the device that holds the copies to export.
+
+    Raises:
+      BenchmarkError: the network cannot be traced for any number of examples.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        compute_dtype: str,
+        cpu_device: str,
+    ) -> None:
+        self._model = model
+        self._num_classes = spec.num_classes
+        self._elements = of_role(resolve(model.elements, model, spec.num_classes), "feature")
+        self._compute_dtype = compute_dtype
+        self._sources = manager.savable_variables()
+        self._module = tf.Module()
+        with tf.device(cpu_device):
+            self._module.weights = {
+                name: tf.Variable(
+                    tf.zeros(source.shape, source.dtype),
+                    trainable=source.primary.trainable,
+                    name=name,
+                )
+                for name, source in self._sources.items()
+            }
+        signature = {
+            one.name: tf.TensorSpec(
+                [None, *one.sizes], "float32" if one.is_real else one.dtype, name=one.name
+            )
+            for one in self._elements
+        }
+        try:
+            traced = tf.function(self._serve, autograph=False)
+            self._serving = traced.get_concrete_function(**signature)
+        except (TypeError, ValueError) as error:
+            raise BenchmarkError(
+                f"--model={model.name} cannot be exported for any number of examples: "
+                f"{first_line(error)}"
+            ) from error
+
+    def write(self, directory: str) -> None:
+        """Replaces the SavedModel in `directory` by one with the weights of now.
+
+        Raises:
+          BenchmarkError: it cannot be written; what was there is still there.
+        """
+        for name, source in self._sources.items():
+            self._module.weights[name].assign(tower_variable.read(source.primary))
+        try:
+            target = resolve_folder("export_dir", directory, SAVED_MODEL)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            try:
+                tf.saved_model.save(
+                    self._module, str(temporary), signatures={SIGNATURE: self._serving}
+                )
+                _replace(target, temporary)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        except FlagError as error:
+            raise BenchmarkError(str(error)) from error
+        except (OSError, tf.errors.OpError) as error:
+            raise BenchmarkError(
+                f"--export_dir={directory}: cannot be written: {first_line(error)}"
+            ) from error
+
+    def _serve(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            return tf.cast(self._module.weights[spec.name].read_value(), dtype)
+
+        outputs = forward(
+            self._model,
+            self._num_classes,
+            grouped(self._elements, "feature", features),
+            read,
+            training=False,
+            compute_dtype=self._compute_dtype,
+        ).outputs
+        return _named(self._model, outputs)
+
+
+def _named(model: Model, outputs: Any) -> dict[str, tf.Tensor]:
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    if model.has_softmax_loss():
+        return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
+    return {"outputs": outputs}
+
+
+def _replace(target: Path, made: Path) -> None:
+    """Puts a finished folder in the place of an older one."""
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(made, target)
