@@ -59,7 +59,13 @@ class DataSet:
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """A tensor of `shape` with device's values from number `begin` on."""
+        """A tensor of a device's values.
+
+        Args:
+          device: number of the device.
+          begin: number of the first value.
+          shape: of the tensor.
+        """
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)

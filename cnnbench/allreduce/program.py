@@ -116,7 +116,13 @@ class Buffers:
         return tokens
 
     def count_wrong(self, data: DataSet, added_in: str, cast: bool) -> int:
-        """How many elements of the sums that were kept last are wrong, over all devices."""
+        """How many elements of the sums that were kept last are wrong, over all devices.
+
+        Args:
+          data: what was reduced.
+          added_in: name of the dtype in which the sums were made.
+          cast: whether the values were rounded to that dtype first.
+        """
         wrong = 0
         for device, name in zip(self.devices, self._sums, strict=True):
             with tf.device(device):

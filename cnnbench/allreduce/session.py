@@ -101,7 +101,12 @@ class AllReduceBench:
         return self._finish()
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
-        """What has been measured so far."""
+        """What has been measured so far.
+
+        Args:
+          status: "ok", "failed" or "interrupted".
+          error: why it failed; None if it did not.
+        """
         config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
         config["iters_per_step"] = self.plan.length.chain
         config["num_batches"] = self.plan.length.rounds

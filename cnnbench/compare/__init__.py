@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from cnnbench.compare.compare import compare_records
 from cnnbench.compare.estimate import Case, aa_spread
-from cnnbench.compare.explain import processes_needed
-from cnnbench.compare.judge import Judgement, judge, judge_all
+from cnnbench.compare.judge import Judgement, judge, judge_all, processes_needed
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import METRICS, Metric

@@ -110,7 +110,12 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """A fact with its values on both sides."""
+    """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW".
+
+    Args:
+      name: of the fact.
+      base, new: its values, as text.
+    """
     if base == new:
         return f"{name} is {' or '.join(base)} within each side"
     return f"{name} is {' or '.join(base)} in BASE and {' or '.join(new)} in NEW"

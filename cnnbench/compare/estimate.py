@@ -87,7 +87,12 @@ def _exceeds(size: float, limit: float) -> bool:
 
 
 def usable(value: float, metric: Metric) -> bool:
-    """Whether a number can be a value: finite, and positive where changes are shares."""
+    """Whether a number can be a value: finite, and positive where changes are shares.
+
+    Args:
+      value: in the metric's unit.
+      metric: of the value.
+    """
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 

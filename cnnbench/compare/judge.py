@@ -19,14 +19,15 @@ Swapping the sides, or inverting all values, mirrors the verdict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.compare import explain
 from cnnbench.compare.estimate import Case, Evidence, gather, usable
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
-from cnnbench.stats.rank_tests import holm
+from cnnbench.stats import rank_tests
+from cnnbench.text.numbers import count
 
 _DEFAULT = Policy()
 
@@ -102,45 +103,109 @@ def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgemen
         if judgements[index] is None:
             families.setdefault(case.metric.name, {})[index] = gather(case, policy)
     for family in families.values():
-        p_values = holm([found.p for found in family.values()])
+        p_values = rank_tests.holm([found.p for found in family.values()])
         for (index, found), p in zip(family.items(), p_values, strict=True):
             judgements[index] = _judged(cases[index], found, p, len(family), policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 
+def processes_needed(
+    policy: Policy, configurations: int = 1, paired: bool = False, metric: Metric = THROUGHPUT
+) -> int:
+    """The fewest processes per side (or pairs) that can prove one change among so many.
+
+    Args:
+      policy: the constants.
+      configurations: how many are judged together.
+      paired: for pairs.
+      metric: what is judged.
+    """
+    needed = policy.min_processes
+    alpha = metric.alpha(policy)
+    while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
+        needed += 1
+    return needed
+
+
 def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
     """The judgement of a case that cannot be tested; None for one that can."""
     sides = (("BASE", case.base), ("NEW", case.new))
+    name = case.metric.name
     for side, values in sides:
-        if not all(usable(value, case.metric) for value in values):
-            reason = explain.unusable(side, list(values), case.metric)
+        bad = [value for value in values if not usable(value, case.metric)]
+        if bad:
+            of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
+            reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
     fewest, side = min((len(values), side) for side, values in sides)
-    if fewest >= policy.min_processes:
-        if not case.paired or len(case.base) == len(case.new):
-            return None
-        reason = explain.unequal_pairs(case)
-    else:
-        reason = explain.too_few(side, case, policy)
     if not fewest:
+        reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
+    if fewest < policy.min_processes:
+        found = count(fewest, "process", "processes")
+        reason = f"{found} in {side}; a verdict needs at least {_needed(case, policy)}"
+    elif case.paired and len(case.base) != len(case.new):
+        reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
+    else:
+        return None
     # An estimate is worth showing even where nothing follows from it.
     unpaired = Case(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
 
 
 def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
-    """The rules."""
-    if p <= case.metric.alpha(policy) and found.beyond_floor:
-        better = (found.change > 0) == case.metric.higher_is_better
+    """The rules.
+
+    Args:
+      case: to be judged.
+      found: its statistics.
+      p: after Holm.
+      family: how many configurations are judged together.
+      policy: the constants.
+    """
+    metric, alpha = case.metric, case.metric.alpha(policy)
+    change = metric.change_text(found.change)
+    margin = _both_ways(found.margin, metric)
+    chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+    interval = ""
+    if found.low is not None and found.high is not None:
+        interval = f"the interval {metric.range_text(found.low, found.high)}"
+    verdict = Verdict.INCONCLUSIVE
+    if p <= alpha and found.beyond_floor:
+        better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        reason = explain.decided(case, found, p, family)
+        reason = f"{change} is beyond the floor {_both_ways(found.floor, metric)}, {chance}"
     elif found.within_margin:
-        verdict, reason = Verdict.SAME, explain.equivalent(case, found)
+        verdict, reason = Verdict.SAME, f"{interval} lies within {margin}"
+    elif not interval or _too_few(case, found, family, alpha):
+        counts = f"{len(case.base)} against {len(case.new)} processes"
+        among = f" among {family} configurations" if family > 1 else ""
+        reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
+        reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
+    elif p <= alpha:
+        floor = "A/A spread" if found.floor > found.margin else "floor"
+        reason = f"{change} is within the {floor} {_both_ways(found.floor, metric)}, but "
+        reason += f"{interval} reaches beyond {margin}, {chance}"
     else:
-        verdict = Verdict.INCONCLUSIVE
-        reason = explain.undecided(case, found, p, family, policy)
+        reason = f"{interval} reaches beyond {margin}, {chance}: more processes or a quieter "
+        reason += "machine are needed"
     return _judgement(case, found, verdict, reason, p)
+
+
+def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
+    """Whether even the clearest order of so many values would prove nothing, and is the case."""
+    best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
+    return family * best > alpha and math.isclose(found.p, best)
+
+
+def _needed(case: Case, policy: Policy, family: int = 1) -> str:
+    needed = processes_needed(policy, family, case.paired, case.metric)
+    return f"{needed} pairs" if case.paired else f"{needed} on each side"
+
+
+def _both_ways(limit: float, metric: Metric) -> str:
+    """A limit both ways: 3 % more is undone by 2.9 % less, differences by their opposite."""
+    return metric.range_text(1 / (1 + limit) - 1 if metric.relative else -limit, limit)
 
 
 def _judgement(

@@ -67,6 +67,9 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
 
     If all runs name a pair of an experiment that both sides have in common, those without
     their partner are left out. Else they are paired in order of their starts, as given.
+
+    Args:
+      base, new: runs of one configuration.
     """
     left, right = _by_pair(base), _by_pair(new)
     experiments = [{seed for seed, _ in side} for side in (left, right)]
@@ -106,7 +109,12 @@ def _grouped(
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only configuration that an unresolved one agrees with, else itself."""
+    """The only configuration that an unresolved one agrees with, else itself.
+
+    Args:
+      early: of a run that failed before its flags were resolved.
+      resolved: the candidates.
+    """
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
 

@@ -75,7 +75,12 @@ def _row(point: SeriesPoint, metric: Metric, step: Step | None) -> tuple[str, ..
 
 
 def range_text(values: Sequence[float], metric: Metric) -> str:
-    """From the smallest value to the largest; "" for a single one."""
+    """From the smallest value to the largest; "" for a single one.
+
+    Args:
+      values: of a point, one per process.
+      metric: of the values.
+    """
     if len(values) < 2:
         return ""
     low, high = (metric.value_text(end, unit=False) for end in (min(values), max(values)))
@@ -88,7 +93,12 @@ def time_text(point: SeriesPoint) -> str:
 
 
 def step_text(step: Step, metric: Metric) -> str:
-    """A step in a sentence."""
+    """A step in a sentence.
+
+    Args:
+      step: to be described.
+      metric: of its levels.
+    """
     kind, *ends = (
         ("worse", "last good", "first bad")
         if step.worse
@@ -148,7 +158,12 @@ def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped
 
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
-    """A row per point, with a header; no cell is a formula."""
+    """CSV with a header and a row per point; no cell is a formula.
+
+    Args:
+      trends: series with their steps.
+      metric: of the values.
+    """
     import pandas
 
     rows = [row for found in trends for row in _rows(found, metric)]

@@ -34,7 +34,16 @@ _LEAST_SPAN = 0.1
 
 
 def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
-    """The page or the picture, by the suffix of the path."""
+    """The page or the picture.
+
+    Args:
+      path: its suffix, one of `SUFFIXES`, decides about the format.
+      trends: series with their steps.
+      metric: of the values.
+
+    Returns:
+      The content of the file.
+    """
     suffix = Path(path).suffix.lower()
     if suffix == ".html":
         from cnnbench.report.formats import render as write
@@ -47,7 +56,12 @@ def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
 
 
 def page(trends: Sequence[Trend], metric: Metric) -> Report:
-    """All steps first, then a chart for each series, then all points."""
+    """All steps first, then a chart for each series, then all points.
+
+    Args:
+      trends: series with their steps.
+      metric: of the values.
+    """
     points = [
         (found, point) for found in trends for point in (*found.series.points, *found.series.empty)
     ]

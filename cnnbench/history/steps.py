@@ -212,7 +212,14 @@ def _step(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[tuple[str, str, str], ...]:
-    """Facts that differ between two points, those that decide speed first."""
+    """Facts that differ between two points, those that decide speed first.
+
+    Args:
+      before, after: the points.
+
+    Returns:
+      (name, text before, text after) of each; "unknown" where a point does not have it.
+    """
     sides = (_facts(before), _facts(after))
     names = [
         name

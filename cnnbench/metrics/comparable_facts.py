@@ -85,7 +85,12 @@ def counts(name: str) -> bool:
 
 
 def identity(name: str, value: Any) -> Any:
-    """A flag's value as it enters the identity of a configuration."""
+    """A flag's value as it enters the identity of a configuration.
+
+    Args:
+      name: of the flag.
+      value: as records hold it.
+    """
     rule = RULES.get(name)
     if rule is None:
         return value
@@ -292,5 +297,10 @@ def expand(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a fact is among those that may differ."""
+    """Whether a fact is among those that may differ.
+
+    Args:
+      name: of the fact.
+      patterns: as `expand` gives them.
+    """
     return any(fnmatchcase(name, pattern) for pattern in patterns)

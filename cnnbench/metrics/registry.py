@@ -98,7 +98,11 @@ class Metric:
         return f"{'+' if signed and change >= 0 else ''}{number(change)} {self.unit}"
 
     def range_text(self, low: float, high: float) -> str:
-        """A range of changes: "-1.0 to +2.0 %"."""
+        """A range of changes: "-1.0 to +2.0 %".
+
+        Args:
+          low, high: shares of the base, or differences.
+        """
         return f"{self.change_text(low).rsplit(' ', 1)[0]} to {self.change_text(high)}"
 
     @property

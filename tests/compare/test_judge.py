@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.compare import METRICS, Case, Policy, Verdict, aa_spread, judge, judge_all
-from cnnbench.compare.explain import processes_needed
+from cnnbench.compare.judge import processes_needed
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]
