@@ -20,6 +20,7 @@ from cnnbench.text.terminal import LineWriter
 
 _ABOUT = """\
 Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
+       cnnbench data make-coco SOURCE OUT [FLAGS]
        cnnbench data make-ratings SOURCE OUT [FLAGS]
        cnnbench data check DIR [FLAGS]
 
@@ -27,6 +28,10 @@ make-imagenet turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/valid
 into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Classes are numbered
 from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
 RGB JPEGs of quality 100.
+
+make-coco turns SOURCE/annotations/instances_train2017.json and instances_val2017.json (or another
+year) with the images in SOURCE/train2017 and SOURCE/val2017 into TFRecord files, and writes
+coco-labels.txt. Classes are numbered from 1 in order of COCO's own numbers.
 
 make-ratings turns MovieLens' ratings.dat or ratings.csv, or the folder with it, into pairs of user
 and item. The last item that a user rated is held back for validation, with others to tell it from.
@@ -61,6 +66,15 @@ class MakeImagenetFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakeCocoFlags:
+    """Flags of make-coco."""
+
+    train_shards: int = flag(64, "Training files.", minimum=1)
+    validation_shards: int = flag(8, "Validation files.", minimum=1)
+    seed: int = flag(1234, "Seed of the order.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MakeRatingsFlags:
     """Flags of make-ratings."""
 
@@ -84,10 +98,12 @@ class CheckFlags:
 
 _FLAGS = (
     ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
+    ("Flags of make-coco", specs_of(MakeCocoFlags)),
     ("Flags of make-ratings", specs_of(MakeRatingsFlags)),
     ("Flags of check", specs_of(CheckFlags)),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+_ACTIONS = "make-imagenet, make-coco, make-ratings or check"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,6 +118,10 @@ def main(argv: Sequence[str]) -> int:
         given, arguments = parse_command(rest, specs_of(MakeImagenetFlags))
         folder, out = _places(action, arguments, "DIR", "OUT")
         return _make_imagenet(Path(folder), Path(out), MakeImagenetFlags(**given))
+    if action == "make-coco":
+        given, arguments = parse_command(rest, specs_of(MakeCocoFlags))
+        source, out = _places(action, arguments, "SOURCE", "OUT")
+        return _make_coco(Path(source), Path(out), MakeCocoFlags(**given))
     if action == "make-ratings":
         given, arguments = parse_command(rest, specs_of(MakeRatingsFlags))
         source, out = _places(action, arguments, "SOURCE", "OUT")
@@ -110,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
         given, arguments = parse_command(rest, specs_of(CheckFlags))
         (folder,) = _places(action, arguments, "DIR")
         return _check(folder, CheckFlags(**given))
-    raise UsageError(f"cnnbench data takes make-imagenet, make-ratings or check, not {action!r}")
+    raise UsageError(f"cnnbench data takes {_ACTIONS}, not {action!r}")
 
 
 def _places(action: str, arguments: Sequence[str], *names: str) -> Sequence[str]:
@@ -133,6 +153,21 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
     line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
     if found.ignored:
         line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
+    LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> int:
+    shards = {"train": options.train_shards, "validation": options.validation_shards}
+    with _tensorflow():
+        from cnnbench.data.make_coco import make_coco, read_annotations
+
+        found = read_annotations(source)
+        make_coco(found, out, shards, options.seed)
+    counts = {name: len(found.subsets.get(name, ())) for name in shards}
+    line = f"{out}: {counts['train']} training and {counts['validation']} validation images with "
+    line += f"{len(found.classes)} classes; left out: {found.without_boxes} training images "
+    line += f"without a box, {found.empty_boxes} boxes without an area"
     LineWriter(sys.stdout).lines([line])
     return ExitCode.OK
 

@@ -10,12 +10,13 @@ from cnnbench.data.dataset import (
     load_plugin,
     register_dataset,
 )
-from cnnbench.data.open import CIFAR10, IMAGENET, RATINGS, make_input
+from cnnbench.data.open import CIFAR10, COCO, IMAGENET, RATINGS, make_input
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import RESIZE_METHODS, InputSpec
 
 __all__ = [
     "CIFAR10",
+    "COCO",
     "IMAGENET",
     "RATINGS",
     "RESIZE_METHODS",

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cnnbench.data import imagenet_records, tfrecord
-from cnnbench.data.findings import RecordDefect
+from cnnbench.data import imagenet_records
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.imagenet_files import count_examples, find_files
-from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
+from cnnbench.data.records import RecordPipeline, require
 from cnnbench.data.spec import InputSpec
-from cnnbench.errors import DataError, first_line
-
-_CYCLE_LENGTH = 10
-_FILE_SHIFT = 2**40  # more records than any file holds
-_OFFSET = re.compile(r"record at (\d+)")
 
 
-class ImageNetPipeline(Pipeline):
-    """Reads records of several files in turn, shuffles them, decodes them in parallel.
-
-    A record on its way through decoding stands in a ledger (a hash table in the graph), so
-    that an error inside TensorFlow, which names neither file nor record, can be traced.
+class ImageNetPipeline(RecordPipeline):
+    """Decodes, cuts and resizes JPEGs.
 
     Raises:
       FlagError: no files of the subset.
@@ -32,130 +23,28 @@ class ImageNetPipeline(Pipeline):
 
     def __init__(self, spec: InputSpec) -> None:
         assert spec.data_dir is not None
-        self._files = find_files(spec.data_dir, spec.subset)
-        # An evaluation is a pass in a fixed order, whatever the flag says.
-        self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
-        super().__init__(spec, count_examples(self._files, spec.dataset, spec.subset))
-        with tf.device("CPU:0"):
-            self._paths = tf.constant([str(path) for path in self._files])
-            self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+        files = find_files(spec.data_dir, spec.subset)
+        super().__init__(spec, files, count_examples(files, spec.dataset, spec.subset))
 
-    def tower_batches(self) -> tf.data.Dataset:
-        """See `Pipeline.tower_batches`."""
+    def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """See `RecordPipeline.decode`."""
         spec = self.spec
-        batches = self._examples().batch(spec.batch_per_device, drop_remainder=spec.training)
-        ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
-        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
-
-    def stages(self) -> list[Stage]:
-        """See `Pipeline.stages`; reading is timed without the shuffle buffer, which hides it."""
-        threads = self.spec.datasets_num_private_threads
-        return [
-            Stage("read", with_threads(self._one_pass().repeat(), threads), 1),
-            Stage("prepare", with_threads(self._examples(), threads), 1),
-            *super().stages(),
+        jpeg, label, boxes = imagenet_records.parse(record)
+        sound = [
+            require((label >= 0) & (label < spec.num_classes), label),
+            require(tf.io.is_jpeg(jpeg), "no JPEG"),
+            require(imagenet_records.are_inside(boxes), boxes),
         ]
-
-    def _examples(self) -> tf.data.Dataset:
-        return (
-            self._records()
-            .enumerate()
-            .map(
-                tf.autograph.experimental.do_not_convert(self._example),
-                num_parallel_calls=tf.data.AUTOTUNE,
-                deterministic=self._in_order,
-            )
-        )
-
-    def _records(self) -> tf.data.Dataset:
-        """(file number, record number, record): for ever while training, else one pass."""
-        spec = self.spec
-        records = self._one_pass()
-        if spec.datasets_repeat_cached_sample:
-            once = records.take(1).cache()
-            return once.repeat(None if spec.training else self.num_examples)
-        if spec.datasets_use_caching:
-            records = records.cache()
-        if not spec.training:
-            return records
-        buffer = max(1, min(spec.shuffle_buffer, self.num_examples))
-        return records.shuffle(buffer, seed=spec.seed).repeat()
-
-    def _one_pass(self) -> tf.data.Dataset:
-        spec = self.spec
-        files = tf.data.Dataset.range(len(self._files))
-        whole_files = spec.training and len(self._files) % spec.num_shards == 0
-        if spec.training:
-            if whole_files:
-                files = files.shard(spec.num_shards, spec.shard_index)
-            files = files.shuffle(len(self._files), seed=spec.seed)
-        records = files.interleave(
-            self._read,
-            cycle_length=spec.datasets_parallel_interleave_cycle_length or _CYCLE_LENGTH,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=self._in_order,
-        )
-        if spec.num_shards == 1 or whole_files:
-            return records
-        if not spec.training:
-            return records.shard(spec.num_shards, spec.shard_index)
-        # By number, not by turn: which records are ours must not depend on the reading order.
-        return records.filter(
-            lambda file, record, _: (file + record) % spec.num_shards == spec.shard_index
-        )
-
-    def _read(self, file: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(tf.gather(self._paths, file)).enumerate()
-        ahead = self.spec.datasets_parallel_interleave_prefetch
-        if ahead:
-            records = records.prefetch(ahead)
-        return records.map(lambda record, data: (file, record, data))
-
-    def _example(
-        self, position: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        spec = self.spec
-        file, number, data = record
-        key = file * _FILE_SHIFT + number
-        with tf.control_dependencies([self._ledger.insert(key, position)]):
-            data = tf.identity(data)
-        jpeg, label, boxes = imagenet_records.parse(data)
-        in_range = tf.debugging.Assert((label >= 0) & (label < spec.num_classes), [label])
+        with tf.control_dependencies(sound):
+            jpeg = tf.identity(jpeg)
         if spec.training:
             image = train_image(jpeg, boxes, position, spec)
         else:
             image = eval_image(jpeg, position, spec)
-        with tf.control_dependencies([in_range, image]):
-            done = self._ledger.remove(tf.reshape(key, [1]))
-        with tf.control_dependencies([done]):
-            return prepared({"image": image, "label": label}, position, spec)
+        return {"image": image, "label": label}
 
-    def explain(self, error: Exception) -> DataError:
-        """See `Pipeline.explain`."""
-        return self._framing_defect(error) or self._record_defect(error) or super().explain(error)
-
-    def _framing_defect(self, error: Exception) -> DataError | None:
-        match = _OFFSET.search(str(error))
-        if not isinstance(error, tf.errors.DataLossError) or match is None:
-            return None
-        defects = (tfrecord.defect_at(path, int(match[1])) for path in self._files)
-        return next((defect for defect in defects if defect), None)
-
-    def _record_defect(self, error: Exception) -> DataError | None:
-        """Examines the records that were being decoded when the error came up."""
-        with tf.device("CPU:0"):
-            keys, _ = self._ledger.export()
-        min_size = self.spec.image_size if self.spec.resize_method == "crop" else 1
-        for key in sorted(keys.numpy().tolist()):
-            file, number = divmod(key, _FILE_SHIFT)
-            path = self._files[file]
-            try:
-                data = tfrecord.find_record(path, number)
-                imagenet_records.examine(data, self.spec.num_classes, min_size)
-            except RecordDefect as defect:
-                return DataError(f"{path}: record {number}: {defect}")
-            except DataError as defect:
-                return defect
-        if len(keys) == 1:
-            return DataError(f"{path}: record {number}: {first_line(error)}")
-        return None
+    def examine(self, record: bytes) -> object:
+        """See `RecordPipeline.examine`."""
+        spec = self.spec
+        min_size = spec.image_size if spec.resize_method == "crop" else 1
+        return imagenet_records.examine(record, spec.num_classes, min_size)

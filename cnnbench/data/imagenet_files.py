@@ -12,7 +12,7 @@ from cnnbench.data.dataset import SUBSETS, Dataset
 from cnnbench.data.folder import UNFINISHED, once_per_content, readable
 from cnnbench.errors import DataError, FlagError
 
-SHARD_NAME = re.compile(r"(train|validation)-(\d+)-of-(\d+)")
+SHARD_NAME = re.compile(r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)")
 
 # The number of files the published ImageNet is always cut into.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
@@ -20,8 +20,13 @@ _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 _count_records = once_per_content(tfrecord.count_records)
 
 
-def find_files(data_dir: str, subset: str) -> list[Path]:
-    """The files ``<subset>-*-of-*`` of a directory, in order.
+def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
+    """The files ``<prefix><subset>-*-of-*`` of a directory, in order.
+
+    Args:
+      data_dir: the directory.
+      subset: "train" or "validation".
+      prefix: what the names of a data set's files begin with.
 
     Raises:
       FlagError: no such directory, one that cannot be read, no such file in it, or files of a
@@ -36,19 +41,28 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
         unfinished = [path for path in entries if path.name.startswith(UNFINISHED)]
         partial = any(path.is_dir() and any(path.iterdir()) for path in unfinished)
         paths = [path for path in entries if path.is_file()]
-    found = [path for path in paths if _is_of(path, subset)]
+    found = [path for path in paths if _is_of(path, prefix + subset)]
     if found and partial:
         problem = f"its data set was not finished ({unfinished[0].name}); make it again"
         raise FlagError("data_dir", data_dir, problem)
     if found:
         return found
-    others = [name for name in SUBSETS if any(_is_of(path, name) for path in paths)]
+    others = [name for name in SUBSETS if any(_is_of(path, prefix + name) for path in paths)]
     hint = f"; it has {others[0]} files only" if others else ""
-    raise FlagError("data_dir", data_dir, f"holds no files {subset}-*-of-*{hint}")
+    raise FlagError("data_dir", data_dir, f"holds no files {prefix}{subset}-*-of-*{hint}")
 
 
-def _is_of(path: Path, subset: str) -> bool:
-    return fnmatchcase(path.name, f"{subset}-*-of-*")
+def _is_of(path: Path, start: str) -> bool:
+    return fnmatchcase(path.name, f"{start}-*-of-*")
+
+
+def count_all(files: Sequence[Path]) -> int:
+    """Records in all files.
+
+    Raises:
+      DataError: a file is truncated or cannot be opened.
+    """
+    return sum(_count_records(path) for path in files)
 
 
 def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
@@ -64,7 +78,7 @@ def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
         published = dataset.num_examples(subset)
         if abs(_count_records(files[0]) - published / len(files)) <= 1:
             return published
-    count = sum(_count_records(path) for path in files)
+    count = count_all(files)
     if count == 0:
         raise DataError(f"{files[0].parent}: the {subset} files hold no records")
     return count

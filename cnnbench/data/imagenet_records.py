@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,14 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return found[ENCODED], found[LABEL], boxes[tf.newaxis]
 
 
+def are_inside(boxes: Any) -> tf.Tensor:
+    """Whether all boxes, [..., 4] in the order top, left, bottom, right, are parts of the image."""
+    top, left, bottom, right = tf.unstack(boxes, axis=-1)
+    # NaN is neither at least 0 nor at most 1.
+    inside = (top >= 0) & (top <= bottom) & (bottom <= 1)
+    return tf.reduce_all(inside & (left >= 0) & (left <= right) & (right <= 1))
+
+
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every record of the files of a subset; see `Dataset.check`."""
     tally = ImageTally()
@@ -59,12 +67,12 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     Raises:
       RecordDefect: something is missing, of the wrong type, out of range or undecodable.
     """
-    features = _features(record)
-    label = _single(features, LABEL, "int64_list")
+    features = features_of(record)
+    label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
         raise RecordDefect(f"label {label} is not in [0, {num_classes})")
-    boxes = _check_boxes(features)
-    jpeg = _single(features, ENCODED, "bytes_list")
+    boxes = check_boxes(features)
+    jpeg = single(features, ENCODED, "bytes_list")
     height, width = decoded_size(jpeg)
     if min(height, width) < min_size:
         raise RecordDefect(
@@ -73,7 +81,12 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     return ImageFacts(label, height, width, len(jpeg), boxes)
 
 
-def _features(record: bytes) -> Any:
+def features_of(record: bytes) -> Any:
+    """The features of a serialized record by key.
+
+    Raises:
+      RecordDefect: it is no serialized record.
+    """
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
@@ -81,7 +94,17 @@ def _features(record: bytes) -> Any:
         raise RecordDefect("is not a serialized tf.train.Example") from error
 
 
-def _single(features: Any, key: str, kind: str) -> Any:
+def single(features: Any, key: str, kind: str) -> Any:
+    """The only value of a feature.
+
+    Args:
+      features: see `features_of`.
+      key: of the feature.
+      kind: "int64_list", "float_list" or "bytes_list".
+
+    Raises:
+      RecordDefect: it is missing, of another kind, or has more values or none.
+    """
     if key not in features:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
@@ -90,7 +113,12 @@ def _single(features: Any, key: str, kind: str) -> Any:
     return values[0]
 
 
-def _check_boxes(features: Any) -> int:
+def check_boxes(features: Any) -> int:
+    """The number of boxes.
+
+    Raises:
+      RecordDefect: the sides differ in number, or a box is no part of the image.
+    """
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
@@ -133,30 +161,37 @@ def serialize(
       text: the class in words.
     """
     features = {
-        "image/height": _ints([height]),
-        "image/width": _ints([width]),
-        "image/colorspace": _text("RGB"),
-        "image/channels": _ints([3]),
-        LABEL: _ints([label]),
-        "image/class/synset": _text(synset),
-        "image/class/text": _text(text),
+        "image/height": ints([height]),
+        "image/width": ints([width]),
+        "image/colorspace": text_of("RGB"),
+        "image/channels": ints([3]),
+        LABEL: ints([label]),
+        "image/class/synset": text_of(synset),
+        "image/class/text": text_of(text),
         **{side: tf.train.Feature(float_list=tf.train.FloatList()) for side in BOX_SIDES},
-        "image/object/bbox/label": _ints([]),
-        "image/format": _text("JPEG"),
-        "image/filename": _text(name),
+        "image/object/bbox/label": ints([]),
+        "image/format": text_of("JPEG"),
+        "image/filename": text_of(name),
         ENCODED: tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
     }
+    return serialized(features)
+
+
+def serialized(features: Mapping[str, Any]) -> bytes:
+    """A record with these features, the same bytes whenever they are the same."""
     example = tf.train.Example(features=tf.train.Features(feature=features))
     # Map order is undefined unless asked for, and equal input shall give equal files.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
 
-def _ints(values: Sequence[int]) -> Any:
+def ints(values: Sequence[int]) -> Any:
+    """A feature of integers."""
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def _text(value: str) -> Any:
+def text_of(value: str) -> Any:
+    """A feature of one text."""
     # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
     encoded = value.encode(errors="surrogateescape")
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))

@@ -13,7 +13,7 @@ from cnnbench.data import imagenet_files
 from cnnbench.data.dataset import Dataset, register_dataset
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import PREPROCESSORS, InputSpec
-from cnnbench.models.elements import Draw, Element
+from cnnbench.models.elements import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
     from cnnbench.data.findings import Findings
@@ -109,6 +109,27 @@ def _check_ratings(files: Sequence[Path], num_classes: int) -> Findings:
     return ratings_files.check_files(files, num_classes)
 
 
+def _find_coco(data_dir: str, subset: str) -> Sequence[Path]:
+    return imagenet_files.find_files(data_dir, subset, "coco-")
+
+
+def _count_coco(files: Sequence[Path], subset: str) -> int:
+    del subset
+    return imagenet_files.count_all(files)
+
+
+def _open_coco(spec: InputSpec) -> Pipeline:
+    from cnnbench.data.coco import CocoPipeline
+
+    return CocoPipeline(spec)
+
+
+def _check_coco(files: Sequence[Path], num_classes: int) -> Findings:
+    from cnnbench.data.coco_records import check_files
+
+    return check_files(files, num_classes)
+
+
 IMAGENET = Dataset(
     name="imagenet",
     num_classes=1001,
@@ -146,6 +167,28 @@ RATINGS = Dataset(
         Element("label", (), "label", "int64", Draw.integers(0, "num_classes")),
     ),
 )
+COCO = Dataset(
+    name="coco",
+    num_classes=81,
+    examples={"train": 118_287, "validation": 4_952},
+    files="coco-train-*-of-* and coco-validation-*-of-*",
+    find=_find_coco,
+    count=_count_coco,
+    open=_open_coco,
+    check=_check_coco,
+    missing=imagenet_files.missing_shards,
+    elements=(
+        IMAGE,
+        Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
+        Element("boxes", (200, 4), "label", "float32", Draw.boxes(), rows="num_boxes"),
+        Element(
+            "classes", (200,), "label", "int64", Draw.integers(1, "num_classes"), rows="num_boxes"
+        ),
+        Element("is_crowd", (200,), "label", "int64", Draw.integers(0, 1), rows="num_boxes"),
+        Element("source_id", (), "label", "int64", Draw.integers(0, 1_000_000)),
+    ),
+)
 register_dataset(IMAGENET)
 register_dataset(CIFAR10)
 register_dataset(RATINGS)
+register_dataset(COCO)

@@ -84,11 +84,14 @@ def test_values_out_of_range(folder, tmp_path, options, flag):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "cnnbench data takes make-imagenet, make-ratings or check, not ''"),
+        ([], "cnnbench data takes make-imagenet, make-coco, make-ratings or check, not ''"),
         (["chek"], "not 'chek'"),
         (["check"], "cnnbench data check takes DIR, not 0 arguments"),
         (["check", "x", "y"], "cnnbench data check takes DIR, not 2 arguments"),
-        (["check", "x", "--data_name=coco"], "--data_name=coco: must be one of imagenet, cifar10"),
+        (
+            ["check", "x", "--data_name=mnist"],
+            "--data_name=mnist: must be one of imagenet, cifar10",
+        ),
         (["check", "x", "--num_classes=0"], "--num_classes=0: must be at least 1"),
         (["check", "/nowhere/at/all"], "/nowhere/at/all: there is no such directory"),
         (["make-imagenet", "/nowhere/at/all", "out"], "/nowhere/at/all: there is no such folder"),

@@ -8,7 +8,7 @@ from input_specs import input_spec
 
 from cnnbench.data import IMAGENET, make_input
 from cnnbench.data.imagenet_files import count_examples, find_files, missing_shards
-from cnnbench.data.imagenet_records import ENCODED, LABEL
+from cnnbench.data.imagenet_records import BOX_SIDES, ENCODED, LABEL, serialize
 from cnnbench.errors import DataError, FlagError
 
 TRAIN, VALIDATION = 16, 8
@@ -328,3 +328,27 @@ def test_missing_shards_are_listed(tmp_path):
     paths = [tmp_path / f"train-0000{i}-of-00004" for i in (0, 2)]
     assert missing_shards(paths) == ["train-00001-of-00004", "train-00003-of-00004"]
     assert missing_shards([tmp_path / "train-0-of-1.tfrecord"]) == []
+
+
+@pytest.mark.parametrize("subset", ["train", "validation"])
+@pytest.mark.parametrize("fault", ["png", "outside", "nan"])
+def test_training_and_evaluation_refuse_what_the_check_refuses(
+    tmp_path, cpu_devices, subset, fault
+):
+    pixels = np.zeros((9, 9, 3), np.uint8)
+    encode = tf.io.encode_png if fault == "png" else tf.io.encode_jpeg
+    data = serialize(encode(pixels).numpy(), 9, 9, 1, "a", "a", "a")
+    example = tf.train.Example.FromString(data)
+    box = {"png": (), "outside": (0.1, 0.2, 0.3, 1.5), "nan": (0.1, float("nan"), 0.3, 0.5)}[fault]
+    for side, value in zip(BOX_SIDES, box, strict=False):
+        example.features.feature[side].float_list.value[:] = [value]
+    path = tmp_path / f"{subset}-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(example.SerializeToString())
+    reports = IMAGENET.check([path], 1001)
+    with (
+        pytest.raises(DataError) as caught,
+        make_input(spec(tmp_path, subset), cpu_devices[:1]) as inputs,
+    ):
+        inputs.next()
+    assert [str(caught.value)] == reports.defects

@@ -1,0 +1,168 @@
+"""COCO: images with boxes around their objects, from TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data import coco_records
+from cnnbench.data.coco_records import MAX_BOXES, PREFIX
+from cnnbench.data.image import decode, distort_colour, normalise, resize
+from cnnbench.data.imagenet_files import count_all, find_files
+from cnnbench.data.imagenet_records import are_inside
+from cnnbench.data.position import seed_pair, uniform_int
+from cnnbench.data.records import RecordPipeline, require
+from cnnbench.data.spec import InputSpec
+
+# The windows of Liu et al., SSD: Single Shot MultiBox Detector, 2016. 0 asks for no overlap, and
+# an example in seven keeps its whole image.
+_OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+_TRIES = 50
+_SMALLEST_SIDE = 0.3
+_ASPECTS = (0.5, 2.0)
+
+
+class CocoPipeline(RecordPipeline):
+    """Training: a window of the image with the boxes whose centres are in it, crowds left out,
+    mirrored half the time. Evaluation: the whole image and all boxes. Resized without keeping the
+    aspect.
+
+    Raises:
+      FlagError: no files of the subset.
+      DataError: a file that is truncated or that cannot be opened.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        assert spec.data_dir is not None
+        files = find_files(spec.data_dir, spec.subset, PREFIX)
+        super().__init__(spec, files, count_all(files))
+
+    def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """See `RecordPipeline.decode`; the elements are those of the data set."""
+        spec = self.spec
+        found = coco_records.parse(record)
+        boxes, classes, is_crowd = (found[name] for name in ("boxes", "classes", "is_crowd"))
+        count = tf.shape(boxes)[0]
+        sound = [
+            require(tf.io.is_jpeg(found["jpeg"]), "no JPEG"),
+            require(are_inside(boxes), boxes),
+            require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
+            require(tf.equal(tf.shape(classes)[0], count), "labels"),
+            require(tf.equal(tf.shape(is_crowd)[0], count), "crowds"),
+            require(count <= MAX_BOXES, count),
+        ]
+        with tf.control_dependencies(sound):
+            image = decode(found["jpeg"])
+        if spec.training:
+            told_apart = is_crowd == 0
+            boxes, classes, is_crowd = (
+                tf.boolean_mask(values, told_apart) for values in (boxes, classes, is_crowd)
+            )
+            image, boxes, kept = random_window(image, boxes, position, spec.seed)
+            boxes, classes, is_crowd = (
+                tf.boolean_mask(values, kept) for values in (boxes, classes, is_crowd)
+            )
+        size = spec.image_size
+        image = resize(image, size, size, position, spec)
+        if spec.training:
+            image, boxes = _mirrored_at_random(image, boxes, position, spec.seed)
+            if spec.distortions:
+                in_yiq = spec.distort_color_in_yiq
+                image = 255.0 * distort_colour(image / 255.0, position, spec.seed, in_yiq=in_yiq)
+        return {
+            "image": normalise(image, spec),
+            "num_boxes": tf.shape(boxes, tf.int64)[0],
+            "boxes": _padded(boxes),
+            "classes": _padded(classes),
+            "is_crowd": _padded(is_crowd),
+            "source_id": found["source_id"],
+        }
+
+    def examine(self, record: bytes) -> object:
+        """See `RecordPipeline.examine`."""
+        return coco_records.examine(record, self.spec.num_classes)
+
+
+def random_window(
+    image: Any, boxes: Any, position: Any, seed: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """A part of an image in which at least one box lies, chosen as SSD does.
+
+    Of fifty windows the first one counts that holds the centre of a box and overlaps with every
+    box whose centre it holds by as much as was drawn; if there is none, the whole image.
+
+    Args:
+      image: uint8 [height, width, 3].
+      boxes: float32 [n, 4], fractions in the order top, left, bottom, right.
+      position: int64 scalar, place in the stream of examples; decides what is random.
+      seed: of the run.
+
+    Returns:
+      The part of the image; the boxes as fractions of it, cut off at its edges; and bool [n],
+      which of them have their centres in it.
+    """
+    overlap = tf.gather(
+        tf.constant([*_OVERLAPS, 2.0]),  # no window overlaps with a box by more than 1
+        uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
+    )
+    windows, good = _windows(boxes, overlap, position, seed)
+    window = tf.cond(
+        tf.reduce_any(good),
+        lambda: windows[tf.argmax(tf.cast(good, tf.int32))],
+        lambda: tf.constant([0.0, 0.0, 1.0, 1.0]),
+    )
+    sides = tf.cast(tf.shape(image)[:2], tf.float32)
+    begin = tf.cast(window[:2] * sides, tf.int32)
+    end = tf.maximum(tf.cast(window[2:] * sides, tf.int32), begin + 1)
+    part = image[begin[0] : end[0], begin[1] : end[1]]
+    # In whole pixels now, so that boxes stay where the objects are.
+    window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
+    kept = _holds_centres(window[tf.newaxis], boxes)[0]
+    origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
+    return part, tf.clip_by_value((boxes - origin) / extent, 0.0, 1.0), kept
+
+
+def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
+    """Windows [tries, 4], and which of them will do."""
+    drawn = tf.random.stateless_uniform([4, _TRIES], seed_pair(position, seed, "window"))
+    height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
+    top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
+    windows = tf.stack([top, left, top + height, left + width], axis=1)
+    aspect = height / width
+    held = _holds_centres(windows, boxes)
+    fits = tf.reduce_all(~held | (overlaps(windows, boxes) >= overlap), axis=1)
+    shaped = (aspect >= _ASPECTS[0]) & (aspect <= _ASPECTS[1])
+    return windows, shaped & tf.reduce_any(held, axis=1) & fits & (overlap <= 1)
+
+
+def overlaps(windows: Any, boxes: Any) -> tf.Tensor:
+    """Intersection over union, float32 [m, n], of windows [m, 4] and boxes [n, 4]."""
+    begin = tf.maximum(windows[:, None, :2], boxes[None, :, :2])
+    end = tf.minimum(windows[:, None, 2:], boxes[None, :, 2:])
+    common = tf.reduce_prod(tf.maximum(end - begin, 0.0), axis=-1)
+    areas = [tf.reduce_prod(one[:, 2:] - one[:, :2], axis=-1) for one in (windows, boxes)]
+    return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
+
+
+def _holds_centres(windows: Any, boxes: Any) -> Any:
+    """Bool [m, n]: whether the centre of a box is in a window."""
+    centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
+    inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
+    return tf.reduce_all(inside, axis=-1)
+
+
+def _mirrored_at_random(image: Any, boxes: Any, position: Any, seed: int) -> tuple[Any, Any]:
+    mirrored = uniform_int(position, seed, "mirror", 2) == 1
+    top, left, bottom, right = tf.unstack(boxes, axis=-1)
+    turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
+    image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
+    return image, tf.where(mirrored, turned, boxes)
+
+
+def _padded(values: Any) -> Any:
+    """Rows of zeros added up to `MAX_BOXES`."""
+    missing = MAX_BOXES - tf.shape(values)[0]
+    padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
+    return tf.ensure_shape(padded, [MAX_BOXES, *values.shape[1:]])

@@ -1,0 +1,233 @@
+"""Turning COCO's images and annotations, as published, into TFRecord files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data import output
+from cnnbench.data.coco_records import MAX_BOXES, PREFIX, CocoObject, serialize
+from cnnbench.data.dataset import SUBSETS
+from cnnbench.data.folder import reason
+from cnnbench.data.make_imagenet import rgb_jpeg
+from cnnbench.errors import DataError, UsageError
+
+LABELS_FILE = "coco-labels.txt"
+MAX_CLASSES = 80
+_PUBLISHED = {"train": "train", "validation": "val"}
+_CHUNK = 64
+# Boxes are rounded to hundredths of a pixel; some end just outside of their image.
+_SLACK = 1.0
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """An image and what is in it.
+
+    Attributes:
+      path: of the file.
+      source_id: number of the image in the annotations.
+      objects: in it.
+    """
+
+    path: Path
+    source_id: int
+    objects: tuple[CocoObject, ...]
+
+
+@dataclass(frozen=True)
+class Coco:
+    """What annotations say.
+
+    Attributes:
+      classes: names, in the order of their labels from 1.
+      subsets: images of the subsets that are there.
+      without_boxes: training images left out, because nothing is in them.
+      empty_boxes: boxes left out, because they have no area.
+    """
+
+    classes: tuple[str, ...]
+    subsets: Mapping[str, Sequence[CocoImage]]
+    without_boxes: int
+    empty_boxes: int
+
+
+def read_annotations(source: Path) -> Coco:
+    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json``.
+
+    Args:
+      source: the folder of these, and of the folders with the images: ``train2017`` for
+        ``instances_train2017.json``.
+
+    Raises:
+      UsageError: no such files, several for a subset, or other classes in one than in the other.
+      DataError: a file that holds no annotations, an image that is not there, a box outside its
+        image; names the file and what is at fault.
+    """
+    subsets: dict[str, Sequence[CocoImage]] = {}
+    categories: dict[int, str] | None = None
+    without_boxes = empty_boxes = 0
+    for subset, name in _PUBLISHED.items():
+        path = _find(source, name)
+        if path is None:
+            continue
+        content = _load(path)
+        own = {int(one["id"]): str(one["name"]) for one in content["categories"]}
+        if categories not in (None, own):
+            raise UsageError(f"{path}: has other categories than the annotations for training")
+        categories = own
+        images, empty = _images(path, content, source, _labels(path, own))
+        empty_boxes += empty
+        if subset == "train":
+            kept = [one for one in images if any(not o.is_crowd for o in one.objects)]
+            without_boxes = len(images) - len(kept)
+            images = kept
+        subsets[subset] = images
+    if categories is None:
+        raise UsageError(f"{source}: holds neither annotations/instances_train*.json nor _val*")
+    if not any(subsets.values()):
+        raise UsageError(f"{source}: the annotations name no image with a box")
+    classes = tuple(categories[number] for number in sorted(categories))
+    return Coco(classes, subsets, without_boxes, empty_boxes)
+
+
+def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
+    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``.
+
+    Args:
+      found: the images.
+      out: where the files go; created if missing.
+      shards: files per subset; a subset never gets more files than it has images.
+      seed: of the order of the images.
+
+    Raises:
+      UsageError: ``out`` cannot be written to or holds such files already.
+      DataError: an image that cannot be decoded, or a file that cannot be written.
+    """
+    patterns = [f"{PREFIX}{subset}-*-of-*" for subset in SUBSETS]
+    with output.unfinished_folder(out, patterns) as folder:
+        written = []
+        for subset, images in found.subsets.items():
+            shuffled = random.Random(seed).sample(images, len(images))
+            count = min(shards[subset], len(images))
+            for i in range(count):
+                begin, end = (len(images) * k // count for k in (i, i + 1))
+                written.append(folder / f"{PREFIX}{subset}-{i:05d}-of-{count:05d}")
+                _write_shard(written[-1], shuffled[begin:end])
+        labels = folder / LABELS_FILE
+        with output.writing(labels):
+            labels.write_text("\n".join(["background", *found.classes]) + "\n", encoding="utf-8")
+        output.move([*written, labels], out, replacing=(LABELS_FILE,))
+
+
+def _find(source: Path, name: str) -> Path | None:
+    if not source.is_dir():
+        raise UsageError(f"{source}: there is no such folder")
+    found = sorted((source / "annotations").glob(f"instances_{name}*.json"))
+    if len(found) > 1:
+        raise UsageError(f"{source}: has {found[0].name} and {found[1].name}; leave one of them")
+    return found[0] if found else None
+
+
+def _load(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {reason(error)}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: is no JSON: {error}") from error
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+            raise DataError(f"{path}: holds no list {key!r}")
+    return content
+
+
+def _labels(path: Path, categories: Mapping[int, str]) -> dict[int, int]:
+    if len(categories) > MAX_CLASSES:
+        raise UsageError(f"{path}: {len(categories)} categories, but at most {MAX_CLASSES} fit")
+    return {number: label for label, number in enumerate(sorted(categories), start=1)}
+
+
+def _images(
+    path: Path, content: Any, source: Path, labels: Mapping[int, int]
+) -> tuple[list[CocoImage], int]:
+    folder = source / path.stem.partition("_")[2]
+    files: dict[int, Path] = {}
+    sizes: dict[int, tuple[int, int]] = {}
+    objects: defaultdict[int, list[CocoObject]] = defaultdict(list)
+    empty = 0
+    one: Any = None
+    try:
+        for one in content["images"]:
+            files[int(one["id"])] = folder / str(one["file_name"])
+            sizes[int(one["id"])] = (int(one["height"]), int(one["width"]))
+        for one in content["annotations"]:
+            made = _object(path, one, sizes, labels)
+            if made is None:
+                empty += 1
+            else:
+                objects[int(one["image_id"])].append(made)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: {one!r:.80} is no entry: {error}") from error
+    for number, file in files.items():
+        if not file.is_file():
+            raise DataError(f"{path}: image {number}: there is no file {file}")
+        if len(objects[number]) > MAX_BOXES:
+            raise DataError(f"{path}: image {number}: more than {MAX_BOXES} boxes")
+    return [CocoImage(file, n, tuple(objects[n])) for n, file in files.items()], empty
+
+
+def _object(
+    path: Path, one: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
+) -> CocoObject | None:
+    """An annotation; None if its box has no area."""
+    where = f"{path}: annotation {one['id']}"
+    if int(one["image_id"]) not in sizes:
+        raise DataError(f"{where}: there is no image {one['image_id']}")
+    if int(one["category_id"]) not in labels:
+        raise DataError(f"{where}: there is no category {one['category_id']}")
+    height, width = sizes[int(one["image_id"])]
+    left, top, across, down = map(float, one["bbox"])
+    inside = left >= -_SLACK and left + across <= width + _SLACK
+    inside = inside and top >= -_SLACK and top + down <= height + _SLACK
+    if not inside or across < 0 or down < 0:
+        raise DataError(f"{where}: box {one['bbox']} is outside its image of {width}x{height}")
+    sides = (top / height, left / width, (top + down) / height, (left + across) / width)
+    box = tuple(min(max(side, 0.0), 1.0) for side in sides)
+    if box[0] >= box[2] or box[1] >= box[3]:
+        return None
+    label = labels[int(one["category_id"])]
+    return CocoObject(label, (box[0], box[1], box[2], box[3]), bool(one.get("iscrowd", 0)))
+
+
+def _write_shard(path: Path, images: Sequence[CocoImage]) -> None:
+    with (
+        output.writing(path, tf.errors.OpError),
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        tf.io.TFRecordWriter(str(path)) as writer,
+    ):
+        # In chunks, because the pool would read ahead of the writer without bounds.
+        for begin in range(0, len(images), _CHUNK):
+            part = images[begin : begin + _CHUNK]
+            for one, image in zip(
+                part, pool.map(rgb_jpeg, (one.path for one in part)), strict=True
+            ):
+                writer.write(
+                    serialize(
+                        image.jpeg,
+                        image.height,
+                        image.width,
+                        one.source_id,
+                        one.path.name,
+                        one.objects,
+                    )
+                )
