@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from peers.measurement import Measurement, Reading
-from peers.subjects import MODES
+from peers.options import CLASSIC
+from peers.subjects import IN_KERAS, MODES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
@@ -164,6 +165,9 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("resnet50", _BF16, ("torch", "bf16"), 1.0, needs_bf16=True),
     _ratio("resnet50", _FP32, ("matmul", "fp32"), 0.80, "achieved_flops_per_sec"),
     _ratio("resnet50", _BF16, ("matmul", "bf16"), 0.75, "achieved_flops_per_sec", True),
+    *(_ratio(name, _FP32, ("ancestor", "fp32"), 1.0) for name in CLASSIC),
+    *(_ratio(name, _FP32, ("keras", "fp32"), 1.15) for name in IN_KERAS),
+    _ratio("vgg16", _FP32, ("matmul", "fp32"), 0.75, "achieved_flops_per_sec"),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
     _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),

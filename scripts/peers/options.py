@@ -12,7 +12,8 @@ from pathlib import Path
 
 _HERE = "(default: the one running this)"
 
-SCENARIOS = ("resnet50", "towers", "overhead", "startup", "memory")
+CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
+SCENARIOS = ("resnet50", *CLASSIC, "towers", "overhead", "startup", "memory")
 
 # The same for everybody; small enough that random images never diverge.
 LEARNING_RATE = 0.001

@@ -7,6 +7,7 @@ measurement.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -16,12 +17,17 @@ from typing import Any, TypeAlias
 
 from cnnbench.machine.software import GitError, git
 from peers.measurement import Reading
-from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
+from peers.options import CLASSIC, LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
 from peers.process import Finished
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
 DTYPES = ("fp32", "bf16")
+
+# Of the classic networks, whatever --batch_size says of the others.
+CLASSIC_BATCH = 16
+# Those that keras.applications has too.
+IN_KERAS = ("vgg16", "inception3")
 
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
@@ -73,6 +79,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
     """All subjects of a scenario, before ``--only``."""
     makers: Mapping[str, Callable[[Options], list[Subject]]] = {
         "resnet50": _training,
+        **{name: functools.partial(_classic, name) for name in CLASSIC},
         "towers": _towers,
         "overhead": _overhead,
         "startup": _startup,
@@ -95,6 +102,18 @@ def _training(options: Options) -> list[Subject]:
         _ancestor(options),
         *(_matmul(options, dtype) for dtype in DTYPES),
     ]
+
+
+def _classic(scenario: str, options: Options) -> list[Subject]:
+    model = "densenet40_k12" if scenario == "densenet40" else scenario
+    options = dataclasses.replace(options, model=model, batch_size=CLASSIC_BATCH)
+    subjects = [_trained("cnnbench", options, "fp32"), _ancestor(options)]
+    if scenario in IN_KERAS:
+        python = options.keras_python
+        subjects.append(_peer("keras", python, ("keras", "tensorflow"), "fp32", options))
+    if scenario == "vgg16":
+        subjects.append(_matmul(options, "fp32"))
+    return subjects
 
 
 def _towers(options: Options) -> list[Subject]:
@@ -139,6 +158,7 @@ def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]
     """Flags that cnnbench and tf_cnn_benchmarks share; batch 0 is the model's own."""
     return (
         f"--model={model}",
+        f"--data_name={'cifar10' if model.startswith('densenet') else 'imagenet'}",
         "--device=cpu",
         f"--batch_size={batch}",
         f"--num_batches={batches}",

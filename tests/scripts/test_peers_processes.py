@@ -12,7 +12,7 @@ import compare_peers
 import pytest
 from peers import subjects as readers
 from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
-from peers.options import SCENARIOS, parse
+from peers.options import CLASSIC, SCENARIOS, parse
 from peers.process import Finished, Line, ProcessError, run
 from peers.subjects import Subject, chosen, scenario_subjects
 
@@ -179,6 +179,26 @@ def test_every_peer_gets_the_same_work():
         assert command & {"--batches=7", "--num_batches=7"}
         assert command & {"--warmup=3", "--num_warmup_batches=3"}
         assert command & {"--learning_rate=0.001", "--init_learning_rate=0.001"}
+
+
+def test_classic_networks_meet_the_peers_that_have_them():
+    peers = {
+        name: {s.name for s in scenario_subjects(name, _options("--ancestor=/a"))}
+        for name in CLASSIC
+    }
+    assert peers == {
+        **{name: {"cnnbench", "ancestor"} for name in ("alexnet", "googlenet", "densenet40")},
+        **{"vgg16": {"cnnbench", "ancestor", "keras", "matmul"}},
+        **{"inception3": {"cnnbench", "ancestor", "keras"}},
+    }
+
+
+def test_classic_networks_train_with_batch_16_on_their_data_set():
+    subjects = scenario_subjects("densenet40", _options("--ancestor=/a", "--batch_size=8"))
+    work = {"--model=densenet40_k12", "--data_name=cifar10", "--batch_size=16"}
+    assert all(work <= set(subject.command) for subject in subjects)
+    subjects = scenario_subjects("inception3", _options("--ancestor=/a"))
+    assert all({"--model=inception3", "--batch_size=16"} <= set(s.command) for s in subjects)
 
 
 def test_two_towers_have_half_the_batch_each():

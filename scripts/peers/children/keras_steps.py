@@ -15,7 +15,11 @@ import keras
 import tensorflow as tf
 from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
 
-MODELS = {"resnet50": ("ResNet50", 224), "vgg16": ("VGG16", 224)}
+MODELS = {
+    "resnet50": ("ResNet50", 224),
+    "vgg16": ("VGG16", 224),
+    "inception3": ("InceptionV3", 299),
+}
 
 
 def main() -> None:
