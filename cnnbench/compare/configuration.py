@@ -143,9 +143,11 @@ def _defaults(kind: str) -> Mapping[str, Any]:
     if kind != RUN:
         return reductions.defaults()
     from cnnbench.flags import FLAGS
+    from cnnbench.flags.retired import OBSOLETE
     from cnnbench.records.codec import encode
 
-    return {spec.name: encode(spec.default) for spec in FLAGS}
+    # Records of before hold flags that have become obsolete since.
+    return {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
 
 
 @lru_cache(maxsize=len(KINDS))

@@ -7,8 +7,9 @@ TensorFlow parts built (build.py), runs the scenario the parameters ask for
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -248,6 +249,8 @@ class BenchmarkCNN:
             self._messages.warning(f"the input pipeline alone was not measured: {error}")
 
     def _observers(self, built: BuiltRun) -> list[Observer]:
+        from cnnbench.driver.benchmark_log import BenchmarkLog
+        from cnnbench.driver.mlperf_log import MLPerfLog
         from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries
 
         params = self.params
@@ -257,6 +260,15 @@ class BenchmarkCNN:
             observers.append(TrainingSummaries(params, built.step, built.manager))
         if outputs.summarizes_evaluations(params):
             observers.append(EvaluationSummaries(params.eval_dir))
+        if params.benchmark_log_dir:
+            config, facts = self._measurements.config, self._measurements.environment
+            folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
+            observers.append(BenchmarkLog(folder, config, facts, test_id))
+        if params.ml_perf_compliance_logging and self.plan.trains:
+            warm_up = params.num_learning_rate_warmup_epochs
+            first = math.ceil(warm_up * self.plan.train_examples / self.plan.global_batch)
+            rate = self._schedule()(first)
+            observers.append(MLPerfLog(params, self.plan, rate, self._messages.plain))
         return observers
 
     def _train(self, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
@@ -276,13 +288,7 @@ class BenchmarkCNN:
             plan,
             built.step,
             built.inputs,
-            make_schedule(
-                params,
-                plan.model.learning_rate,
-                plan.global_batch,
-                plan.train_examples,
-                plan.training_steps,
-            ),
+            self._schedule(),
             self._console,
             self._progress,
             self._measurements,
@@ -297,6 +303,17 @@ class BenchmarkCNN:
         total = training.run(steps)
         self._export(built)
         return total
+
+    def _schedule(self) -> Callable[[int], float]:
+        """The learning rate of every step."""
+        plan = self.plan
+        return make_schedule(
+            self.params,
+            plan.model.learning_rate,
+            plan.global_batch,
+            plan.train_examples,
+            plan.training_steps,
+        )
 
     def _initialize(self, built: BuiltRun) -> tuple[int, int]:
         """Restores a checkpoint if there is one; returns its global step and the steps to run."""

@@ -74,6 +74,8 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         inputs = make_inputs(params, plan, devices, "train")
         config = _step_config(params, plan, devices)
         scale = _loss_scale(params, plan, devices)
+        if config.frozen:
+            manager.after_initialization()  # the values of all copies are about to be fixed
         step = TrainStep(plan.model, plan.spec, manager, optimizer, inputs, config, scale)
         step.build()
     evaluator: Evaluator | None = None
@@ -140,6 +142,7 @@ def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepCo
         report_total_loss=params.loss_type_to_report == "total_loss",
         metrics=params.print_training_accuracy or params.forward_only,
         forward_only=params.forward_only,
+        frozen=params.forward_only and params.freeze_when_forward_only,
         xla_compile=params.xla_compile,
         seed=params.tf_random_seed,
         training_steps=plan.training_steps,

@@ -53,12 +53,15 @@ class Evaluator:
         self._compute_dtype = tf.as_dtype(compute_dtype)
         self._display_every = display_every
         self._devices = manager.get_devices()
+        self._warm = False
         # Traced here, so that the first rate printed is not mostly tracing.
         traced = tf.function(self._step, autograph=False)
         self._function = traced.get_concrete_function(*inputs.signature)
 
     def run(self, batches: int, global_step: int, console: Console) -> Evaluation:
         """Evaluates `batches` global batches and prints rates and metrics.
+
+        The first evaluation begins with an untimed step that counts for nothing.
 
         Args:
           batches: how many; past the end of the data set it starts over.
@@ -70,6 +73,11 @@ class Evaluator:
           count.
         """
         share_moving_averages(self._manager)
+        if not self._warm:
+            # The first call optimizes and allocates; its batch is read again.
+            self._inputs.restart()
+            self._function(*self._inputs.next())[0].numpy()
+            self._warm = True
         self._inputs.restart()
         totals: list[float] = []
         rows: list[Mapping[str, Any]] = []

@@ -29,6 +29,12 @@ class Moment(NamedTuple):
 class Observer:
     """Hears of what happens; does nothing about it."""
 
+    def begins(self, global_step: int) -> None:
+        """Training begins, with the warm-up; `global_step` steps came before."""
+
+    def displayed(self, global_step: int, images_per_sec: float) -> None:
+        """A row of the table was printed."""
+
     def due(self, step: int) -> bool:
         """Whether `paused` is to be called after the timed step of this number."""
         del step
@@ -37,8 +43,22 @@ class Observer:
     def paused(self, moment: Moment) -> None:
         """No step is running; may take its time."""
 
+    def evaluating(self, global_step: int) -> None:
+        """Training pauses, or is over, and an evaluation begins."""
+
     def evaluated(self, evaluation: Evaluation) -> None:
         """An evaluation is over."""
+
+    def resuming(self, global_step: int) -> None:
+        """Training goes on after an evaluation."""
+
+    def ended(self, global_step: int, images_per_sec: float) -> None:
+        """Training has come to its end, the last evaluation too.
+
+        Args:
+          global_step: of the weights.
+          images_per_sec: of the timed loop, without the evaluations in it.
+        """
 
     def close(self) -> None:
         """The run is over, however it ended."""

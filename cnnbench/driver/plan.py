@@ -23,6 +23,7 @@ from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.stats.steady_state import MIN_STEPS, steady_state
+from cnnbench.text.numbers import binary
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import single
@@ -33,6 +34,8 @@ DEFAULT_FP16_LOSS_SCALE = 128.0
 # Warm-up steps between two checks of --warmup=auto: at least, and as a factor.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
+
+_LARGEST_GRAPH = 2**31 - 2**26  # of a protocol buffer, with room for the operations
 
 COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """By --precision."""
@@ -210,6 +213,7 @@ def make_plan(params: Params) -> Plan:
         batches, epochs = batches_and_epochs(
             params.num_batches, params.num_epochs, batch * towers, train_examples
         )
+    _check_frozen(params, spec)
     return Plan(
         model=model,
         spec=spec,
@@ -227,6 +231,17 @@ def make_plan(params: Params) -> Plan:
         aggregation=_aggregation(params),
         examples=examples,
     )
+
+
+def _check_frozen(params: Params, spec: ModelSpec) -> None:
+    size = {"fp32": 4}.get(params.precision, 2) * spec.parameters * params.num_gpus
+    if params.forward_only and params.freeze_when_forward_only and size >= _LARGEST_GRAPH:
+        raise FlagError(
+            "freeze_when_forward_only",
+            "true",
+            f"{params.model} on {params.num_gpus} devices has {binary(size)} of weights, and a "
+            "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
+        )
 
 
 def _declare(model: Model, num_classes: int) -> ModelSpec:

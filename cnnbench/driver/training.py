@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +112,8 @@ class Training:
         self._observers = observers
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
-        self._away_seconds = 0.0
+        self._before_loop = global_step
+        self._loop_start = self._away_seconds = 0.0
         self._last_save = time.monotonic()
         self._stopped_early = False
         self._last = Values(0.0, (), False)
@@ -135,6 +137,8 @@ class Training:
 
     def _run(self, steps: int) -> float | None:
         loop = StepLoop(self._launch, self._read, self._lag, self._clock)
+        for observer in self._observers:
+            observer.begins(self.global_step)
         self._warm_up(loop)
         params = self._params
         shown = params.print_training_accuracy or params.forward_only
@@ -144,7 +148,8 @@ class Training:
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._inputs.wait_seconds
         with self._around_loop:
-            start = time.perf_counter()
+            self._before_loop = self.global_step
+            start = self._loop_start = time.perf_counter()
             try:
                 loop.run(steps, self._step_done, self._pause_due, self._pause)
                 tf.test.experimental.sync_devices()
@@ -204,7 +209,10 @@ class Training:
         self._last = values
         self._check_loss(step, values.loss)
         if step == 1 or step % self._params.display_every == 0:
-            self._console.row(step, self._speed.current(), values.loss, values.metrics)
+            speed = self._speed.current()
+            self._console.row(step, speed, values.loss, values.metrics)
+            for observer in self._observers:
+                observer.displayed(self._before_loop + step, speed.mean)
         self._progress.update(step)
 
     def _check_loss(self, step: int, loss: float) -> None:
@@ -240,20 +248,29 @@ class Training:
         start = time.perf_counter()
         try:
             self._console.running_evaluation(self.global_step)
-            top_1 = self._evaluate()
+            top_1 = self._evaluate(start - self._loop_start - self._away_seconds)
             target = self._params.stop_at_top_1_accuracy
             if target is not None and top_1 is not None and top_1 >= target:
                 self._console.stopping(target)
                 self._stopped_early = True
                 return True
             self._console.phase(Phase.RESUMING)
+            for observer in self._observers:
+                observer.resuming(self.global_step)
             return False
         finally:
             self._away_seconds += time.perf_counter() - start
 
-    def _evaluate(self) -> float | None:
+    def _evaluate(self, loop_seconds: float) -> float | None:
+        """Evaluates after so many seconds of the timed loop; returns the top-1 accuracy."""
         assert self._evaluator is not None
-        result = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
+        for observer in self._observers:
+            observer.evaluating(self.global_step)
+        result = dataclasses.replace(
+            self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console),
+            loop_seconds=loop_seconds,
+            wall_seconds=time.perf_counter() - self._loop_start,
+        )
         self._measurements.add_evaluation(result)
         for observer in self._observers:
             observer.evaluated(result)
@@ -279,12 +296,14 @@ class Training:
             self._console.phase(Phase.DONE)
             if not self._stopped_early:
                 self._console.running_final_evaluation(self.global_step)
-                self._evaluate()
+                self._evaluate(elapsed)
         if self._save_directory is not None:
             self._save()
-        if self._evaluator is not None:
-            return None
-        return total_images_per_sec(self._measurements.steps * self._plan.global_batch, elapsed)
+        images = self._measurements.steps * self._plan.global_batch
+        total = total_images_per_sec(images, elapsed)
+        for observer in self._observers:
+            observer.ended(self.global_step, total)
+        return None if self._evaluator is not None else total
 
     def _read(self, result: StepResult) -> Values:
         """Waits for the step to be over."""

@@ -165,6 +165,11 @@ def _check_run(params: Params) -> Refusals:
         yield "forward_only", "cannot go with --eval, which runs forward only by itself"
     if params.eval and params.train_dir is None:
         yield "eval", "needs --train_dir, the folder of the checkpoints"
+    if params.forward_only and params.freeze_when_forward_only and params.train_dir:
+        yield (
+            "freeze_when_forward_only",
+            "cannot go with --train_dir: it comes before a checkpoint is restored",
+        )
     if params.train_dir and not params.train_dir.isprintable():
         yield "train_dir", "must be printable UTF-8, as TensorFlow takes it"
     if params.train_dir and set(params.train_dir) & set("*?[]\\"):

@@ -17,8 +17,8 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
+_TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
 _OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_threads."
-_RECORD = "Use --result_json, which holds the whole run, or --result_csv."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,10 @@ class ObsoleteParams:
     kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
     kmp_settings: int = flag(1, _OPENMP)
     rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
-    trt_max_workspace_size_bytes: int = flag(
-        4 << 30, "Without --trt_mode there is no workspace.", maximum=2**63 - 1
-    )
+    trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
+    trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)
     horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
     debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
-    benchmark_log_dir: str | None = flag(None, _RECORD)
-    benchmark_test_id: str | None = flag(None, _RECORD)
 
 
 OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
@@ -110,12 +107,10 @@ class NotYet:
 # What is missing, and the flags that are accepted at their defaults only.
 _MISSING: dict[str, tuple[str, ...]] = {
     "object-detection models": ("collect_eval_results_async",),
-    "frozen inference graphs": ("freeze_when_forward_only", "trt_mode"),
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
         *("server_protocol", "cross_replica_sync"),
     ),
-    "MLPerf's compliance log": ("ml_perf_compliance_logging",),
 }
 
 NOT_YET: dict[str, NotYet] = {

@@ -105,6 +105,8 @@ class Evaluation:
       examples: those that counted.
       images_per_sec: rate of the examples.
       metrics: the model's other metrics by name.
+      loop_seconds, wall_seconds: of an evaluation during training, since the timed loop began:
+        those of the loop without evaluations, to its beginning, and all, to its end.
     """
 
     global_step: int
@@ -114,6 +116,8 @@ class Evaluation:
     examples: int
     images_per_sec: float
     metrics: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+    loop_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    wall_seconds: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         try:
@@ -247,6 +251,8 @@ class Summary:
       energy_joules: of the timed loop, of processors and GPUs as far as known.
       joules_per_image: that over the images of the timed loop.
       energy_source: the counters in that sum.
+      time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
+        first evaluation that reached --stop_at_top_1_accuracy.
     """
 
     images_per_sec: float | None
@@ -263,6 +269,7 @@ class Summary:
     joules_per_image: float | None
     energy_source: str | None
     input_images_per_sec: float | None = None
+    time_to_accuracy_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +375,7 @@ class RunRecord(Document):
             energy_joules=joules,
             joules_per_image=_ratio(joules, measured.loop_images),
             energy_source=measured.energy_source,
+            time_to_accuracy_seconds=self._time_to_accuracy(),
         )
 
     def derived(self) -> dict[str, Json]:
@@ -380,6 +388,13 @@ class RunRecord(Document):
         if self.ab is None:
             del document["ab"]
         return document
+
+    def _time_to_accuracy(self) -> float | None:
+        target = self.config.get("stop_at_top_1_accuracy")
+        if target is None:
+            return None
+        reached = (one for one in self.evaluations if one.top_1 is not None)
+        return next((one.wall_seconds for one in reached if one.top_1 >= target), None)
 
     def _flops_per_image(self) -> int | None:
         if self.model is None:

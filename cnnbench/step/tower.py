@@ -32,6 +32,8 @@ class StepConfig:
       report_total_loss: whether the reported loss includes the L2 loss.
       metrics: whether the model's metrics are computed too.
       forward_only: only outputs are computed; in place of the loss stands their mean.
+      frozen: the values of the variables are constants of the graph (of a forward-only run),
+        as they are when the step is traced.
       xla_compile: compile each tower's forward and backward pass with XLA.
       seed: of dropout.
       training_steps: from the first step of the first run to the end of training, for layers
@@ -48,6 +50,7 @@ class StepConfig:
     report_total_loss: bool = True
     metrics: bool = False
     forward_only: bool = False
+    frozen: bool = False
     xla_compile: bool = False
     seed: int = 0
     training_steps: int = 0
@@ -106,7 +109,8 @@ class Tower:
             return self._forward_backward(read, features, labels, seed, factor)
         # Variables are read outside: one may live on another device than the tower, which a
         # compiled computation cannot reach; its value can be handed in from anywhere.
-        dtypes = self._dtypes_read(features)
+        # Constants are made inside, for the compiler to fold.
+        dtypes = {} if self._config.frozen else self._dtypes_read(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         moments: list[Moments] = []
 
@@ -118,9 +122,8 @@ class Tower:
             seed: tf.Tensor,
             factor: Factor,
         ) -> tuple[Any, ...]:
-            result = self._forward_backward(
-                lambda spec, dtype: values[spec.name], features, labels, seed, factor
-            )
+            handed_in = read if self._config.frozen else lambda spec, dtype: values[spec.name]
+            result = self._forward_backward(handed_in, features, labels, seed, factor)
             moments[:] = result.moments
             statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
             return result.gradients, result.loss, statistics, result.metrics

@@ -169,19 +169,27 @@ class TrainStep:
             updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
 
-    def _tower(self, tower: int, batches: Sequence[TowerBatch], factor: Factor) -> TowerResult:
+    def _tower(
+        self, tower: int, batches: Sequence[TowerBatch], factor: Factor, *, ahead: bool = True
+    ) -> TowerResult:
+        """One tower's pass; with staged variables `ahead` reads for the next step too."""
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
             seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-                return self._manager.read_for_step(tower, spec.name, dtype)
+                if self._config.frozen:
+                    with tf.init_scope():
+                        value = tf.cast(self._manager.variable(tower, spec.name), dtype).numpy()
+                    return tf.constant(value, dtype)
+                reader = self._manager.read_for_step if ahead else self._manager.read
+                return reader(tower, spec.name, dtype)
 
             return self._towers[tower](read, features, labels, seed, factor)
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self._loss_scale.factor()
-        found = self._tower(0, batches, factor).gradients
+        found = self._tower(0, batches, factor, ahead=False).gradients
         with tf.device(self._devices[0]):
             inverse = inverse_of(factor)
             made = {

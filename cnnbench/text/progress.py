@@ -166,6 +166,10 @@ class Messages:
         """Information."""
         self._writer.lines([f"cnnbench: {one_line(text)}"])
 
+    def plain(self, text: str) -> None:
+        """A line that programs read, as it is."""
+        self._writer.lines([one_line(text)])
+
     def warning(self, text: str) -> None:
         """A condition that may distort the results."""
         self._writer.lines([f"cnnbench: warning: {one_line(text)}"])

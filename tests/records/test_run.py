@@ -93,12 +93,14 @@ def test_document_has_the_keys_of_schema_1():
     }
     assert set(document["evaluations"][0]) == {
         *("global_step", "top_1", "top_5", "loss", "examples", "images_per_sec", "metrics"),
+        *("loop_seconds", "wall_seconds"),
     }
     assert set(document["summary"]) == {
         *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
         *("total_images_per_sec", "achieved_flops_per_sec", "mfu", "peak_flops_per_sec"),
         *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
         *("energy_joules", "joules_per_image", "energy_source", "input_images_per_sec"),
+        "time_to_accuracy_seconds",
     }
 
 

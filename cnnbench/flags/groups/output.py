@@ -90,4 +90,15 @@ class OutputParams:
         "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
         "text.",
     )
-    ml_perf_compliance_logging: bool = flag(False, "Print MLPerf's compliance log.")
+    benchmark_log_dir: str | None = flag(
+        None,
+        "Folder for the log of TensorFlow's official models: benchmark_run.log, about the run, and "
+        "metric.log, a JSON object per printed row and evaluation, to which runs add.",
+    )
+    benchmark_test_id: str | None = flag(
+        None, "What --benchmark_log_dir calls the run, to tell tests apart."
+    )
+    ml_perf_compliance_logging: bool = flag(
+        False,
+        "Write MLPerf's compliance log of a training to stderr: lines that begin with :::MLLOG.",
+    )

@@ -66,12 +66,9 @@ class RunParams:
     )
     forward_only: bool = flag(False, "Measure inference: run the network forward and nothing else.")
     freeze_when_forward_only: bool = flag(
-        False, "With --forward_only: fold the variables into the graph as constants."
-    )
-    trt_mode: str = flag(
-        "",
-        "Convert the frozen graph with TensorRT in this precision.",
-        choices=("", "FP32", "FP16", "INT8"),
+        False,
+        "With --forward_only: fold the variables into the graph as constants, at most 2 GiB for "
+        "all devices together. Not with --train_dir.",
     )
     print_training_accuracy: bool = flag(
         False, "Add top-1 and top-5 accuracy of the training batches to the step lines."

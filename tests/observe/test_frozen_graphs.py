@@ -1,0 +1,86 @@
+"""--freeze_when_forward_only: weights as constants of the graph."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import build
+
+from cnnbench.cli import main
+
+
+def _built(**flags):
+    return build("oracle", forward_only=True, batch_size=2, num_gpus=2, **flags)
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+def test_no_variable_is_read(mode):
+    frozen = _built(variable_update=mode, freeze_when_forward_only=True)
+    free = _built(variable_update=mode)
+    reads = [
+        sum(op.type == "ReadVariableOp" and op.name.startswith("tower_") for op in ops)
+        for ops in (built.step.graph.get_operations() for built in (frozen, free))
+    ]
+    assert reads[0] < reads[1]
+    names = {v.name for v in frozen.step.graph.variables}
+    assert not any(name.startswith(("A", "B")) for name in names)
+    assert frozen.step().loss.numpy() == free.step().loss.numpy()
+
+
+def test_later_values_of_variables_change_nothing():
+    frozen = _built(freeze_when_forward_only=True)
+    before = frozen.step().loss.numpy()
+    for variable in frozen.manager.savable_variables().values():
+        variable.assign(tf.zeros_like(variable.primary))
+    assert frozen.step().loss.numpy() == before != 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--precision=bf16"], ["--xla_compile"]])
+def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
+    path = tmp_path / "graph.pb"
+    shared = ["--model=resnet20", "--forward_only", *flags]
+    out, _ = run(*shared, "--freeze_when_forward_only", f"--graph_file={path}")
+    graph = type(tf.Graph().as_graph_def()).FromString(path.read_bytes())
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    kernels = [
+        tf.make_ndarray(node.attr["value"].tensor)
+        for node in nodes
+        if node.op == "Const" and "conv0" in node.name and "Read" not in node.name
+    ]
+    assert any(kernel.shape == (3, 3, 3, 16) and np.any(kernel) for kernel in kernels)
+    again, _ = run(*shared)
+    accuracies = [
+        [row.split("\t")[2:] for row in text.splitlines() if "images/sec: " in row]
+        for text in (out, again)
+    ]
+    assert accuracies[0] == accuracies[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--train_dir=d"], "cannot go with --train_dir"),
+        (["--model=vgg16", "--num_gpus=4"], "has 2.06 GiB of weights, and a graph holds less"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(capsys, flags, message):
+    shared = ["--model=trivial", "--forward_only", "--freeze_when_forward_only"]
+    assert main([*shared, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("cnnbench: error: --freeze_when_forward_only=true: ")
+    assert message in err
+
+
+def test_tensorrt_is_gone(run):
+    _, err = run("--trt_mode=FP16", "--forward_only")
+    assert "--trt_mode=FP16 has no meaning in TensorFlow 2. TensorFlow is built without" in err
+
+
+def test_the_record_has_it(run, tmp_path):
+    path = tmp_path / "record.json"
+    run("--forward_only", "--freeze_when_forward_only", f"--result_json={path}")
+    assert json.loads(path.read_text())["config"]["freeze_when_forward_only"] is True
