@@ -24,6 +24,7 @@ MODES: dict[str, dict[str, object]] = {
     "one": {"num_gpus": 1},
     "ps": {"num_gpus": 3},
     "ps-host": {"num_gpus": 2, "local_parameter_device": "cpu"},
+    "staged": {"num_gpus": 2, "staged_vars": True},
     "replicated": {"num_gpus": 2, "variable_update": "replicated"},
     "packed": {
         "num_gpus": 2,

@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
+from cnnbench.data.dataset import find_dataset
+from cnnbench.models import registry
+from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.graph import forward
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +128,30 @@ def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
         "rain": (3, 2),
         "degrees": (3, 1),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("vit_b16", "imagenet"), ("swin_t", "imagenet"), ("nasnet", "cifar10"), ("ncf", "ratings")],
+)
+def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(
+    name: str, dataset: str
+) -> None:
+    model, classes = registry.get_model(name, dataset), find_dataset(dataset, None).num_classes
+    features = of_role(resolve(model.elements, model, classes), "feature")
+    signature = {one.name: tf.TensorSpec([None, *one.sizes], one.dtype) for one in features}
+
+    @tf.function(autograph=False)
+    def serve(**given: tf.Tensor) -> tf.Tensor:
+        return forward(
+            model,
+            classes,
+            grouped(features, "feature", given),
+            lambda spec, dtype: tf.zeros(spec.shape, dtype),  # the graph needs no values
+            training=False,
+        ).outputs
+
+    assert serve.get_concrete_function(**signature).structured_outputs.shape[0] is None
 
 
 @pytest.mark.parametrize(

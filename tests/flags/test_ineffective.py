@@ -130,11 +130,16 @@ CASES += [
         "bn_stats=mean",
         "optimizer=momentum",
         "weight_decay=0.1",
+        "label_smoothing=0.1",
         "init_learning_rate=0.1",
         "piecewise_learning_rate_schedule=0.3;10;0.2",
         "resnet_base_lr=0.1",
         "fp16_loss_scale=4",
     )
+]
+CASES += [
+    ("--staged_vars", ["--forward_only"], []),
+    ("--staged_vars", ["--eval", "--train_dir=d"], []),
 ]
 FOUR = ["--variable_update=replicated", "--num_gpus=4"]
 CASES += [
