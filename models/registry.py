@@ -18,7 +18,8 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 BUILTIN_MODULES = (
     *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
     *("resnet", "official_resnet", "resnet_cifar", "densenet"),
-    *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin", "ncf"),
+    *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin"),
+    *("ncf", "ssd"),
 )
 
 Key = tuple[str, str]  # (dataset, name)

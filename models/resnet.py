@@ -59,16 +59,22 @@ class ResNet(Model):
 
     def build(self, net: Network[T], images: T) -> T:
         """Stem, four stages of blocks, mean over the image, logits."""
-        block = self._preactivated_block if self.version == "v2" else self._block
-        x = net.max_pool(self._stem(net, images), 3, 2, "SAME")
-        for stage, (width, count) in enumerate(zip(WIDTHS, self.blocks, strict=True)):
-            for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
-                    x = block(net, x, self._layers(width, stride), None if index else stride)
+        x = self.stages(net, images)
         if self.version == "v2":
             x = net.batch_norm(x, activation="relu", settings=self.preactivation)
         return net.logits(net.global_avg_pool(x))
+
+    def stages(self, net: Network[T], images: T, strides: Sequence[int] = (1, 2, 2, 2)) -> T:
+        """Stem and stages of blocks, as many as ``strides``, one for each."""
+        block = self._preactivated_block if self.version == "v2" else self._block
+        x = net.max_pool(self._stem(net, images), 3, 2, "SAME")
+        for stage, first in enumerate(strides):
+            for index in range(self.blocks[stage]):
+                stride = 1 if index else first
+                with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
+                    layers = self._layers(WIDTHS[stage], stride)
+                    x = block(net, x, layers, None if index else stride)
+        return x
 
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, 64, 7, 2, "SAME_RESNET", batch_norm=True)
