@@ -177,7 +177,7 @@ def test_it_trains_on_synthetic_images(quick_start):
         num_gpus=2,
         variable_update="replicated",
         batch_size=1,
-        num_batches=3,
+        num_batches=2,
         num_warmup_batches=0,
         optimizer="momentum",
         weight_decay=0.0,
