@@ -326,20 +326,21 @@ class GraphNetwork(Network[Tensor]):
         def value(spec: VariableSpec) -> Tensor:
             return self._reader(spec, tf.float32)
 
+        image_like = len(x.shape) == 4
         fused = tf.raw_ops.FusedBatchNormV3(
-            x=x,
+            x=x if image_like else tf.reshape(x, [-1, 1, 1, x.shape[-1]]),
             scale=tf.ones(beta.shape) if gamma is None else value(gamma),
             offset=value(beta),
             mean=[] if self.training else value(mean),
             variance=[] if self.training else value(variance),
             epsilon=settings.epsilon,
-            data_format=self._format,
+            data_format=self._format if image_like else "NHWC",
             is_training=self.training,
         )
         if self.training:
             batch = (fused.batch_mean, fused.batch_variance)
             self.moments.append(Moments(mean, variance, *batch, settings.decay))
-        return fused.y
+        return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:

@@ -179,18 +179,24 @@ class Network(SequenceLayers[T]):
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
     ) -> T:
-        """Batch normalisation over batch, height and width, in float32 statistics."""
-        channels = self._image_shape(x, "batch_norm")[-1]
+        """Batch normalisation over all but the channels, in float32 statistics.
+
+        Of images that is over batch, height and width, of sequences over batch and tokens.
+        """
+        shape = self.shape(x)
+        if not shape:
+            raise UsageError("batch_norm takes a value with channels, not a scalar")
+        channels = shape[-1]
         chosen = settings or self._batch_norm_defaults
         with self._layer("batchnorm"):
             one, zero = Initializer.constant(1.0), Initializer.constant(0.0)
             learned = {"trainable": True, "weight_decay": False}
             kept = {"trainable": False, "weight_decay": False, "statistic": True}
-            shape = (channels,)
-            gamma = self._spec("gamma", shape, one, **learned) if chosen.scale else None
-            beta = self._spec("beta", shape, zero, **learned)
-            mean = self._spec("moving_mean", shape, zero, **kept)
-            variance = self._spec("moving_variance", shape, one, **kept)
+            each = (channels,)
+            gamma = self._spec("gamma", each, one, **learned) if chosen.scale else None
+            beta = self._spec("beta", each, zero, **learned)
+            mean = self._spec("moving_mean", each, zero, **kept)
+            variance = self._spec("moving_variance", each, one, **kept)
             y = self._batch_norm(x, gamma, beta, mean, variance, chosen)
         return self._activate(y, activation)
 

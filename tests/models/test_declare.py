@@ -214,6 +214,7 @@ def test_a_depthwise_kernel_starts_by_the_inputs_of_one_output():
         (lambda net, x: net.flatten(net.flatten(x)), (192,)),
         (lambda net, x: net.global_avg_pool(x), (3,)),
         (lambda net, x: net.batch_norm(x), (8, 8, 3)),
+        (lambda net, x: net.batch_norm(net.reshape(x, (64, 3)), activation="relu"), (64, 3)),
         (lambda net, x: net.apply(lambda y: y, x, shape=[4, 4, 1]), (4, 4, 1)),
         (lambda net, x: net.variable("v", (3, 3, 1, 2), Initializer.constant(0.0)), (3, 3, 1, 2)),
     ],
@@ -240,6 +241,10 @@ def test_shapes(layer, expected):
         (lambda net, x: net.split(x, 2), r"equal parts; \(8, 8, 3\) has no 2"),
         (lambda net, x: net.attention(x, x, x, 1), "attention takes sequences"),
         (lambda net, x: net.recurrent(x, 4), "recurrent takes a sequence"),
+        (
+            lambda net, x: net.batch_norm(net.variable("A", (), Initializer.constant(0.0))),
+            "channels, not a scalar",
+        ),
         (lambda net, x: net.recurrent(x, 4, "peephole"), "one of gru, lstm, rnn, not 'peephole'"),
         (lambda net, x: net.max_pool(x, 3, 2, "SAME_RESNET"), "SAME or VALID"),
         (lambda net, x: net.add(x, net.flatten(x)), "add takes equal shapes"),

@@ -280,6 +280,20 @@ def test_batch_norm_in_training_equals_its_formula_and_gradient():
         np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("shape", [(50, 3), (8, 6, 3), (4, 2, 5, 6, 3)])
+def test_batch_norm_of_sequences_is_over_batch_and_tokens(shape, layout):
+    x = 2.0 + np.random.default_rng(0).standard_normal(shape)
+    values = norm_values(3)
+    net = network(values, dtype=tf.float32, data_format=layout)
+    y = net.batch_norm(tf.constant(x, tf.float32))
+    rows = x.reshape(-1, 3)
+    gamma, beta = (values[f"batchnorm0/{n}"].numpy() for n in ("gamma", "beta"))
+    expected = (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * gamma + beta
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    np.testing.assert_allclose(net.moments[0].batch_variance, rows.var(0, ddof=1), rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
     raw = 3.0 + np.random.default_rng(0).standard_normal((4, 2, 2, 3))
