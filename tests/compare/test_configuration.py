@@ -88,6 +88,11 @@ def test_labels_are_short_and_unique(runs):
         "resnet20, cifar10, batch 8, 1 cpu, bf16",
         "lenet, batch 8, 1 cpu, forward_only",
     ]
+    paused = "eval_during_training_at_specified_steps"
+    assert named(runs(flags={paused: [5, 10]}), runs(flags={paused: []})) == [
+        f"lenet, batch 8, 1 cpu, {paused}=5,10",
+        f"lenet, batch 8, 1 cpu, {paused}=",
+    ]
 
 
 def test_labels_name_given_flags_and_not_what_follows_from_them(runs):

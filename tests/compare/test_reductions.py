@@ -167,6 +167,8 @@ def test_flags_by_which_rows_differ_are_in_their_names(reductions):
     [
         ({"wrong": 3, "checked": 100}, ("BenchmarkError", "x"), "WrongSums: 3 of 100 elements"),
         ({"error": "InvalidArgumentError: no ring: 4"}, None, "InvalidArgumentError: no ring: 4"),
+        ({"error": "ring 4: lost"}, None, "Error: ring 4: lost"),
+        ({"error": "lost"}, None, "Error: lost"),
     ],
 )
 def test_wrong_sums_and_errors_are_failures_of_their_row_alone(

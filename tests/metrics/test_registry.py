@@ -79,6 +79,22 @@ def test_thresholds():
     assert METRICS["memory"].smallest_change(policy, 1000 * 2**20) == 0.05
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("min_processes", 1, 0),
+        ("alpha", 0.5, 0.0),
+        ("further_alpha", 0.5, 1.0),
+        ("same_limit", 0.0, -0.1),
+        ("noise_factor", 1e9, float("inf")),
+    ],
+)
+def test_constants_have_bounds(name, good, bad):
+    assert getattr(Policy().replace(**{name: good}), name) == good
+    with pytest.raises(ValueError, match=name):
+        Policy().replace(**{name: bad})
+
+
 def test_commands_offer_views_of_one_table():
     assert list(METRICS) == ["throughput", "memory", "startup", "accuracy"]
     assert len({metric.name for metric in ALL}) == len(ALL)

@@ -318,6 +318,13 @@ def test_what_a_spreadsheet_saved_can_be_continued(tmp_path):
     assert len(pd.read_csv(path)) == 2
 
 
+def test_a_header_whose_line_break_an_editor_removed(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + ",".join(RUNS.columns).encode())
+    append(path, a_run().record())
+    assert len(pd.read_csv(path)) == 1
+
+
 def test_torn_file_of_any_length_is_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a thousand of them take long
     path = tmp_path / "r.csv"
