@@ -40,7 +40,7 @@ class MLPerfLog(Observer):
         self._images, self._epoch = plan.global_batch, plan.train_examples
         self._write = write
         self._clock = clock
-        self._epoch_of_block = 0.0
+        self._block: float | None = None
         self._reached = self._target is None
         self._started = self._finished = False
         self._log(_START, "init_start", None)
@@ -63,11 +63,11 @@ class MLPerfLog(Observer):
         self._log(_END, "init_stop", None)
         self._log(_START, "run_start", None)
         self._started = True
-        self._block(_START, "block_start", global_step)
+        self.resuming(global_step)
 
     def evaluating(self, global_step: int) -> None:
         """Training pauses."""
-        self._log(_END, "block_stop", None, first_epoch_num=self._epoch_of_block)
+        self._end_block()
         self._log(_START, "eval_start", None, epoch_num=self._epochs(global_step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -81,7 +81,8 @@ class MLPerfLog(Observer):
 
     def resuming(self, global_step: int) -> None:
         """Training goes on after an evaluation."""
-        self._block(_START, "block_start", global_step)
+        self._block = self._epochs(global_step)
+        self._log(_START, "block_start", None, first_epoch_num=self._block)
 
     def ended(self, global_step: int, images_per_sec: float) -> None:
         """Training is over, its last evaluation too."""
@@ -90,15 +91,17 @@ class MLPerfLog(Observer):
     def close(self) -> None:
         """The end of the run, and whether it has reached its target."""
         if self._started:
+            self._end_block()
             status = "success" if self._finished and self._reached else "aborted"
             self._log(_END, "run_stop", None, status=status)
 
     def _epochs(self, global_step: int) -> float:
         return global_step * self._images / self._epoch
 
-    def _block(self, kind: str, key: str, global_step: int) -> None:
-        self._epoch_of_block = self._epochs(global_step)
-        self._log(kind, key, None, first_epoch_num=self._epoch_of_block)
+    def _end_block(self) -> None:
+        if self._block is not None:
+            self._log(_END, "block_stop", None, first_epoch_num=self._block)
+            self._block = None
 
     def _log(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
         line = {
