@@ -30,21 +30,23 @@ def test_every_algorithm_has_a_formula():
     assert set(names()) <= set(FORMULAS)
 
 
-def test_ring_of_four_devices_and_one_mib():
-    # 2 * 3 hops of a quarter, of which 3 add; and the join.
-    expected = 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY
-    assert seconds("xring", [MIB], 4) == pytest.approx(expected)
-
-
-def test_two_rings_send_twice_as_many_messages_of_half_the_size():
-    expected = 6 * (2 * ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY
-    assert seconds("xring#2", [MIB], 4) == pytest.approx(expected)
-
-
-def test_a_small_tensor_goes_around_the_ring_in_one_piece():
-    assert seconds("xring", [4096], 4) == pytest.approx(
-        6 * (ALPHA + 4096 * BETA) + 3 * 4096 * GAMMA
-    )
+@pytest.mark.parametrize(
+    ("spec", "size", "devices", "expected"),
+    [
+        # 2 * 3 hops of a quarter, of which 3 add; and the join.
+        ("xring", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        # Two rings send twice as many messages of half the size.
+        ("xring#2", MIB, 4, 6 * (2 * ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        # A small tensor goes around in one piece.
+        ("xring", 4096, 4, 6 * (ALPHA + 4096 * BETA) + 3 * 4096 * GAMMA),
+        # TensorFlow's ring copies its input first, and cuts small tensors too.
+        ("collective", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        ("collective", 4096, 4, 6 * (ALPHA + 1024 * BETA) + 3 * 1024 * GAMMA + 4096 * COPY),
+        ("copy", MIB, 8, 2 * 7 * (ALPHA + MIB * BETA) + 7 * MIB * GAMMA),
+    ],
+)
+def test_one_tensor_by_hand(spec, size, devices, expected):
+    assert seconds(spec, [size], devices) == pytest.approx(expected)
 
 
 def test_many_small_tensors_follow_each_other_around_the_ring():
@@ -52,11 +54,6 @@ def test_many_small_tensors_follow_each_other_around_the_ring():
     one = seconds("xring", [4096], 4)
     busy = 2 * 3 / 4 * (ALPHA + 4096 * BETA) + 3 / 4 * 4096 * GAMMA
     assert seconds("xring", [4096] * 10, 4) == pytest.approx(one + 9 * busy)
-
-
-def test_copy_of_one_tensor():
-    expected = 2 * 7 * (ALPHA + MIB * BETA) + 7 * MIB * GAMMA
-    assert seconds("copy", [MIB], 8) == pytest.approx(expected)
 
 
 def test_copy_takes_turns_over_the_devices():

@@ -108,6 +108,8 @@ def test_steps(report):
     first = rows(report, "steps")[0]
     assert first["timed steps"] == str(6 * 24)
     assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
+    # Steps of 0.9, 1 and 1.1: the quartiles are 0.975 and 1.025. Medians of 8/102 to 8/99 s.
+    assert (first["within a process"], first["between processes"]) == ("5.0 %", "3.0 %")
     assert quantiles([1.0, 2.0, 3.0, 4.0], 0.5, 1.0) == [2.5, 4.0]
     assert quantiles([1.0], 0.99) == [1.0]
 
