@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class RoundProcess:
     """One process, and what is demanded of its measurements.
 
     Attributes:
@@ -80,7 +80,7 @@ class Experiment:
         return {text: value for text, value in found.items() if value is not None}
 
 
-def experiments(options: Options) -> list[Experiment]:
+def experiments(options: Options) -> list[RoundProcess]:
     """The processes of one round."""
     made = []
     for scenario in options.scenarios:
@@ -92,7 +92,7 @@ def experiments(options: Options) -> list[Experiment]:
     return made
 
 
-def _gradients(devices: int, batches: int) -> Experiment:
+def _gradients(devices: int, batches: int) -> RoundProcess:
     demands = [
         Demand(
             "gradients",
@@ -110,10 +110,10 @@ def _gradients(devices: int, batches: int) -> Experiment:
         "--peers=reduction_to_one_device",
         f"--num_batches={batches}",
     )
-    return Experiment("gradients", f"gradients on {devices} devices", flags, tuple(demands))
+    return RoundProcess("gradients", f"gradients on {devices} devices", flags, tuple(demands))
 
 
-def _small(devices: int, batches: int) -> Experiment:
+def _small(devices: int, batches: int) -> RoundProcess:
     demands = [
         Demand(
             "small",
@@ -136,7 +136,7 @@ def _small(devices: int, batches: int) -> Experiment:
         f"--num_batches={batches}",
         "--iters_per_step=2",
     )
-    return Experiment("small", f"small tensors on {devices} devices", flags, tuple(demands))
+    return RoundProcess("small", f"small tensors on {devices} devices", flags, tuple(demands))
 
 
 def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Value:
@@ -151,7 +151,7 @@ def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Va
     return value
 
 
-def _large(devices: int, batches: int) -> Experiment:
+def _large(devices: int, batches: int) -> RoundProcess:
     def share(size: int) -> Value:
         def value(record: AllReduceRecord) -> float | None:
             found = [p for p in record.points if p.bytes == size and not p.failed]
@@ -175,10 +175,10 @@ def _large(devices: int, batches: int) -> Experiment:
         "--all_reduce_spec=xring",
         f"--num_batches={batches}",
     )
-    return Experiment("large", f"large tensors on {devices} devices", flags, tuple(demands))
+    return RoundProcess("large", f"large tensors on {devices} devices", flags, tuple(demands))
 
 
-def _build(model: str, counts: Sequence[int]) -> Experiment:
+def _build(model: str, counts: Sequence[int]) -> RoundProcess:
     first, last = counts[0], counts[-1]
 
     def built(spec: str, growth: bool) -> Value:
@@ -204,7 +204,7 @@ def _build(model: str, counts: Sequence[int]) -> Experiment:
         f"--all_reduce_spec={','.join(_OURS)}",
         "--build_only",
     )
-    return Experiment("build", f"build of {model}", flags, tuple(demands))
+    return RoundProcess("build", f"build of {model}", flags, tuple(demands))
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -238,7 +238,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def run_once(
-    experiment: Experiment, number: int, options: Options
+    experiment: RoundProcess, number: int, options: Options
 ) -> tuple[Measurement, dict[str, float]]:
     """Runs one experiment once; what happened, and its values by the text of their demand."""
     values: dict[str, float] = {}

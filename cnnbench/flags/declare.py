@@ -245,15 +245,21 @@ class FlagSpec(_Limits):
         return float(value) if self._single.type is float and type(value) is int else value
 
 
-def flag_of(group: type, name: str) -> Any:
+def flag_of(group: type, name: str, **changes: Any) -> Any:
     """Declares the flag of another dataclass again: same default, limits and help.
 
     Args:
       group: the dataclass that declares it.
       name: of the field there and here.
+      **changes: what differs here: default, help or limits, as of `flag`.
+
+    Raises:
+      TypeError: another keyword.
     """
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
-    return dataclasses.field(default=field.default, metadata=field.metadata)
+    default = changes.pop("default", field.default)
+    limits = dataclasses.replace(field.metadata[_METADATA], **changes)
+    return dataclasses.field(default=default, metadata={_METADATA: limits})
 
 
 def words(text: str) -> tuple[str, ...]:

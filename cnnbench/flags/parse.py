@@ -16,8 +16,6 @@ from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, obsolete_notices
 
-_TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "on", "off")
-
 
 @dataclass(frozen=True)
 class ParsedArgs:
@@ -168,7 +166,9 @@ def _stray(arguments: Sequence[str], leftovers: Sequence[str], known: dict[str, 
     name = before[-1].lstrip("-") if before else ""
     spec = known.get(name)
     if spec is not None and spec.kind == "boolean":
-        value = stray.lower() if stray.lower() in _TRUTH[:2] else "true or --" + name + "=false"
+        value = (
+            stray.lower() if stray.lower() in ("true", "false") else "true or --" + name + "=false"
+        )
         return f"stray argument {stray!r} after --{name}: write --{name}={value}"
     return f"stray argument {stray!r}: flags are written --flag=value"
 

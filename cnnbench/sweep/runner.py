@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -282,19 +282,17 @@ class Sweep:
             found = largest_batch(case.resolved.batch_size, case.search, fits)
         except _SearchFailed as failure:
             return self._give_up(first, failure.outcome, started)
-        if not found.batch_size:
-            smallest = case.search.multiple_of
-            log = self._target(first).with_suffix(f".batch{smallest}.log")
-            outcome = self._attempt(arguments(item, smallest), item, log, started)
-            if outcome.status == "ok":  # memory that was taken is free again
-                found = Found(smallest, limited=False)
-            else:
+        if not found:
+            found = case.search.multiple_of
+            log = self._target(first).with_suffix(f".batch{found}.log")
+            outcome = self._attempt(arguments(item, found), item, log, started)
+            if outcome.status != "ok":  # else memory that was taken is free again
                 return self._give_up(first, outcome, started)
-        self._batches[case.key] = found.batch_size
+        self._batches[case.key] = found
         seconds = (datetime.now(timezone.utc) - started).total_seconds()
-        self._journal.add("searched", key=case.key, batch_size=found.batch_size, seconds=seconds)
-        more = ", the limit of the search" if found.limited else ""
-        return f"{found.batch_size} per device{more}"
+        self._journal.add("searched", key=case.key, batch_size=found, seconds=seconds)
+        at_limit = found + case.search.multiple_of > case.search.limit
+        return f"{found} per device{', the limit of the search' if at_limit else ''}"
 
     def _give_up(self, first: Item, outcome: Outcome, started: datetime) -> str:
         self._given_up.add(first.case.key)
@@ -380,20 +378,7 @@ def _problem(outcome: Outcome) -> str:
     return f"{outcome.status.replace('_', ' ')}: {outcome.message}"
 
 
-@dataclass(frozen=True)
-class Found:
-    """The result of a search for a batch size.
-
-    Attributes:
-      batch_size: the largest that fits; 0 if none does.
-      limited: whether the limit of the search was reached, so that more might fit.
-    """
-
-    batch_size: int
-    limited: bool
-
-
-def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> Found:
+def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> int:
     """The largest batch size that fits: doubles, then bisects.
 
     A batch is assumed to fit if a larger one does.
@@ -402,27 +387,20 @@ def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> Fo
       start: batch size per device to try first, brought to a multiple.
       search: limit and multiple.
       fits: tries a batch size in a process of its own; an exception ends the search.
+
+    Returns:
+      A multiple, within the limit; 0 if none fits.
     """
-    unit = search.multiple_of
-    most = search.limit // unit
-    good, bad = 0, most + 1
-    for count in _doubling(max(1, min(start // unit, most)), most):
-        if fits(count * unit):
-            good = count
-        else:
-            bad = count
-            break
+    unit, most = search.multiple_of, search.limit // search.multiple_of
+    good, bad = 0, max(1, min(start // unit, most))
+    while fits(bad * unit):
+        if bad == most:
+            return most * unit
+        good, bad = bad, min(2 * bad, most)
     while bad - good > 1:
         middle = (good + bad) // 2
         if fits(middle * unit):
             good = middle
         else:
             bad = middle
-    return Found(good * unit, limited=good == most)
-
-
-def _doubling(count: int, most: int) -> Iterator[int]:
-    while count < most:
-        yield count
-        count *= 2
-    yield most
+    return good * unit

@@ -22,7 +22,7 @@ _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GateOutcome:
     """A verdict and what it cost.
 
     Attributes:
@@ -48,11 +48,13 @@ class Rule:
 
     name: str
     processes: int
-    decide: Callable[[Series, float, Generator], Outcome]
+    decide: Callable[[Series, float, Generator], GateOutcome]
     broken: str = ""
 
 
-def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[InterimAnalysis]) -> Outcome:
+def judge_pairs(
+    a: Sequence[float], b: Sequence[float], plan: Sequence[InterimAnalysis]
+) -> GateOutcome:
     """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
 
     Args:
@@ -64,7 +66,7 @@ def judge_pairs(a: Sequence[float], b: Sequence[float], plan: Sequence[InterimAn
         found = judge(a[: analysis.pairs], b[: analysis.pairs], policy, paired=True)
         if found.verdict in _CLEAR:
             break
-    return Outcome(found.verdict, 2 * analysis.pairs)
+    return GateOutcome(found.verdict, 2 * analysis.pairs)
 
 
 def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:
@@ -76,35 +78,35 @@ def _split(series: Series, factor: float, generator: Generator) -> tuple[list[fl
     return a.tolist(), b.tolist()
 
 
-def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generator], Outcome]:
+def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generator], GateOutcome]:
     plan = interim_analyses(pairs, POLICY.alpha, sequential)
 
-    def decide(series: Series, factor: float, generator: Generator) -> Outcome:
+    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
         a, b = _split(series, factor, generator)
         return judge_pairs(a, b, plan)
 
     return decide
 
 
-def _unpaired(series: Series, factor: float, generator: Generator) -> Outcome:
+def _unpaired(series: Series, factor: float, generator: Generator) -> GateOutcome:
     a, b = _split(series, factor, generator)
-    return Outcome(judge(a, b, POLICY).verdict, len(series))
+    return GateOutcome(judge(a, b, POLICY).verdict, len(series))
 
 
-def _shuffled(base: int) -> Callable[[Series, float, Generator], Outcome]:
-    def decide(series: Series, factor: float, generator: Generator) -> Outcome:
+def _shuffled(base: int) -> Callable[[Series, float, Generator], GateOutcome]:
+    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
         values = generator.permutation(series)
         found = judge(values[:base].tolist(), (values[base:] * factor).tolist(), POLICY)
-        return Outcome(found.verdict, len(series))
+        return GateOutcome(found.verdict, len(series))
 
     return decide
 
 
-def _blocks(series: Series, factor: float, generator: Generator) -> Outcome:
+def _blocks(series: Series, factor: float, generator: Generator) -> GateOutcome:
     del generator
     half = len(series) // 2
     found = judge(series[:half].tolist(), (series[half:] * factor).tolist(), POLICY)
-    return Outcome(found.verdict, len(series))
+    return GateOutcome(found.verdict, len(series))
 
 
 RULES: tuple[Rule, ...] = (

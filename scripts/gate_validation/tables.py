@@ -23,7 +23,7 @@ ENOUGH_GATES = 200
 
 
 @dataclass(frozen=True)
-class Demand:
+class Requirement:
     """Something that has to be so.
 
     Attributes:
@@ -120,7 +120,7 @@ def demands(
     rates: Sequence[Rates],
     samples: Iterable[tuple[str, Counter[Verdict], bool]],
     gates: Sequence[Gates],
-) -> list[Demand]:
+) -> list[Requirement]:
     """What the gate has to reach, held against what was found."""
     found = []
     if rates:
@@ -128,10 +128,10 @@ def demands(
         draws = f"in {rates[0].draws} draws each"
         text = f"simulated: wrong verdicts in at most {100 * LIMIT:g} %, {draws}"
         cases = sum(not one.rule.broken for one in rates)
-        found.append(Demand(text, "; ".join(bad) or f"in all {cases} cases", not bad))
+        found.append(Requirement(text, "; ".join(bad) or f"in all {cases} cases", not bad))
         wrong = [what for what, _, right in samples if not right]
         text = "simulated: nothing follows from 1 to 3 values, NaN or nothing"
-        found.append(Demand(text, "; ".join(wrong) or "never", not wrong))
+        found.append(Requirement(text, "; ".join(wrong) or "never", not wrong))
     for one in gates:
         if one.subject == "like" and not one.separate:
             found.append(_red(one))
@@ -140,24 +140,24 @@ def demands(
     return found
 
 
-def demands_table(found: Sequence[Demand]) -> list[str]:
+def demands_table(found: Sequence[Requirement]) -> list[str]:
     """The demands with what was found."""
     words = {True: "met", False: "MISSED", None: "not enough gates"}
     rows = [_row(one.text, one.found, words[one.met]) for one in found]
     return [*_head("demand", "found", "verdict"), *rows]
 
 
-def _red(one: Gates) -> Demand:
+def _red(one: Gates) -> Requirement:
     red, count = one.verdicts[Verdict.SLOWER], one.count
     text = (
         f"real, like with like, {one.plan}: at most {100 * LIMIT:g} % red of {ENOUGH_GATES} or more"
     )
     if count < ENOUGH_GATES:
-        return Demand(text, f"{red} of {count}", None)
-    return Demand(text, f"{red} of {count} ({_percent(red / count)})", red / count <= LIMIT)
+        return Requirement(text, f"{red} of {count}", None)
+    return Requirement(text, f"{red} of {count} ({_percent(red / count)})", red / count <= LIMIT)
 
 
-def _power(one: Gates) -> list[Demand]:
+def _power(one: Gates) -> list[Requirement]:
     count = one.count
     wrong = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
     told = one.verdicts[Verdict.SLOWER] + one.verdicts[Verdict.INCONCLUSIVE]
@@ -166,7 +166,7 @@ def _power(one: Gates) -> list[Demand]:
     reached = (not wrong, told >= _TOLD * count)
     texts = ("never same or faster", f"{100 * _TOLD:g} % red or inconclusive")
     return [
-        Demand(f"{name}: {text}", figure, met if count >= ENOUGH_GATES else None)
+        Requirement(f"{name}: {text}", figure, met if count >= ENOUGH_GATES else None)
         for text, figure, met in zip(texts, figures, reached, strict=True)
     ]
 

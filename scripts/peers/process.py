@@ -32,7 +32,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finished:
+class EndedProcess:
     """A process that has ended.
 
     Attributes:
@@ -80,7 +80,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
     watch_memory: Callable[[str], bool] | None = None,
-) -> Finished:
+) -> EndedProcess:
     """Runs a command in a process group of its own, which is killed when time is up.
 
     Args:
@@ -134,7 +134,7 @@ def run(
             if process.stdout:
                 process.stdout.close()
         errors.seek(0)
-        return Finished(status, wall, tuple(lines), errors.read(), expired.is_set())
+        return EndedProcess(status, wall, tuple(lines), errors.read(), expired.is_set())
 
 
 def _kill(group: int) -> None:

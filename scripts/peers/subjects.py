@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from cnnbench.machine.software import GitError, git
 from peers.measurement import Reading
 from peers.options import CLASSIC, LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
-from peers.process import Finished
+from peers.process import EndedProcess
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
@@ -33,7 +33,7 @@ IN_KERAS = ("vgg16", "inception3")
 RECORD = "{record}"
 
 # Takes a finished process and the file that it may have written its record to.
-Reader: TypeAlias = Callable[[Finished, Path], Reading]
+Reader: TypeAlias = Callable[[EndedProcess, Path], Reading]
 
 # A peer in children/ prints one line: this word and a JSON object.
 MARKER = "MEASURED "
@@ -247,7 +247,7 @@ def is_step_line(text: str) -> bool:
     return _STEP_LINE.match(text) is not None
 
 
-def read_child(finished: Finished, _: Path) -> Reading:
+def read_child(finished: EndedProcess, _: Path) -> Reading:
     """The reading of a peer in ``children/``; the keys are attributes of ``Reading``."""
     for line in reversed(finished.lines):
         if line.text.startswith(MARKER):
@@ -257,7 +257,7 @@ def read_child(finished: Finished, _: Path) -> Reading:
     raise ValueError("it ended without a measurement")
 
 
-def read_record(_: Finished, path: Path) -> Reading:
+def read_record(_: EndedProcess, path: Path) -> Reading:
     """The reading of a cnnbench run record (schema 1)."""
     if not path.is_file():
         raise ValueError("it wrote no record")
@@ -287,7 +287,7 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
       versions: for the reading.
     """
 
-    def read(finished: Finished, _: Path) -> Reading:
+    def read(finished: EndedProcess, _: Path) -> Reading:
         lines = finished.lines
         arrivals = [line.seconds for line in lines if is_step_line(line.text)]
         totals = [float(found[1]) for line in lines if (found := _TOTAL_LINE.match(line.text))]
@@ -303,7 +303,7 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
     return read
 
 
-def read_first_step(finished: Finished, _: Path) -> Reading:
+def read_first_step(finished: EndedProcess, _: Path) -> Reading:
     """Seconds from the start of the process to the line of the first timed step."""
     for line in finished.lines:
         found = _STEP_LINE.match(line.text)
@@ -312,14 +312,14 @@ def read_first_step(finished: Finished, _: Path) -> Reading:
     raise ValueError("it printed no line for step 1")
 
 
-def read_first_line(finished: Finished, _: Path) -> Reading:
+def read_first_line(finished: EndedProcess, _: Path) -> Reading:
     """Seconds from the start of the process to its first line."""
     if not finished.lines:
         raise ValueError("it printed nothing")
     return Reading(seconds=finished.lines[0].seconds)
 
 
-def read_duration(finished: Finished, _: Path) -> Reading:
+def read_duration(finished: EndedProcess, _: Path) -> Reading:
     """Seconds from start to end."""
     return Reading(seconds=finished.seconds)
 
@@ -327,7 +327,7 @@ def read_duration(finished: Finished, _: Path) -> Reading:
 def memory_reader(steps: int) -> Reader:
     """A reader of the resident memory at the line of step 1 and at that of step ``steps``."""
 
-    def read(finished: Finished, _: Path) -> Reading:
+    def read(finished: EndedProcess, _: Path) -> Reading:
         seen = {
             int(found[1]): line.resident_bytes
             for line in finished.lines

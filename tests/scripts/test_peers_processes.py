@@ -13,17 +13,17 @@ import pytest
 from peers import subjects as readers
 from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
 from peers.options import CLASSIC, SCENARIOS, parse
-from peers.process import Finished, Line, ProcessError, run
+from peers.process import EndedProcess, Line, ProcessError, run
 from peers.subjects import Subject, chosen, scenario_subjects
 
 NO_RECORD = Path("/nowhere/record.json")
 
 
-def _finished(*lines: Line) -> Finished:
-    return Finished(0, 9.0, lines, "", False)
+def _finished(*lines: Line) -> EndedProcess:
+    return EndedProcess(0, 9.0, lines, "", False)
 
 
-def _printed(*texts: str, step: float = 1.0) -> Finished:
+def _printed(*texts: str, step: float = 1.0) -> EndedProcess:
     return _finished(*(Line(i * step, text) for i, text in enumerate(texts, start=1)))
 
 
@@ -55,9 +55,9 @@ def test_the_reason_of_a_failure_is_its_last_line():
     code = "import sys; print('out'); print('first\\n\\nlast ', file=sys.stderr); sys.exit(3)"
     done = run([sys.executable, "-c", code], timeout=60)
     assert done.reason == "exit status 3: last"
-    assert Finished(1, 0.1, (), "", False).reason == "exit status 1: no output"
+    assert EndedProcess(1, 0.1, (), "", False).reason == "exit status 1: no output"
     done.require(3)
-    for wrong in (done, Finished(0, 9.0, (), "", True)):
+    for wrong in (done, EndedProcess(0, 9.0, (), "", True)):
         with pytest.raises(ProcessError, match=wrong.reason):
             wrong.require()
 

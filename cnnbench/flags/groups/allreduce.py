@@ -11,6 +11,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.text.numbers import parse_bytes
@@ -60,11 +61,11 @@ class AlgorithmParams:
         "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
         "tf.distribute. TensorFlow's own ring is the spec collective.",
     )
-    gradient_repacking: tuple[int, ...] = flag(
-        (0,),
-        f"Numbers of packs that the tensors are joined into, at most {MOST_PACKS}; 0 for no "
-        "packing.",
-        minimum=0,
+    gradient_repacking: tuple[int, ...] = flag_of(
+        VariableUpdateParams,
+        "gradient_repacking",
+        default=(0,),
+        help="Numbers of packs that the tensors are joined into; 0 for no packing.",
         maximum=MOST_PACKS,
     )
     agg_small_grads_max_bytes: str = flag(
@@ -81,19 +82,18 @@ class AlgorithmParams:
         "Old name of --wire_dtype=float16.",
     )
     allreduce_merge_scope: int = flag_of(VariableUpdateParams, "allreduce_merge_scope")
-    variable_consistency: str = flag(
-        "strong",
-        "relaxed reduces the tensors of the call before, kept in variables.",
-        choices=("strong", "relaxed"),
+    variable_consistency: str = flag_of(
+        VariableUpdateParams,
+        "variable_consistency",
+        help="relaxed reduces the tensors of the call before, kept in variables.",
     )
     network_topology: str = flag_of(VariableUpdateParams, "network_topology")
     all_reduce_group_size: int = flag_of(VariableUpdateParams, "all_reduce_group_size")
     all_reduce_share_memory: bool = flag_of(VariableUpdateParams, "all_reduce_share_memory")
-    local_parameter_device: str = flag(
-        "gpu",
-        "Where copy adds: on the compute devices (gpu, whatever --device is) or the host (cpu).",
-        choices=("cpu", "gpu"),
-        lower=True,
+    local_parameter_device: str = flag_of(
+        VariableUpdateParams,
+        "local_parameter_device",
+        help="Where copy adds: on the compute devices (gpu, whatever --device is) or the host.",
     )
 
 
@@ -101,9 +101,11 @@ class AlgorithmParams:
 class PlaceParams:
     """Where to reduce."""
 
-    num_gpus: tuple[int, ...] = flag(
-        (2,),
-        "Numbers of compute devices, logical CPU devices included; one after the other.",
+    num_gpus: tuple[int, ...] = flag_of(
+        RuntimeParams,
+        "num_gpus",
+        default=(2,),
+        help="Numbers of compute devices, logical CPU devices included; one after the other.",
         minimum=2,
     )
     device: str = flag_of(RuntimeParams, "device")
@@ -120,14 +122,16 @@ class PlaceParams:
 class LengthParams:
     """For how long."""
 
-    iters_per_step: int = flag(
-        5, "Reductions in one call, each after the one before has finished.", minimum=1
+    iters_per_step: int = flag_of(
+        VariableUpdateParams,
+        "iters_per_step",
+        help="Reductions in one call, each after the one before has finished.",
     )
     num_batches: int = flag(20, "Timed calls of every row.", minimum=1)
     iterations: int | None = flag(None, "Another name of --num_batches.", minimum=1)
     num_warmup_batches: int = flag(2, "Calls before them.", minimum=0)
-    tf_random_seed: int = flag(
-        1234, "Seed of the data and of the order of the calls.", minimum=0, maximum=2**31 - 1
+    tf_random_seed: int = flag_of(
+        RunParams, "tf_random_seed", help="Seed of the data and of the order of the calls."
     )
     build_only: bool = flag(
         False,
