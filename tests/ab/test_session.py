@@ -47,7 +47,7 @@ class Run:
         return sorted(path.stem for path in (self.folder / folder).iterdir())
 
 
-def test_slower_is_found_at_the_first_look_and_from_the_files_too(tmp_path, side):
+def test_slower_is_found_at_the_first_analysis_and_from_the_files_too(tmp_path, side):
     run = Run(tmp_path, side(speed=100), side(speed=90, salt="b"), pairs=16)
     assert run.verdict is Verdict.SLOWER
     assert run.finding.comparison.exit_code is ExitCode.REGRESSION

@@ -46,7 +46,7 @@ def test_neighbours_in_time_are_alike_where_noise_has_a_memory():
     assert series.std() == pytest.approx(0.03, rel=0.2)
 
 
-def test_pairs_are_judged_at_the_first_look_that_is_clear():
+def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
     a = [100 + n / 10 for n in range(16)]
     found = judge_pairs(a, [0.8 * x for x in a], interim_analyses(16, 0.04))
     assert (found.verdict, found.processes) == (Verdict.SLOWER, 16)
@@ -223,7 +223,7 @@ def test_separate_gates_share_no_process_and_sliding_ones_are_enough():
 def test_all_ways_that_coins_can_fall(monkeypatch):
     judged = []
 
-    def judge(base, new, looked):
+    def judge(base, new, analyses):
         judged.append((tuple(base), tuple(new)))
         return SimpleNamespace(verdict=Verdict.SAME)
 
