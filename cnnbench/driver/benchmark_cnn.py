@@ -326,7 +326,7 @@ class BenchmarkCNN:
             checkpoint_folder.clean(params.train_dir)
         path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
         if path is None or built.checkpoints is None:
-            if params.backbone_model_path is not None:
+            if plan.trains and params.backbone_model_path is not None:
                 self._restore_backbone(built, params.backbone_model_path)
             return 0, plan.num_batches
         restored = built.checkpoints.restore(path)

@@ -190,7 +190,7 @@ def make_plan(params: Params) -> Plan:
         raise FlagError("input_preprocessor", params.input_preprocessor, reason)
     _check_metrics(params, model)
     spec = _declare(model, dataset.num_classes)
-    if params.backbone_model_path is not None and not params.eval:
+    if params.backbone_model_path is not None and mode.startswith("training"):
         _check_backbone(params.backbone_model_path, model, spec)
     examples = resolve(dataset.elements, model, dataset.num_classes)
     _check_elements(spec, model, dataset, examples)

@@ -61,6 +61,7 @@ _UPDATING = (
     "gradient_reduction",
     "bn_stats",
     "staged_vars",
+    "backbone_model_path",
 )
 _GPU_ONLY = (
     "gpu_indices",
@@ -191,7 +192,6 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("forward_only", "freeze_when_forward_only"),
     _with("--eval or --forward_only", "ml_perf_compliance_logging"),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
-    _with("eval", "backbone_model_path", why="it evaluates a checkpoint of the whole model"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
     _without("data_dir", *_PREPARING),
     _with(

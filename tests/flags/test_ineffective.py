@@ -61,7 +61,6 @@ CASES += [
     ("--print_training_accuracy", ["--forward_only"], []),
     ("--print_training_accuracy", ["--eval", "--train_dir=d"], []),
     ("--allow_nonfinite", ["--eval", "--train_dir=d"], ["--forward_only"]),
-    ("--backbone_model_path=d", ["--eval", "--train_dir=d"], ["--forward_only"]),
     (
         "--eval_dir=d",
         ["--summary_verbosity=1"],
@@ -131,6 +130,7 @@ CASES += [
         "optimizer=momentum",
         "weight_decay=0.1",
         "label_smoothing=0.1",
+        "backbone_model_path=b",
         "init_learning_rate=0.1",
         "piecewise_learning_rate_schedule=0.3;10;0.2",
         "resnet_base_lr=0.1",
