@@ -21,6 +21,7 @@ from cnnbench.text.terminal import LineWriter
 _ABOUT = """\
 Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
        cnnbench data make-coco SOURCE OUT [FLAGS]
+       cnnbench data make-librispeech SOURCE OUT [FLAGS]
        cnnbench data make-ratings SOURCE OUT [FLAGS]
        cnnbench data check DIR [FLAGS]
 
@@ -32,6 +33,9 @@ RGB JPEGs of quality 100.
 make-coco turns SOURCE/annotations/instances_train2017.json and instances_val2017.json (or another
 year) with the images in SOURCE/train2017 and SOURCE/val2017 into TFRecord files, and writes
 coco-labels.txt. Classes are numbered from 1 in order of COCO's own numbers.
+
+make-librispeech turns the folders train-* and test-clean of SOURCE, as published but with the audio
+converted from FLAC to WAV, into TFRecord files.
 
 make-ratings turns MovieLens' ratings.dat or ratings.csv, or the folder with it, into pairs of user
 and item. The last item that a user rated is held back for validation, with others to tell it from.
@@ -75,6 +79,16 @@ class MakeCocoFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakeLibrispeechFlags:
+    """Flags of make-librispeech."""
+
+    train_shards: int = flag(64, "Training files.", minimum=1)
+    validation_shards: int = flag(8, "Validation files.", minimum=1)
+    validation: str = flag("test-clean", "Folder of SOURCE for validation.")
+    seed: int = flag(1234, "Seed of the order.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MakeRatingsFlags:
     """Flags of make-ratings."""
 
@@ -99,11 +113,12 @@ class CheckFlags:
 _FLAGS = (
     ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
     ("Flags of make-coco", specs_of(MakeCocoFlags)),
+    ("Flags of make-librispeech", specs_of(MakeLibrispeechFlags)),
     ("Flags of make-ratings", specs_of(MakeRatingsFlags)),
     ("Flags of check", specs_of(CheckFlags)),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
-_ACTIONS = "make-imagenet, make-coco, make-ratings or check"
+_ACTIONS = "make-imagenet, make-coco, make-librispeech, make-ratings or check"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -122,6 +137,10 @@ def main(argv: Sequence[str]) -> int:
         given, arguments = parse_command(rest, specs_of(MakeCocoFlags))
         source, out = _places(action, arguments, "SOURCE", "OUT")
         return _make_coco(Path(source), Path(out), MakeCocoFlags(**given))
+    if action == "make-librispeech":
+        given, arguments = parse_command(rest, specs_of(MakeLibrispeechFlags))
+        source, out = _places(action, arguments, "SOURCE", "OUT")
+        return _make_librispeech(Path(source), Path(out), MakeLibrispeechFlags(**given))
     if action == "make-ratings":
         given, arguments = parse_command(rest, specs_of(MakeRatingsFlags))
         source, out = _places(action, arguments, "SOURCE", "OUT")
@@ -168,6 +187,19 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> int:
     line = f"{out}: {counts['train']} training and {counts['validation']} validation images with "
     line += f"{len(found.classes)} classes; left out: {found.without_boxes} training images "
     line += f"without a box, {found.empty_boxes} boxes without an area"
+    LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> int:
+    shards = {"train": options.train_shards, "validation": options.validation_shards}
+    with _tensorflow():
+        from cnnbench.data.make_librispeech import make_librispeech, read_transcripts
+
+        found = read_transcripts(source, options.validation)
+        make_librispeech(found, out, shards, options.seed)
+    counts = {name: len(found.get(name, ())) for name in shards}
+    line = f"{out}: {counts['train']} training and {counts['validation']} validation utterances"
     LineWriter(sys.stdout).lines([line])
     return ExitCode.OK
 

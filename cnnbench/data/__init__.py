@@ -10,7 +10,7 @@ from cnnbench.data.dataset import (
     load_plugin,
     register_dataset,
 )
-from cnnbench.data.open import CIFAR10, COCO, IMAGENET, RATINGS, make_input
+from cnnbench.data.open import CIFAR10, COCO, IMAGENET, LIBRISPEECH, RATINGS, make_input
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import RESIZE_METHODS, InputSpec
 
@@ -18,6 +18,7 @@ __all__ = [
     "CIFAR10",
     "COCO",
     "IMAGENET",
+    "LIBRISPEECH",
     "RATINGS",
     "RESIZE_METHODS",
     "Dataset",

@@ -113,7 +113,7 @@ def _find_coco(data_dir: str, subset: str) -> Sequence[Path]:
     return imagenet_files.find_files(data_dir, subset, "coco-")
 
 
-def _count_coco(files: Sequence[Path], subset: str) -> int:
+def _count_records(files: Sequence[Path], subset: str) -> int:
     del subset
     return imagenet_files.count_all(files)
 
@@ -126,6 +126,22 @@ def _open_coco(spec: InputSpec) -> Pipeline:
 
 def _check_coco(files: Sequence[Path], num_classes: int) -> Findings:
     from cnnbench.data.coco_records import check_files
+
+    return check_files(files, num_classes)
+
+
+def _find_librispeech(data_dir: str, subset: str) -> Sequence[Path]:
+    return imagenet_files.find_files(data_dir, subset, "librispeech-")
+
+
+def _open_librispeech(spec: InputSpec) -> Pipeline:
+    from cnnbench.data.librispeech import LibriSpeechPipeline
+
+    return LibriSpeechPipeline(spec)
+
+
+def _check_librispeech(files: Sequence[Path], num_classes: int) -> Findings:
+    from cnnbench.data.librispeech_records import check_files
 
     return check_files(files, num_classes)
 
@@ -173,7 +189,7 @@ COCO = Dataset(
     examples={"train": 118_287, "validation": 4_952},
     files="coco-train-*-of-* and coco-validation-*-of-*",
     find=_find_coco,
-    count=_count_coco,
+    count=_count_records,
     open=_open_coco,
     check=_check_coco,
     missing=imagenet_files.missing_shards,
@@ -188,7 +204,39 @@ COCO = Dataset(
         Element("source_id", (), "label", "int64", Draw.integers(0, 1_000_000)),
     ),
 )
+LIBRISPEECH = Dataset(
+    name="librispeech",
+    num_classes=29,
+    examples={"train": 281_241, "validation": 2_620},
+    files="librispeech-train-*-of-* and librispeech-validation-*-of-*",
+    find=_find_librispeech,
+    count=_count_records,
+    open=_open_librispeech,
+    check=_check_librispeech,
+    missing=imagenet_files.missing_shards,
+    # The model says how long an example may be, and what the shortest synthetic one is.
+    elements=(
+        Element(
+            "spectrogram",
+            ("max_frames", 161),
+            "feature",
+            draw=Draw.normal(),
+            rows="num_frames",
+        ),
+        Element("num_frames", (), "label", "int64", Draw.integers("min_frames", "max_frames")),
+        Element(
+            "transcript",
+            ("max_letters",),
+            "label",
+            "int64",
+            Draw.integers(0, 28),
+            rows="transcript_length",
+        ),
+        Element("transcript_length", (), "label", "int64", Draw.integers(1, "max_letters")),
+    ),
+)
 register_dataset(IMAGENET)
 register_dataset(CIFAR10)
 register_dataset(RATINGS)
 register_dataset(COCO)
+register_dataset(LIBRISPEECH)

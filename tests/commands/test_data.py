@@ -84,7 +84,10 @@ def test_values_out_of_range(folder, tmp_path, options, flag):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "cnnbench data takes make-imagenet, make-coco, make-ratings or check, not ''"),
+        (
+            [],
+            "takes make-imagenet, make-coco, make-librispeech, make-ratings or check, not ''",
+        ),
         (["chek"], "not 'chek'"),
         (["check"], "cnnbench data check takes DIR, not 0 arguments"),
         (["check", "x", "y"], "cnnbench data check takes DIR, not 2 arguments"),

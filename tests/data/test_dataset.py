@@ -66,7 +66,7 @@ def test_a_name_is_registered_once():
     register_dataset(CIFAR10)
     with pytest.raises(ValueError, match="'cifar10' is registered already"):
         register_dataset(dataclasses.replace(CIFAR10, num_classes=10))
-    assert dataset_names() == ("imagenet", "cifar10", "ratings", "coco")
+    assert dataset_names() == ("imagenet", "cifar10", "ratings", "coco", "librispeech")
 
 
 def test_spec_takes_flags_by_name_but_not_other_attributes():

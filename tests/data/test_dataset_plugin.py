@@ -111,7 +111,7 @@ def test_a_file_that_is_of_no_use_ends_with_2_and_one_line(own, text, message):
     with pytest.raises(FlagError) as caught:
         load_plugin(path)
     assert str(caught.value).startswith(f"--dataset_plugin={path}: {message}")
-    assert dataset_names() == ("imagenet", "cifar10", "ratings", "coco")
+    assert dataset_names() == ("imagenet", "cifar10", "ratings", "coco", "librispeech")
 
 
 def test_refusals_do_without_tensorflow(own, alone):

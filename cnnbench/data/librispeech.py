@@ -1,0 +1,90 @@
+"""LibriSpeech: spectrograms and their transcripts, from TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.data import librispeech_records
+from cnnbench.data.imagenet_files import count_all, find_files
+from cnnbench.data.librispeech_records import AUDIO, PREFIX, TEXT
+from cnnbench.data.records import RecordPipeline, require
+from cnnbench.data.spec import InputSpec
+from cnnbench.data.speech import ALPHABET, BINS, SAMPLE_RATE, STRIDE, WINDOW
+
+_SILENCE = 1e-10  # added to the power, whose logarithm is taken
+_NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
+
+
+class LibriSpeechPipeline(RecordPipeline):
+    """Spectrograms of log power, each frequency normalised over its utterance.
+
+    Raises:
+      FlagError: no files of the subset.
+      DataError: a file that is truncated or that cannot be opened.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        assert spec.data_dir is not None
+        files = find_files(spec.data_dir, spec.subset, PREFIX)
+        super().__init__(spec, files, count_all(files))
+        sizes = {element.name: element.sizes for element in spec.examples}
+        self._max_frames = sizes["spectrogram"][0]
+        self._max_letters = sizes["transcript"][0]
+
+    def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """See `RecordPipeline.decode`; the elements are those of the data set."""
+        del position  # nothing is random
+        keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
+        found = tf.io.parse_single_example(record, keys)
+        audio, rate = tf.audio.decode_wav(found[AUDIO])
+        letters = tf.gather(_NUMBERS, tf.cast(tf.io.decode_raw(found[TEXT], tf.uint8), tf.int32))
+        samples = tf.shape(audio)[0]
+        count = tf.size(letters)
+        repeated = tf.math.count_nonzero(letters[1:] == letters[:-1], dtype=tf.int32)
+        frames = 1 + (samples - WINDOW) // STRIDE
+        sound = [
+            require(tf.equal(rate, SAMPLE_RATE), rate),
+            require(tf.equal(tf.shape(audio)[1], 1), "channels"),
+            require(tf.reduce_all(letters >= 0), "letters"),
+            require((samples >= WINDOW) & (frames <= self._max_frames), frames),
+            require((count >= 1) & (count <= self._max_letters), count),
+            require(count + repeated <= frames, count, frames),
+        ]
+        with tf.control_dependencies(sound):
+            rows = spectrogram(audio[:, 0])
+        return {
+            "spectrogram": _padded(rows, self._max_frames),
+            "num_frames": tf.cast(frames, tf.int64),
+            "transcript": _padded(letters, self._max_letters),
+            "transcript_length": tf.cast(count, tf.int64),
+        }
+
+    def examine(self, record: bytes) -> object:
+        """See `RecordPipeline.examine`."""
+        return librispeech_records.examine(record, self._max_frames, self._max_letters)
+
+
+def spectrogram(samples: Any) -> tf.Tensor:
+    """Log power of the frequencies from 0 to 8 kHz, every 10 ms.
+
+    Args:
+      samples: float32 [n] in [-1, 1], n >= 320, 16,000 of them a second.
+
+    Returns:
+      float32 [frames, 161]; over the frames each frequency has mean 0 and deviation 1.
+    """
+    waves = tf.signal.stft(samples, WINDOW, STRIDE, WINDOW)
+    power = tf.math.log(tf.square(tf.abs(waves)) + _SILENCE)
+    mean, variance = tf.nn.moments(power, axes=[0], keepdims=True)
+    return tf.ensure_shape((power - mean) / (tf.sqrt(variance) + 1e-6), [None, BINS])
+
+
+def _padded(values: Any, length: int) -> Any:
+    """Rows of zeros added up to `length`."""
+    missing = length - tf.shape(values)[0]
+    padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
+    return tf.ensure_shape(padded, [length, *values.shape[1:]])

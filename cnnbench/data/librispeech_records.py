@@ -1,0 +1,129 @@
+"""One utterance: its record, reading and writing it, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import io
+import wave
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from cnnbench.data.check_records import check_records
+from cnnbench.data.findings import Findings, RecordDefect
+from cnnbench.data.imagenet_files import missing_shards
+from cnnbench.data.imagenet_records import features_of, serialized, single, text_of
+from cnnbench.data.speech import ALPHABET, BINS, SAMPLE_RATE, WINDOW, frames_of, least_frames
+
+PREFIX = "librispeech-"
+AUDIO = "audio/encoded"
+TEXT = "audio/text"
+UTTERANCE = "audio/id"
+
+
+@dataclass(frozen=True)
+class SpeechFacts:
+    """What a sound record holds: frames of its spectrogram, and letters."""
+
+    frames: int
+    letters: int
+
+
+def samples_in(content: bytes) -> int:
+    """Samples of a WAV file of 16,000 16-bit samples a second on one channel.
+
+    Raises:
+      RecordDefect: it is something else, or cut off.
+    """
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            samples: int = file.getnframes()
+            there = len(file.readframes(samples)) // max(1, found[0] * found[1])
+    except (wave.Error, EOFError) as error:
+        raise RecordDefect(f"the audio is no WAV of PCM: {error or 'it is cut off'}") from error
+    if found != (1, 2, SAMPLE_RATE):
+        raise RecordDefect(
+            f"the audio has {found[0]} channels of {8 * found[1]} bits and {found[2]} samples a "
+            f"second, but must have 1 of 16 and {SAMPLE_RATE}"
+        )
+    if there < samples:
+        raise RecordDefect(f"the audio is cut off after {there} of {samples} samples")
+    return samples
+
+
+def check_text(text: bytes) -> None:
+    """Refuses a transcript that is empty or has other letters than `ALPHABET`.
+
+    Raises:
+      RecordDefect: names the letter.
+    """
+    strange = next((byte for byte in text if byte not in ALPHABET), None)
+    if strange is not None or not text:
+        what = "is empty" if strange is None else f"has {chr(strange)!r}"
+        raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
+
+
+def examine(
+    record: bytes, max_frames: int | None = None, max_letters: int | None = None
+) -> SpeechFacts:
+    """Looks at everything a run would use of a record.
+
+    Args:
+      record: serialized.
+      max_frames: what the model takes at most; None for no limit.
+      max_letters: likewise.
+
+    Raises:
+      RecordDefect: something is missing, of the wrong type, too long or undecodable.
+    """
+    features = features_of(record)
+    text = single(features, TEXT, "bytes_list")
+    check_text(text)
+    samples = samples_in(single(features, AUDIO, "bytes_list"))
+    frames = frames_of(samples)
+    if frames < 1:
+        raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
+    if least_frames(text) > frames:
+        raise RecordDefect(
+            f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
+        )
+    for noun, value, most in (
+        ("frames", frames, max_frames),
+        ("letters", len(text), max_letters),
+    ):
+        if most is not None and value > most:
+            raise RecordDefect(f"{value} {noun}, but the model takes at most {most}")
+    return SpeechFacts(frames, len(text))
+
+
+def check_files(files: Sequence[Path], num_classes: int) -> Findings:
+    """Reads every record of the files of a subset; see `Dataset.check`."""
+    del num_classes  # the alphabet is fixed
+    facts: list[SpeechFacts] = []
+    found = check_records(files, examine, facts.append)
+    found.defects[:0] = [
+        f"{files[0].parent / name}: this file is missing" for name in missing_shards(files)
+    ]
+    if facts:
+        frames = [one.frames for one in facts]
+        letters = [one.letters for one in facts]
+        found.details = [
+            f"audio: {min(frames)} to {max(frames)} frames of {BINS} frequencies, "
+            f"{sum(frames) / 100 / 3600:,.1f} hours",
+            f"transcripts: {min(letters)} to {max(letters)} letters",
+        ]
+    return found
+
+
+def serialize(audio: bytes, text: str, utterance: str) -> bytes:
+    """A record.
+
+    Args:
+      audio: a WAV file that `samples_in` takes.
+      text: the transcript, in letters of `ALPHABET`.
+      utterance: its name.
+    """
+    content = tf.train.Feature(bytes_list=tf.train.BytesList(value=[audio]))
+    return serialized({AUDIO: content, TEXT: text_of(text), UTTERANCE: text_of(utterance)})

@@ -1,0 +1,124 @@
+"""Turning the folders of LibriSpeech into TFRecord files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from cnnbench.data import output
+from cnnbench.data.dataset import SUBSETS
+from cnnbench.data.findings import RecordDefect
+from cnnbench.data.folder import reason
+from cnnbench.data.librispeech_records import PREFIX, examine, serialize
+from cnnbench.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A file of audio, its transcript, and where that was found."""
+
+    path: Path
+    text: str
+    where: str
+
+
+def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
+    """Finds the utterances of ``train-*`` and of the folder for validation.
+
+    In each of these folders are SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance
+    (its name, a blank, what is said), and beside it the audio as NAME.wav.
+
+    Args:
+      source: the folder LibriSpeech.
+      validation: name of the folder for validation.
+
+    Raises:
+      UsageError: no such folder, none of the two, or audio that is there as FLAC only.
+      DataError: a line without a transcript, or without its audio.
+    """
+    if not source.is_dir():
+        raise UsageError(f"{source}: there is no such folder")
+    folders = {
+        "train": sorted(path for path in source.glob("train-*") if path.is_dir()),
+        "validation": [source / validation] if (source / validation).is_dir() else [],
+    }
+    found: dict[str, Sequence[Utterance]] = {
+        subset: [one for folder in some for one in _utterances(folder)]
+        for subset, some in folders.items()
+        if some
+    }
+    if not any(found.values()):
+        raise UsageError(f"{source}: holds no transcripts in train-* or {validation}")
+    return found
+
+
+def make_librispeech(
+    found: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
+) -> None:
+    """Writes ``librispeech-<subset>-*-of-*``.
+
+    Args:
+      found: the utterances by subset.
+      out: where the files go; created if missing.
+      shards: files per subset; a subset never gets more files than it has utterances.
+      seed: of the order of the utterances.
+
+    Raises:
+      UsageError: ``out`` cannot be written to or holds such files already.
+      DataError: audio that cannot be used, a transcript longer than its audio, or a file that
+        cannot be written; names the file.
+    """
+    with output.unfinished_folder(out, [f"{PREFIX}{s}-*-of-*" for s in SUBSETS]) as folder:
+        written = []
+        for subset, utterances in found.items():
+            shuffled = random.Random(seed).sample(utterances, len(utterances))
+            count = min(shards[subset], len(shuffled))
+            for i in range(count):
+                begin, end = (len(shuffled) * k // count for k in (i, i + 1))
+                written.append(folder / f"{PREFIX}{subset}-{i:05d}-of-{count:05d}")
+                _write_shard(written[-1], shuffled[begin:end])
+        output.move(written, out)
+
+
+def _utterances(folder: Path) -> Iterator[Utterance]:
+    for listing in sorted(folder.glob("*/*/*.trans.txt")):
+        try:
+            lines = listing.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = reason(error) if isinstance(error, OSError) else "is no text in UTF-8"
+            raise DataError(f"{listing}: {why}") from error
+        for number, line in enumerate(lines, start=1):
+            name, _, text = line.partition(" ")
+            where = f"{listing}: line {number}"
+            if not text.strip():
+                raise DataError(f"{where}: has no transcript")
+            path = listing.with_name(f"{name}.wav")
+            if not path.is_file():
+                if path.with_suffix(".flac").is_file():
+                    raise UsageError(
+                        f"{path.with_suffix('.flac')}: TensorFlow cannot decode FLAC; convert the "
+                        "files to WAV beside them first, each by sox NAME.flac NAME.wav"
+                    )
+                raise DataError(f"{where}: there is no file {path}")
+            yield Utterance(path, text.strip().lower(), where)
+
+
+def _write_shard(path: Path, utterances: Sequence[Utterance]) -> None:
+    with output.writing(path, tf.errors.OpError), tf.io.TFRecordWriter(str(path)) as writer:
+        for one in utterances:
+            writer.write(_record(one))
+
+
+def _record(one: Utterance) -> bytes:
+    try:
+        record = serialize(one.path.read_bytes(), one.text, one.path.stem)
+        examine(record)
+    except OSError as error:
+        raise DataError(f"{one.path}: {reason(error)}") from error
+    except RecordDefect as defect:
+        raise DataError(f"{one.path}: {defect} ({one.where})") from defect
+    return record
