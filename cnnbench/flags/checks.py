@@ -32,7 +32,9 @@ _LARGEST_LOSS_SCALE = 2.0**126
 _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
 
 # Files that are written at different times; each needs a name of its own.
-_FILES = ("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file")
+_FILES = (
+    *("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file", "profile_layers"),
+)
 # What is read or made a folder before anything is written.
 _INPUTS = ("model_plugin", "dataset_plugin", "data_dir", "train_dir", "export_dir")
 LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers")
@@ -308,7 +310,10 @@ def _check_output(params: Params) -> Refusals:
         yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
     files: dict[str, str] = {}
     for flag in (*_INPUTS, *_FILES):
-        if path := getattr(params, flag):
+        given = getattr(params, flag) or ""
+        if flag == "trace_file" and not params.use_chrome_trace_format:
+            continue  # a folder, which may be that of the checkpoints
+        for path in filter(None, given.split(",") if flag == "profile_layers" else [given]):
             other = files.setdefault(os.path.realpath(path), flag)
             if other != flag:
                 yield flag, f"is the file of --{other} too"

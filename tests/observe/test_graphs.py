@@ -72,6 +72,9 @@ def test_a_warm_up_step_is_needed(capsys):
 def test_two_flags_cannot_share_a_file(capsys):
     assert main(["--model=trivial", "--graph_file=a.json", "--result_json=./a.json"]) == 2
     assert "--graph_file=a.json: is the file of --result_json too" in capsys.readouterr().err
+    flags = ["--tfprof_file=a.txt", "--profile_layers=b.svg,a.txt"]
+    assert main(["--model=trivial", *flags]) == 2
+    assert "a.txt: is the file of --tfprof_file too" in capsys.readouterr().err
 
 
 def test_evaluations_have_a_notice(quick_start, tmp_path, capsys):

@@ -115,9 +115,9 @@ def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
 
 def test_a_folder_for_tensorboard(run, tmp_path):
     folder = tmp_path / "profile"
-    run(
-        f"--trace_file={folder}", "--nouse_chrome_trace_format", f"--tfprof_file={tmp_path / 'top'}"
-    )
+    # One --logdir may show the profile and what lies beside the checkpoints.
+    shared = [f"--trace_file={folder}", f"--train_dir={folder}", "--nouse_chrome_trace_format"]
+    run(*shared, f"--tfprof_file={tmp_path / 'top'}")
     (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
