@@ -19,7 +19,7 @@ BUILTIN_MODULES = (
     *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
     *("resnet", "official_resnet", "resnet_cifar", "densenet"),
     *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin"),
-    *("ncf", "ssd"),
+    *("ncf", "ssd", "deepspeech"),
 )
 
 Key = tuple[str, str]  # (dataset, name)

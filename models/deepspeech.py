@@ -1,0 +1,179 @@
+"""DeepSpeech 2: letters from the spectrogram of an utterance.
+
+Source: Amodei et al., Deep Speech 2 (arXiv:1512.02595), in the size of tf_cnn_benchmarks: two
+convolutions and five bidirectional LSTMs. Trained by connectionist temporal classification
+(Graves et al., 2006), which sums over all ways to spread the letters over the frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cnnbench.models.elements import Element
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+
+SPACE = 0
+"""The letter between two words. The blank is the last class."""
+
+_FILTERS = 32
+_SHRINK = 2  # of the frames, by each convolution
+
+
+class DeepSpeech2(Model):
+    """Logits of letters and the blank for every fourth frame.
+
+    Attributes:
+      max_frames: of an utterance, 10 ms each.
+      min_frames: of a synthetic utterance, so that `max_letters` fit.
+      max_letters: of a transcript.
+      units: of a direction of a recurrent layer.
+      recurrent_layers: their number.
+    """
+
+    name = "deepspeech2"
+    dataset = "librispeech"
+    batch_size = 128
+    batch_norm = BatchNorm(decay=0.997, epsilon=1e-5)
+    learning_rate = LearningRateSpec(0.0005)
+    elements = (
+        Element("spectrogram", ("max_frames", 161), "feature"),
+        Element("num_frames", (), "label", "int64"),
+        Element("transcript", ("max_letters",), "label", "int64"),
+        Element("transcript_length", (), "label", "int64"),
+    )
+    metric_names = ()
+    max_frames = 3494
+    min_frames = 2800
+    max_letters = 576
+    units = 800
+    recurrent_layers = 5
+
+    def build(self, net: Network[T], spectrogram: T) -> T:
+        """Returns logits ``(frames / 4, num_classes)``."""
+        x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
+        for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
+            x = net.conv(
+                x, _FILTERS, kernel, stride, "SAME_RESNET", batch_norm=True, activation="relu6"
+            )
+        frames, bins, filters = net.shape(x)
+        x = net.reshape(x, (frames, bins * filters))
+        for layer in range(self.recurrent_layers):
+            if layer:
+                x = self._normalised(net, x)
+            x = net.recurrent(x, self.units, "lstm", bidirectional=True)
+        return net.logits(self._normalised(net, x))
+
+    def _normalised(self, net: Network[T], x: T) -> T:
+        """Batch norm over examples and frames."""
+        frames, width = net.shape(x)
+        return net.reshape(net.batch_norm(net.reshape(x, (frames, 1, width))), (frames, width))
+
+    def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
+        """Negative logarithm of the transcript's probability.
+
+        An utterance with more letters than the frames that are left can take counts as 0: no
+        alignment exists.
+        """
+        import tensorflow as tf
+
+        letters, length = labels["transcript"], labels["transcript_length"]
+        frames = frames_left(labels["num_frames"])
+        twice = (letters[:, 1:] == letters[:, :-1]) & (
+            tf.range(1, letters.shape[1], dtype=length.dtype) < length[:, None]
+        )
+        needed = length + tf.math.count_nonzero(twice, axis=1)
+        fits = needed <= frames
+        losses = tf.nn.ctc_loss(
+            tf.cast(letters, tf.int32),
+            outputs,
+            tf.cast(tf.where(fits, length, 0), tf.int32),
+            tf.cast(frames, tf.int32),
+            logits_time_major=False,
+            blank_index=outputs.shape[-1] - 1,
+        )
+        return tf.where(fits, losses, 0.0)
+
+    def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
+        """None: an error rate is one over all words, not over utterances."""
+        del outputs, labels
+        return {}
+
+    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+        """See `Model.host_rows`: the likeliest letter of each frame, and the transcript."""
+        import tensorflow as tf
+
+        del features
+        best = tf.argmax(outputs, axis=-1)
+        there = tf.range(best.shape[1], dtype=tf.int64) < frames_left(labels["num_frames"])[:, None]
+        return {
+            "letters": tf.cast(tf.where(there, best, outputs.shape[-1] - 1), tf.int8),
+            "blank": tf.fill([tf.shape(best)[0]], outputs.shape[-1] - 1),
+            "transcript": tf.cast(labels["transcript"], tf.int8),
+            "transcript_length": labels["transcript_length"],
+        }
+
+    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+        """Share of wrong words and of wrong letters: substituted, missing or too many."""
+        wrong = {"word": 0, "letter": 0}
+        total = {"word": 0, "letter": 0}
+        columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
+        for frames, blank, transcript, length in zip(*columns, strict=True):
+            told = collapsed(frames.tolist(), int(blank))
+            true = transcript[:length].tolist()
+            for unit, one, other in (
+                ("word", words_of(told), words_of(true)),
+                ("letter", told, true),
+            ):
+                wrong[unit] += edit_distance(one, other)
+                total[unit] += len(other)
+        return {
+            f"{unit}_error_rate": wrong[unit] / total[unit] if total[unit] else math.nan
+            for unit in wrong
+        }
+
+
+def frames_left(frames: Any) -> Any:
+    """Frames behind the two convolutions, integers of any shape."""
+    for _ in range(2):
+        frames = (frames + _SHRINK - 1) // _SHRINK
+    return frames
+
+
+def collapsed(frames: Sequence[int], blank: int) -> list[int]:
+    """The letters that the frames stand for: of equal neighbours one, no blanks."""
+    before = [blank, *frames[:-1]]
+    return [one for one, last in zip(frames, before, strict=True) if one not in (blank, last)]
+
+
+def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
+    """The parts between spaces that hold letters."""
+    words: list[list[int]] = [[]]
+    for letter in letters:
+        if letter == SPACE:
+            words.append([])
+        else:
+            words[-1].append(letter)
+    return [tuple(word) for word in words if word]
+
+
+def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Insertions, deletions and substitutions that make one out of the other (Levenshtein)."""
+    import numpy as np
+
+    numbers = {value: number for number, value in enumerate(dict.fromkeys([*one, *other]))}
+    row_values = np.array([numbers[value] for value in other], dtype=np.int64)
+    places = np.arange(len(other) + 1)
+    row = places
+    for count, value in enumerate(one, start=1):
+        best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
+        # Insertions run along the row: each costs one more than the place before.
+        row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
+    return int(row[-1])
+
+
+register_model("deepspeech2", "librispeech", DeepSpeech2)

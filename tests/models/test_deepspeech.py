@@ -1,0 +1,150 @@
+"""DeepSpeech 2: its size, its loss over all alignments, and its error rates by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.models import declare, get_model
+from cnnbench.models.deepspeech import collapsed, edit_distance, frames_left, words_of
+from cnnbench.models.graph import forward
+
+A, B, C = 1, 2, 3
+
+
+@pytest.fixture
+def small():
+    model = get_model("deepspeech2", "librispeech")
+    model.max_frames, model.min_frames, model.max_letters = 24, 20, 4
+    model.units, model.recurrent_layers = 6, 2
+    return model
+
+
+def test_its_size():
+    spec = declare(get_model("deepspeech2", "librispeech"), 29)
+    convolutions = 41 * 11 * 32 + 21 * 11 * 32 * 32 + 2 * 2 * 32
+    lstm = [2 * (inputs + 800 + 1) * 3200 for inputs in (81 * 32, *[1600] * 4)]
+    norms = 5 * 2 * 1600
+    assert spec.parameters == convolutions + sum(lstm) + norms + 1600 * 29 + 29
+
+
+def labels_of(*transcripts, frames):
+    letters = np.zeros((len(transcripts), 4), np.int64)
+    for row, transcript in enumerate(transcripts):
+        letters[row, : len(transcript)] = transcript
+    return {
+        "num_frames": tf.constant(frames, tf.int64),
+        "transcript": tf.constant(letters),
+        "transcript_length": tf.constant([len(t) for t in transcripts], tf.int64),
+    }
+
+
+def test_it_learns_a_fixed_batch(small, make_weights):
+    weights = make_weights(declare(small, 29).variables)
+    trained = [v.name for v in declare(small, 29).variables if v.trainable]
+    spectrogram = tf.constant(np.random.default_rng(0).normal(size=(2, 24, 161)), tf.float32)
+    labels = labels_of([A, B], [C], frames=[24, 20])
+
+    @tf.function(autograph=False)
+    def step(values):
+        with tf.GradientTape() as tape:
+            tape.watch([values[name] for name in trained])
+            made = forward(small, 29, spectrogram, lambda spec, _: values[spec.name], training=True)
+            loss = tf.reduce_mean(small.loss(made.outputs, labels))
+        gradients = tape.gradient(loss, [values[name] for name in trained])
+        moved = {n: values[n] - 0.02 * g for n, g in zip(trained, gradients, strict=True)}
+        return loss, made.outputs, {**values, **moved}
+
+    values, losses = weights.values, []
+    for _ in range(6):
+        loss, outputs, values = step(values)
+        losses.append(float(loss))
+    assert outputs.shape == (2, 6, 29)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def every_alignment(logits, transcript, blank):
+    """Minus the logarithm of the sum over all ways to tell the transcript."""
+    share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    ways = itertools.product(range(logits.shape[1]), repeat=len(logits))
+    total = sum(
+        math.prod(share[t, one] for t, one in enumerate(way))
+        for way in ways
+        if [k for k, _ in itertools.groupby(way) if k != blank] == transcript
+    )
+    return -math.log(total)
+
+
+def test_the_loss_sums_over_all_alignments(small):
+    logits = np.random.default_rng(1).normal(size=(4, 5, 4)).astype("f4")
+    transcripts = [[A, B], [A, A], [0, 2, 1], [B, B]]
+    frames = [20, 17, 20, 8]  # 5, 5, 5 and 2 of them are left
+    found = small.loss(tf.constant(logits), labels_of(*transcripts, frames=frames)).numpy()
+    expected = [
+        every_alignment(rows, transcript, 3)
+        for rows, transcript in zip(logits[:3], transcripts[:3], strict=True)
+    ]
+    np.testing.assert_allclose(found[:3], expected, rtol=1e-4)
+    assert found[3] == 0  # two equal letters need three frames
+
+
+def test_an_utterance_too_fast_gives_no_gradient(small):
+    logits = tf.zeros([1, 5, 4])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = small.loss(logits, labels_of([B, B], frames=[8]))
+    assert not tape.gradient(loss, logits).numpy().any()
+
+
+@pytest.mark.parametrize(("frames", "left"), [(1, 1), (4, 1), (5, 2), (24, 6), (3494, 874)])
+def test_each_convolution_halves_the_frames(frames, left):
+    assert frames_left(frames) == left
+
+
+def test_frames_collapse_to_letters():
+    assert collapsed([9, A, A, 9, A, B, B, 9, 9, C], 9) == [A, A, B, C]
+    assert collapsed([9, 9], 9) == []
+
+
+def test_words_lie_between_spaces():
+    assert words_of([0, A, B, 0, 0, C, 0]) == [(A, B), (C,)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        ("kitten", "sitting", 3),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("", "", 0),
+        ("flaw", "lawn", 2),
+        ("same", "same", 0),
+        ("intention", "execution", 5),
+    ],
+)
+def test_edit_distances_known_from_books(one, other, distance):
+    assert edit_distance(one, other) == edit_distance(other, one) == distance
+
+
+def test_error_rates_are_over_all_words_and_letters(small):
+    # "ab c" told as "ab b", and "a" told as nothing.
+    blank = 28
+    rows = {
+        "letters": np.array([[A, A, B, 0, B, blank], [blank] * 6], np.int8),
+        "blank": np.array([blank, blank]),
+        "transcript": np.array([[A, B, 0, C], [A, 0, 0, 0]], np.int8),
+        "transcript_length": np.array([4, 1]),
+    }
+    assert small.host_metrics(rows) == {"word_error_rate": 2 / 3, "letter_error_rate": 2 / 5}
+
+
+def test_frames_behind_the_end_tell_nothing(small):
+    logits = tf.one_hot([[A, B, C, A, B, C]], 29)
+    rows = small.host_rows(None, logits, labels_of([A, B], frames=[8]))
+    assert rows["letters"].numpy().tolist() == [[A, B, 28, 28, 28, 28]]
+    found = small.host_metrics({name: value.numpy() for name, value in rows.items()})
+    assert found == {"word_error_rate": 0.0, "letter_error_rate": 0.0}
