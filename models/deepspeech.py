@@ -64,14 +64,9 @@ class DeepSpeech2(Model):
         x = net.reshape(x, (frames, bins * filters))
         for layer in range(self.recurrent_layers):
             if layer:
-                x = self._normalised(net, x)
+                x = net.batch_norm(x)
             x = net.recurrent(x, self.units, "lstm", bidirectional=True)
-        return net.logits(self._normalised(net, x))
-
-    def _normalised(self, net: Network[T], x: T) -> T:
-        """Batch norm over examples and frames."""
-        frames, width = net.shape(x)
-        return net.reshape(net.batch_norm(net.reshape(x, (frames, 1, width))), (frames, width))
+        return net.logits(net.batch_norm(x))
 
     def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
         """Negative logarithm of the transcript's probability.

@@ -20,7 +20,7 @@ END = "<!-- models: end -->"
 PACKAGE = "cnnbench.models."
 
 # Outputs of the last layer: the classes of the data set, with one for "background".
-CLASSES = {"imagenet": 1001, "cifar10": 11, "ratings": 2, "coco": 81}
+CLASSES = {"imagenet": 1001, "cifar10": 11, "ratings": 2, "coco": 81, "librispeech": 29}
 
 _HEADER = (
     "model",

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model
-from cnnbench.models.deepspeech import collapsed, edit_distance, frames_left, words_of
+from cnnbench.models.deepspeech import (
+    DeepSpeech2,
+    collapsed,
+    edit_distance,
+    frames_left,
+    words_of,
+)
 from cnnbench.models.graph import forward
 
 A, B, C = 1, 2, 3
@@ -148,3 +155,28 @@ def test_frames_behind_the_end_tell_nothing(small):
     assert rows["letters"].numpy().tolist() == [[A, B, 28, 28, 28, 28]]
     found = small.host_metrics({name: value.numpy() for name, value in rows.items()})
     assert found == {"word_error_rate": 0.0, "letter_error_rate": 0.0}
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+def test_it_trains_on_synthetic_speech(mode, monkeypatch, quick_start):
+    for name, size in (("max_frames", 60), ("min_frames", 50), ("max_letters", 4), ("units", 8)):
+        monkeypatch.setattr(DeepSpeech2, name, size)
+    params = Params(
+        model="deepspeech2",
+        data_name="librispeech",
+        device="cpu",
+        num_gpus=2,
+        variable_update=mode,
+        batch_size=2,
+        num_batches=6,
+        num_warmup_batches=0,
+        init_learning_rate=0.05,
+        eval_during_training_every_n_steps=1000,
+        num_eval_batches=2,
+    )
+    record = BenchmarkCNN(params).run()
+    assert record.losses[-1] < record.losses[0]
+    (found,) = record.evaluations
+    assert found.examples == 8
+    assert set(found.metrics) == {"word_error_rate", "letter_error_rate"}
+    assert found.metrics["letter_error_rate"] > 0
