@@ -159,7 +159,8 @@ def test_frames_behind_the_end_tell_nothing(small):
 
 @pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
 def test_it_trains_on_synthetic_speech(mode, monkeypatch, quick_start):
-    for name, size in (("max_frames", 60), ("min_frames", 50), ("max_letters", 4), ("units", 8)):
+    small = {"max_frames": 60, "min_frames": 50, "max_letters": 4, "units": 8}
+    for name, size in {**small, "recurrent_layers": 2}.items():
         monkeypatch.setattr(DeepSpeech2, name, size)
     params = Params(
         model="deepspeech2",
