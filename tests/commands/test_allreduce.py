@@ -67,7 +67,7 @@ def test_an_interrupted_run_keeps_what_it_measured(number, tmp_path, interrupt):
         (["--sizes=1K:4K"], "--sizes=1K:4K: '1K:4K': a range needs three parts"),
         (["--all_reduce_spec=xring,copy:4K"], "--all_reduce_spec=copy:4K: character 6, '4K'"),
         (["--all_reduce_spec=ring"], "--all_reduce_spec=ring: character 1, 'ring'"),
-        (["--num_gpus=1"], "--num_gpus=1: must be at least 2"),
+        (["--num_gpus=1"], "--num_gpus=1: must be from 2 to 1024"),
         (["--dtype=fp8"], "--dtype=fp8: must be one of float32, float16, bfloat16"),
         (["--size=4K"], "unknown flag --size; did you mean --sizes?"),
         (["4K"], "stray argument '4K'"),
