@@ -73,7 +73,7 @@ def test_this_machine(capsys):
         (["--quiet_conditions=load"], "--quiet_conditions goes with --check"),
         (["--check", "--quiet_conditions=lod"], "--quiet_conditions=lod: 'lod' is no condition; "),
         (["--check", "--seconds=0"], "--seconds=0: must be from 0.2 to 600"),
-        (["--check", "--", "--num_gpus=0"], "--num_gpus=0: must be at least 1"),
+        (["--check", "--", "--num_gpus=0"], "--num_gpus=0: must be from 1 to 1024"),
         (["--check", "--", "--model=nosuch"], "--model=nosuch: unknown; models for imagenet: "),
         (["--checks"], "unknown flag --checks; did you mean --check?"),
     ],

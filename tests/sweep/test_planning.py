@@ -40,7 +40,7 @@ def test_a_case(plan):
     [
         ("modle: lenet", 20, 'unknown key "modle"; did you mean "model"?'),
         ("model: lenett", 20, "--model=lenett: "),
-        ("model: lenet\n     num_gpus: 0", 21, "--num_gpus=0: must be at least 1"),
+        ("model: lenet\n     num_gpus: 0", 21, "--num_gpus=0: must be from 1 to 1024"),
         ("model: lenet\n     num_gpus: two", 21, "--num_gpus=two: must be an integer"),
         ("model: lenet\n     xla: maybe", 21, "--xla=maybe: must be true or false"),
         ("num_batches: 3\n     num_epochs: 2", 20, "cannot go with --num_epochs"),
