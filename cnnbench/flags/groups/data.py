@@ -20,8 +20,8 @@ class DataParams:
     )
     data_name: str | None = flag(
         None,
-        "Data set: imagenet, cifar10, or what a plug-in registers; if not given, told by the path "
-        "of --data_dir or the files there, imagenet without --data_dir.",
+        "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If "
+        "not given, told by the path of --data_dir or the files there; without it, imagenet.",
     )
     dataset_plugin: str | None = flag(
         None, "Python file that registers data sets of your own, and models for them if you like."
