@@ -9,6 +9,7 @@ import pytest
 
 from cnnbench import RunRecord
 from cnnbench.cli import main
+from cnnbench.data import IMAGENET
 
 MODES = ["parameter_server", "replicated", "independent"]
 
@@ -81,8 +82,7 @@ def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
     run(tmp_path, *flags, f"--data_dir={part}")
     expected = f"--data_dir={part}: 1 of 3 train files are missing, the first train-00001-of-00003"
     assert expected in capsys.readouterr().err
-    run(tmp_path, *flags, f"--data_dir={photo_records}")
-    assert "missing" not in capsys.readouterr().err
+    assert IMAGENET.gap("train", str(photo_records)) is None
 
 
 def test_a_broken_record_ends_the_run_with_its_name(
