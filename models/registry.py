@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 from collections.abc import Callable
 
 from cnnbench import plugins
@@ -125,6 +124,8 @@ def _load_entry_points() -> None:
     """An entry point is a module that registers on import, or a function that registers."""
     if "entry points" in _loaded:
         return
+    import importlib.metadata  # late: it takes 10 ms, and few runs ask
+
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             with plugins.registering():

@@ -12,7 +12,6 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.groups.variable_update import ALL_REDUCING
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available, check_gone
-from cnnbench.machine.checks import parse_quiet
 from cnnbench.runtime.devices import DeploymentConfig
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
@@ -301,7 +300,10 @@ def _check_runtime(params: Params) -> Refusals:
 
 
 def _check_output(params: Params) -> Refusals:
-    parse_quiet(params.quiet_conditions)
+    if params.quiet_conditions:
+        from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
+
+        parse_quiet(params.quiet_conditions)
     if params.save_model_secs and params.save_model_steps is not None:
         yield "save_model_steps", _one_of_two("save_model_secs")
     check_labels(params.result_label)

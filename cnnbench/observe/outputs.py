@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cnnbench.charts.draw import FORMATS
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.observe.layers import TABLES
 from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder, resolve_output
 
 
@@ -44,12 +42,8 @@ def prepare(params: Params) -> None:
     for flag, path in files.items():
         if path:
             resolve_output(flag, path)
-    for path in (params.profile_layers or "").split(","):
-        if path and Path(path).suffix.lower()[1:] not in (*TABLES, *FORMATS):
-            known = ", ".join(f".{suffix}" for suffix in (*TABLES, *FORMATS))
-            raise FlagError("profile_layers", path, f"must end in one of {known}")
-        if params.profile_layers is not None:
-            resolve_output("profile_layers", path)
+    if params.profile_layers is not None:
+        _prepare_layer_files(params.profile_layers)
     if params.export_dir is not None:
         resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
     if summarizes_evaluations(params):
@@ -59,3 +53,15 @@ def prepare(params: Params) -> None:
     prefix = params.partitioned_graph_file_prefix
     if prefix:
         resolve_output("partitioned_graph_file_prefix", partition_file(prefix, 0))
+
+
+def _prepare_layer_files(paths: str) -> None:
+    from cnnbench.charts.draw import FORMATS  # late, as few runs draw
+    from cnnbench.observe.layers import TABLES
+
+    known = (*TABLES, *FORMATS)
+    for path in paths.split(","):
+        if path and Path(path).suffix.lower()[1:] not in known:
+            listed = ", ".join(f".{suffix}" for suffix in known)
+            raise FlagError("profile_layers", path, f"must end in one of {listed}")
+        resolve_output("profile_layers", path)
