@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from cnnbench.driver.console import Console, HeaderInfo, Phase
+from cnnbench.driver.console import Console, Phase
+from cnnbench.driver.describe import describe, header, run_flags
 from cnnbench.driver.learning_rate import make_schedule
 from cnnbench.driver.notices import (
     input_lines,
@@ -33,14 +34,13 @@ from cnnbench.errors import (
     first_line,
 )
 from cnnbench.flags import Params, validate
-from cnnbench.flags.checks import running_all_reduce
 from cnnbench.machine import facts as environment
-from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.checks import Condition, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.observe import outputs
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.records.run import Batch, InputStage, ModelInfo, Placement, RunRecord
+from cnnbench.records.run import InputStage, RunRecord
 from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
@@ -167,8 +167,8 @@ class BenchmarkCNN:
         tf.random.set_seed(self.params.tf_random_seed)
         # Before the run: afterwards the load would be our own.
         self._measurements.environment = environment.collect()
-        self._describe(devices)
-        self._console.header(self._header(devices, tf.__version__))
+        describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
+        self._console.header(header(self.params, self.plan, devices, tf.__version__))
         runtime.reset_peak_memory(devices.kind)
         return devices
 
@@ -179,7 +179,7 @@ class BenchmarkCNN:
         built = self.build()
         assert self._watch is not None
         facts = self._measurements.environment
-        self._warn(self._watch.before(facts, self._run_flags(built.devices)))
+        self._warn(self._watch.before(facts, run_flags(self.params, self.plan, built.devices)))
         try:
             with ExitStack() as stack:
                 observers = self._observers(built)
@@ -207,7 +207,9 @@ class BenchmarkCNN:
         start = time.perf_counter()
         with make_inputs(params, plan, devices, "train") as inputs:
             measurements.build_seconds = time.perf_counter() - start
-            self._warn(self._watch.before(measurements.environment, self._run_flags(devices)))
+            self._warn(
+                self._watch.before(measurements.environment, run_flags(params, plan, devices))
+            )
             training = Training(
                 params,
                 plan,
@@ -404,44 +406,6 @@ class BenchmarkCNN:
                 done = path
             time.sleep(pause)
 
-    def _describe(self, devices: runtime.Devices) -> None:
-        plan, measurements = self.plan, self._measurements
-        reducing = running_all_reduce(self.params)
-        measurements.model = ModelInfo(
-            name=plan.model.name,
-            parameters=plan.spec.parameters,
-            trainable_parameters=plan.spec.trainable_parameters,
-            forward_flops_per_image=plan.spec.forward_flops_per_image,
-            training_flops_per_image=plan.spec.training_flops_per_image,
-        )
-        measurements.placement = Placement(
-            device=devices.kind,
-            devices=devices.towers,
-            num_towers=len(devices.towers),
-            num_workers=1,
-            variable_update=self.params.variable_update,
-            # What reduces gradients; the header prints what was asked for.
-            all_reduce=() if reducing is None else tuple(map(str, reducing.ranges)),
-        )
-        measurements.update_config(
-            device=devices.kind,
-            data_format=runtime.data_format(self.params.data_format, devices.kind),
-            num_intra_threads=devices.intra_threads,
-            num_inter_threads=devices.inter_threads,
-            datasets_num_private_threads=runtime.input_threads(self._settings, devices.kind),
-        )
-        measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
-
-    def _run_flags(self, devices: runtime.Devices) -> RunFlags:
-        return RunFlags(
-            on_gpu=devices.kind == "gpu",
-            num_devices=len(devices.towers),
-            intra_threads=devices.intra_threads,
-            intra_threads_given=bool(self.params.num_intra_threads),
-            batch_size=self.plan.batch_per_device,
-            gpu_indices=self.params.gpu_indices,
-        )
-
     def _warn_of_gaps(self) -> None:
         """Warns of files that a data set lacks: a part of one can be measured, but not unawares."""
         if self.params.data_dir is None:
@@ -480,26 +444,6 @@ class BenchmarkCNN:
         if steady is not None:
             text, is_warning = steady
             (self._messages.warning if is_warning else self._messages.notice)(text)
-
-    def _header(self, devices: runtime.Devices, tensorflow_version: str) -> HeaderInfo:
-        params, plan = self.params, self.plan
-        return HeaderInfo(
-            tensorflow_version=tensorflow_version,
-            model=plan.model.name,
-            dataset=plan.dataset.name,
-            synthetic=params.data_dir is None,
-            mode=plan.mode,
-            global_batch=plan.global_batch,
-            per_device_batch=plan.batch_per_device,
-            num_batches=plan.num_batches,
-            num_epochs=plan.num_epochs,
-            devices=devices.labels,
-            data_format=runtime.data_format(params.data_format, devices.kind),
-            optimizer=params.optimizer,
-            variable_update=params.variable_update,
-            all_reduce_spec=params.as_dict()["all_reduce_spec"],
-            staged_vars=params.staged_vars,
-        )
 
     def _measure_peak_flops(self, built: BuiltRun) -> None:
         """What the devices could do at most; takes seconds on a CPU."""

@@ -1,0 +1,86 @@
+"""What a run is, for its record, its header and the checks of the machine."""
+
+from __future__ import annotations
+
+from cnnbench.driver.console import HeaderInfo
+from cnnbench.driver.plan import Plan
+from cnnbench.flags import Params
+from cnnbench.flags.checks import running_all_reduce
+from cnnbench.machine.checks import RunFlags
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Batch, ModelInfo, Placement
+from cnnbench.runtime import tensorflow as runtime
+
+
+def describe(
+    measurements: Measurements, *, params: Params, plan: Plan, devices: runtime.Devices
+) -> None:
+    """Fills in what is known of a run before its first step.
+
+    Args:
+      measurements: takes model, placement, batch, and flags as they were resolved.
+      params: of the run.
+      plan: of the run.
+      devices: as TensorFlow was configured.
+    """
+    reducing = running_all_reduce(params)
+    measurements.model = ModelInfo(
+        name=plan.model.name,
+        parameters=plan.spec.parameters,
+        trainable_parameters=plan.spec.trainable_parameters,
+        forward_flops_per_image=plan.spec.forward_flops_per_image,
+        training_flops_per_image=plan.spec.training_flops_per_image,
+    )
+    measurements.placement = Placement(
+        device=devices.kind,
+        devices=devices.towers,
+        num_towers=len(devices.towers),
+        num_workers=1,
+        variable_update=params.variable_update,
+        # What reduces gradients; the header prints what was asked for.
+        all_reduce=() if reducing is None else tuple(map(str, reducing.ranges)),
+    )
+    settings = runtime.Settings.of(params)
+    measurements.update_config(
+        device=devices.kind,
+        data_format=runtime.data_format(params.data_format, devices.kind),
+        num_intra_threads=devices.intra_threads,
+        num_inter_threads=devices.inter_threads,
+        datasets_num_private_threads=runtime.input_threads(settings, devices.kind),
+    )
+    measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+
+
+def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
+    """What decides whether a machine is fit for a run."""
+    return RunFlags(
+        on_gpu=devices.kind == "gpu",
+        num_devices=len(devices.towers),
+        intra_threads=devices.intra_threads,
+        intra_threads_given=bool(params.num_intra_threads),
+        batch_size=plan.batch_per_device,
+        gpu_indices=params.gpu_indices,
+    )
+
+
+def header(
+    params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str
+) -> HeaderInfo:
+    """What the header on standard output says of a run."""
+    return HeaderInfo(
+        tensorflow_version=tensorflow_version,
+        model=plan.model.name,
+        dataset=plan.dataset.name,
+        synthetic=params.data_dir is None,
+        mode=plan.mode,
+        global_batch=plan.global_batch,
+        per_device_batch=plan.batch_per_device,
+        num_batches=plan.num_batches,
+        num_epochs=plan.num_epochs,
+        devices=devices.labels,
+        data_format=runtime.data_format(params.data_format, devices.kind),
+        optimizer=params.optimizer,
+        variable_update=params.variable_update,
+        all_reduce_spec=params.as_dict()["all_reduce_spec"],
+        staged_vars=params.staged_vars,
+    )
