@@ -5,27 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_networks import network, normal
 
 from cnnbench.errors import UsageError
-from cnnbench.models import BatchNorm, Initializer
-from cnnbench.models.graph import GraphNetwork
-
-
-def network(values, data_format="NHWC", dtype=tf.float32):
-    return GraphNetwork(
-        4,
-        lambda spec, wanted: tf.cast(values[spec.name], wanted),
-        training=True,
-        batch_norm=BatchNorm(),
-        data_format=data_format,
-        compute_dtype=dtype,
-        seed=0,
-        on_cpu=True,
-    )
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+from cnnbench.models import Initializer
 
 
 def run(layer, images, values, data_format):
