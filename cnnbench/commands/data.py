@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,6 @@ _FLAGS = (
     ("Flags of check", specs_of(CheckFlags)),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
-_ACTIONS = "make-imagenet, make-coco, make-librispeech, make-ratings or check"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -128,36 +127,17 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong arguments.
       DataError: an image that cannot be read, or defects in a checked data set.
     """
-    action, rest = (argv[0], argv[1:]) if argv else ("", ())
-    if action == "make-imagenet":
-        given, arguments = parse_command(rest, specs_of(MakeImagenetFlags))
-        folder, out = _places(action, arguments, "DIR", "OUT")
-        return _make_imagenet(Path(folder), Path(out), MakeImagenetFlags(**given))
-    if action == "make-coco":
-        given, arguments = parse_command(rest, specs_of(MakeCocoFlags))
-        source, out = _places(action, arguments, "SOURCE", "OUT")
-        return _make_coco(Path(source), Path(out), MakeCocoFlags(**given))
-    if action == "make-librispeech":
-        given, arguments = parse_command(rest, specs_of(MakeLibrispeechFlags))
-        source, out = _places(action, arguments, "SOURCE", "OUT")
-        return _make_librispeech(Path(source), Path(out), MakeLibrispeechFlags(**given))
-    if action == "make-ratings":
-        given, arguments = parse_command(rest, specs_of(MakeRatingsFlags))
-        source, out = _places(action, arguments, "SOURCE", "OUT")
-        return _make_ratings(Path(source), Path(out), MakeRatingsFlags(**given))
-    if action == "check":
-        given, arguments = parse_command(rest, specs_of(CheckFlags))
-        (folder,) = _places(action, arguments, "DIR")
-        return _check(folder, CheckFlags(**given))
-    raise UsageError(f"cnnbench data takes {_ACTIONS}, not {action!r}")
-
-
-def _places(action: str, arguments: Sequence[str], *names: str) -> Sequence[str]:
-    if len(arguments) != len(names):
+    name, rest = (argv[0], argv[1:]) if argv else ("", ())
+    if name not in _ACTIONS:
+        *others, last = _ACTIONS
+        raise UsageError(f"cnnbench data takes {', '.join(others)} or {last}, not {name!r}")
+    flags, places, kind, act = _ACTIONS[name]
+    given, arguments = parse_command(rest, specs_of(flags))
+    if len(arguments) != len(places):
         raise UsageError(
-            f"cnnbench data {action} takes {' and '.join(names)}, not {len(arguments)} arguments"
+            f"cnnbench data {name} takes {' and '.join(places)}, not {len(arguments)} arguments"
         )
-    return arguments
+    return act(*map(kind, arguments), flags(**given))
 
 
 def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
@@ -258,3 +238,13 @@ def _tensorflow() -> contextlib.AbstractContextManager[None]:
             else text
         )
     )
+
+
+_ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., int]]] = {
+    "make-imagenet": (MakeImagenetFlags, ("DIR", "OUT"), Path, _make_imagenet),
+    "make-coco": (MakeCocoFlags, ("SOURCE", "OUT"), Path, _make_coco),
+    "make-librispeech": (MakeLibrispeechFlags, ("SOURCE", "OUT"), Path, _make_librispeech),
+    "make-ratings": (MakeRatingsFlags, ("SOURCE", "OUT"), Path, _make_ratings),
+    "check": (CheckFlags, ("DIR",), str, _check),
+}
+"""By name: the flags, the names of the arguments and their type, and what runs."""

@@ -118,11 +118,9 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
         written = []
         for subset, images in found.subsets.items():
             shuffled = random.Random(seed).sample(images, len(images))
-            count = min(shards[subset], len(images))
-            for i in range(count):
-                begin, end = (len(images) * k // count for k in (i, i + 1))
-                written.append(folder / f"{PREFIX}{subset}-{i:05d}-of-{count:05d}")
-                _write_shard(written[-1], shuffled[begin:end])
+            for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
+                written.append(folder / name)
+                _write_shard(written[-1], part)
         labels = folder / LABELS_FILE
         with output.writing(labels):
             labels.write_text("\n".join(["background", *found.classes]) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     reencoded = 0
     with output.unfinished_folder(out, [f"{subset}-*-of-*" for subset in SUBSETS]) as unfinished:
         for subset in SUBSETS:
-            for name, files in _shards(subset, found.subsets[subset], shards[subset]):
+            for name, files in output.shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
                 reencoded += _write_shard(written[-1], files)
         _write_labels(unfinished / LABELS_FILE, found)
@@ -66,17 +66,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     return Made(images, len(found.classes), reencoded)
 
 
-def _shards(
-    subset: str, files: list[ImageFile], count: int
-) -> Iterator[tuple[str, list[ImageFile]]]:
-    """Names and contents of the files of a subset, equal in length up to one image."""
-    count = min(count, len(files))
-    for i in range(count):
-        begin, end = (len(files) * k // count for k in (i, i + 1))
-        yield f"{subset}-{i:05d}-of-{count:05d}", files[begin:end]
-
-
-def _write_shard(path: Path, files: list[ImageFile]) -> int:
+def _write_shard(path: Path, files: Sequence[ImageFile]) -> int:
     """Writes one file; returns how many images had to be encoded anew."""
     reencoded = 0
     with (

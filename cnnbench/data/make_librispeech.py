@@ -76,11 +76,9 @@ def make_librispeech(
         written = []
         for subset, utterances in found.items():
             shuffled = random.Random(seed).sample(utterances, len(utterances))
-            count = min(shards[subset], len(shuffled))
-            for i in range(count):
-                begin, end = (len(shuffled) * k // count for k in (i, i + 1))
-                written.append(folder / f"{PREFIX}{subset}-{i:05d}-of-{count:05d}")
-                _write_shard(written[-1], shuffled[begin:end])
+            for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
+                written.append(folder / name)
+                _write_shard(written[-1], part)
         output.move(written, out)
 
 

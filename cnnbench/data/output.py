@@ -9,9 +9,12 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cnnbench.data.folder import UNFINISHED, reason
 from cnnbench.errors import DataError, UsageError, first_line
+
+V = TypeVar("V")
 
 
 @contextlib.contextmanager
@@ -71,6 +74,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, Sequence[V]]]:
+    """Names and contents of the files of a subset, equal in length up to one item.
+
+    Args:
+      subset: with what precedes it in the names of the files.
+      items: in the order in which they are stored.
+      count: of the files; no more than there are items.
+    """
+    count = min(count, len(items))
+    for i in range(count):
+        begin, end = (len(items) * k // count for k in (i, i + 1))
+        yield f"{subset}-{i:05d}-of-{count:05d}", items[begin:end]
 
 
 def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:

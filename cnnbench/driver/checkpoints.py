@@ -66,7 +66,6 @@ class Checkpoints:
         self._global_step.assign(global_step)
         prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
-            checkpoint_folder.clean(directory)
             self._checkpoint().write(prefix)
             checkpoint_folder.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
