@@ -13,7 +13,7 @@ LAYERS = (
     ("text", "stats", "plugins"),
     ("charts",),
     ("models", "runtime"),
-    ("variable_mgr", "data"),
+    ("variable_mgr", "data", "cluster"),
     ("records",),
     ("machine",),
     ("flags",),

@@ -12,7 +12,7 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.groups.variable_update import ALL_REDUCING
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available, check_gone
-from cnnbench.runtime.devices import DeploymentConfig
+from cnnbench.runtime.job import Job
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
@@ -153,10 +153,10 @@ def check_labels(text: str | None) -> None:
 
 
 def _context(num_gpus: int, kind: str, network_topology: str = "dgx1") -> ReduceContext:
-    deployment = DeploymentConfig(num_towers=num_gpus, device=kind)
+    job = Job(towers_per_worker=num_gpus, device=kind)
     return ReduceContext.of_towers(
-        [deployment.tower_device(index) for index in range(num_gpus)],
-        deployment.cpu_device(),
+        job.tower_devices,
+        job.cpu_device,
         network_topology=network_topology,
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.runtime.devices import DeploymentConfig
+from cnnbench.runtime.job import Job
 
 _DECLARED = ((2, 18), (2, 22))
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -167,12 +167,12 @@ def configure(settings: Settings) -> Devices:
         _use_gpus(tf, settings, [gpus[i] for i in visible])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
-    deployment = DeploymentConfig(num_towers=max(order) + 1, device=kind)
+    job = Job(towers_per_worker=max(order) + 1, device=kind)
     return Devices(
         kind=kind,
-        towers=tuple(deployment.tower_device(i) for i in order),
+        towers=tuple(job.tower_device(i) for i in order),
         labels=tuple(f"/{kind}:{i}" for i in chosen),
-        cpu=deployment.cpu_device(),
+        cpu=job.cpu_device,
         intra_threads=intra,
         inter_threads=inter,
         notices=notices,

@@ -1,0 +1,287 @@
+"""Who takes part in a run: every task of the job, this process among them; no TensorFlow.
+
+A run in one process is a job of one task. In a cluster each process is one task; it has this
+same description but for `task`, and everything that depends on how many towers there are, or
+where, asks it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cnnbench.errors import FlagError
+from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, device_string
+
+LOCAL = "localhost"
+WORKER = "worker"
+PS = "ps"
+CONTROLLER = "controller"
+
+DEVICE_KINDS = ("cpu", "gpu")
+PS_STRATEGIES = ("round_robin", "greedy_bytes")
+CACHING_POLICIES = ("none", "consumer", "cpu")
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(?P<port>[0-9]{1,5})")
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a job; its text is "worker:1"."""
+
+    job: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    def device(self, kind: str, index: int = 0) -> str:
+        """Full name of one of its devices; `kind` is "cpu" or "gpu"."""
+        return device_string(self.job, self.index, kind, index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All tasks, towers and devices of a run.
+
+    Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the
+    next. Tower i of a worker is on its device i. The idea of one value that knows every device
+    is that of TF-slim's model_deploy.
+
+    Attributes:
+      task: this process.
+      worker_hosts, ps_hosts: host:port of each task; none in a run of one process.
+      controller_host: host:port of a process that drives the workers and has no towers itself;
+        None where worker 0 does that.
+      client_per_worker: whether every worker builds and runs the step of its own towers
+        (collectives join them). Otherwise one process, the chief, builds the step of all
+        towers and runs it on the others, which serve.
+      towers_per_worker: towers of each worker.
+      device: "cpu" or "gpu", the kind of the towers' devices.
+      ps_strategy: "round_robin" or "greedy_bytes": how variables go to ps tasks.
+      variable_caching: "none"; "consumer": a ps variable is cached on the device that reads
+        it; "cpu": on the CPU of the worker that reads it.
+
+    Raises:
+      FlagError: for addresses that are malformed or given twice, for a task that is none of
+        the job's, and for values out of range.
+    """
+
+    task: Task = Task(LOCAL)
+    worker_hosts: tuple[str, ...] = ()
+    ps_hosts: tuple[str, ...] = ()
+    controller_host: str | None = None
+    client_per_worker: bool = False
+    towers_per_worker: int = 1
+    device: str = "gpu"
+    ps_strategy: str = "greedy_bytes"
+    variable_caching: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.towers_per_worker < 1:
+            raise FlagError("num_gpus", self.towers_per_worker, "the number must be at least 1")
+        _check_choice("device", self.device, DEVICE_KINDS)
+        _check_choice("ps_strategy", self.ps_strategy, PS_STRATEGIES)
+        _check_choice("variable_caching", self.variable_caching, CACHING_POLICIES)
+        if self.in_cluster:
+            self._check_addresses()
+        self._check_task()
+
+    def _check_addresses(self) -> None:
+        if not self.worker_hosts:
+            raise FlagError("worker_hosts", "", "a job of several processes needs its workers")
+        addresses = [address for task in self.tasks for address in [self.address(task)]]
+        for task, address in zip(self.tasks, addresses, strict=True):
+            found = _ADDRESS.fullmatch(address)
+            if found is None or not 1 <= int(found["port"]) <= _LARGEST_PORT:
+                reason = f"{address!r} is no host:port"
+                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
+        for task in self.tasks:
+            if Counter(addresses)[self.address(task)] > 1:
+                reason = f"{self.address(task)} is given to two tasks"
+                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
+
+    def _check_task(self) -> None:
+        job, index = self.task.job, self.task.index
+        if not self.in_cluster:
+            if self.task != Task(LOCAL):
+                reason = f"needs --{_flag_of(self.task)}, the addresses of that job"
+                raise FlagError("job_name", job, reason)
+            return
+        mine = self.addresses_of(job)
+        if not mine:
+            there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
+            raise FlagError("job_name", job, f"the job has none; it has {there}")
+        if not 0 <= index < len(mine):
+            raise FlagError(
+                "task_index", index, f"--{_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
+            )
+
+    # Tasks.
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the job has addresses, also that of a single worker."""
+        return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """The tasks with towers; the process itself where there is no cluster."""
+        if not self.in_cluster:
+            return (self.task,)
+        return tuple(Task(WORKER, index) for index in range(len(self.worker_hosts)))
+
+    @property
+    def ps(self) -> tuple[Task, ...]:
+        """The tasks that hold variables."""
+        return tuple(Task(PS, index) for index in range(len(self.ps_hosts)))
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """All of them: the controller if there is one, workers, ps tasks."""
+        controller = (Task(CONTROLLER),) if self.controller_host else ()
+        return (*controller, *self.workers, *self.ps)
+
+    @property
+    def chief(self) -> Task:
+        """The task that prints, saves and decides: the controller, or worker 0."""
+        return self.tasks[0]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the chief; true of a run in one process."""
+        return self.task == self.chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process runs no step of its own, but lends its devices to the chief."""
+        if self.client_per_worker:
+            return self.task.job != WORKER
+        return not self.is_chief
+
+    @property
+    def peers(self) -> tuple[Task, ...]:
+        """All tasks but this one."""
+        return tuple(task for task in self.tasks if task != self.task)
+
+    def addresses_of(self, job: str) -> tuple[str, ...]:
+        """host:port of every task of a job, by index; empty for a job that is not there."""
+        controller = (self.controller_host,) if self.controller_host else ()
+        return {WORKER: self.worker_hosts, PS: self.ps_hosts, CONTROLLER: controller}.get(job, ())
+
+    def address(self, task: Task) -> str:
+        """host:port of a task of a cluster."""
+        return self.addresses_of(task.job)[task.index]
+
+    @property
+    def hosts_by_job(self) -> dict[str, list[str]]:
+        """What `tf.train.ClusterSpec` takes."""
+        jobs = dict.fromkeys(task.job for task in self.tasks)
+        return {job: list(self.addresses_of(job)) for job in jobs} if self.in_cluster else {}
+
+    def _hosts_text(self, job: str) -> str:
+        return ",".join(self.addresses_of(job))
+
+    # Towers.
+
+    @property
+    def num_workers(self) -> int:
+        """Tasks with towers."""
+        return len(self.workers)
+
+    @property
+    def num_towers(self) -> int:
+        """Towers of the whole job."""
+        return self.num_workers * self.towers_per_worker
+
+    @property
+    def own_towers(self) -> range:
+        """Numbers of the towers whose step this process builds; none for one that serves."""
+        if self.serves:
+            return range(0)
+        if not self.client_per_worker:
+            return range(self.num_towers)
+        first = self.task.index * self.towers_per_worker
+        return range(first, first + self.towers_per_worker)
+
+    def worker_of(self, tower: int) -> Task:
+        """The task that has a tower.
+
+        Raises:
+          ValueError: for a tower that does not exist.
+        """
+        if not 0 <= tower < self.num_towers:
+            raise ValueError(f"tower {tower}: there are {self.num_towers} towers, from 0")
+        return self.workers[tower // self.towers_per_worker]
+
+    def tower_device(self, tower: int) -> str:
+        """Full device name of a tower, such as "/job:worker/replica:0/task:1/device:GPU:0".
+
+        Raises:
+          ValueError: for a tower that does not exist.
+        """
+        return self.worker_of(tower).device(self.device, tower % self.towers_per_worker)
+
+    @property
+    def tower_devices(self) -> tuple[str, ...]:
+        """The devices of all towers of the job."""
+        return tuple(self.tower_device(tower) for tower in range(self.num_towers))
+
+    @property
+    def own_tower_devices(self) -> tuple[str, ...]:
+        """The devices of `own_towers`."""
+        return tuple(self.tower_device(tower) for tower in self.own_towers)
+
+    # CPUs and variables.
+
+    @property
+    def cpu_device(self) -> str:
+        """The first CPU of this process."""
+        return self.task.device("cpu")
+
+    @property
+    def cpu_devices(self) -> tuple[str, ...]:
+        """The first CPU of every task with towers."""
+        return tuple(task.device("cpu") for task in self.workers)
+
+    def input_device(self, tower: int) -> str:
+        """Where the batches of a tower are made: the CPU of its worker."""
+        return self.worker_of(tower).device("cpu")
+
+    def variables_chooser(self) -> Chooser:
+        """Chooses the device of each shared variable in turn; ask for one for the whole run.
+
+        Variables are spread over the ps tasks, or all on the chief's CPU when there are none.
+        """
+        homes = [task.device("cpu") for task in self.ps or (self.chief,)]
+        return RoundRobin(homes) if self.ps_strategy == "round_robin" else GreedyByBytes(homes)
+
+    def caching_device(self, reader: str) -> str | None:
+        """Where a variable of a ps task is cached for ops on device `reader`; None for no cache.
+
+        Args:
+          reader: full name of a device.
+        """
+        if not self.ps_hosts or self.variable_caching == "none":
+            return None
+        if self.variable_caching == "consumer":
+            return reader
+        return f"{reader.rpartition('/device:')[0]}/device:CPU:0"
+
+
+def split_hosts(text: str | None) -> tuple[str, ...]:
+    """The addresses of a flag such as --worker_hosts: comma-separated, spaces ignored."""
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def _flag_of(task: Task) -> str:
+    return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
+
+
+def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise FlagError(flag, value, f"must be one of {', '.join(choices)}")
