@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import tensorflow as tf
 
@@ -16,6 +16,7 @@ from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
+_T = TypeVar("_T")
 
 
 class OptimizerLike(Protocol):
@@ -43,8 +44,8 @@ class LossScaleLike(Protocol):
 class VariableMgr(abc.ABC):
     """Decides how many copies a variable has, where they are, and how gradients meet.
 
-    Life of a manager: `create_variables` eagerly; within the traced step `read` by
-    every tower, then `preprocess_device_grads` once, and for each apply device
+    Life of a manager: `create_variables` eagerly; within the traced step `run_towers`, in
+    which every tower calls `read`, then `preprocess_device_grads` once, and for each apply device
     `get_gradients_to_apply` and `append_apply_gradients`.
 
     Args:
@@ -114,6 +115,17 @@ class VariableMgr(abc.ABC):
     @abc.abstractmethod
     def _create(self, variable: VariableLike) -> TowerVariable:
         """Creates the copies of one variable."""
+
+    def run_towers(self, build: Callable[[int], _T]) -> list[_T]:
+        """Builds the towers of a step, one after the other.
+
+        Args:
+          build: makes the operations of one tower, under that tower's device.
+
+        Returns:
+          What it returned for each tower, in tower order.
+        """
+        return [build(tower) for tower in range(len(self._spec.devices))]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
         """The variable that `tower` uses under the canonical `name`.

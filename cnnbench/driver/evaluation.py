@@ -119,14 +119,14 @@ class Evaluator:
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
-        sums, rows = [], []
-        for tower, device in enumerate(self._devices):
-            with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                of_tower = self._tower(tower, self._inputs.of_tower(tower, batches))
-            sums.append(of_tower[0])
-            rows.append(of_tower[1])
+
+        def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+            with tf.device(self._devices[tower]), tf.name_scope(f"evaluation_{tower}"):
+                return self._tower(tower, self._inputs.of_tower(tower, batches))
+
+        towers = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
-            return tf.add_n(sums), rows
+            return tf.add_n([sums for sums, _ in towers]), [rows for _, rows in towers]
 
     def _tower(self, tower: int, batch: TowerBatch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         # Towers that train independently are different networks: tower 0's is the one that

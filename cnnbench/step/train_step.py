@@ -159,7 +159,7 @@ class TrainStep:
 
     def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
-        towers = [self._tower(tower, batches, factor) for tower in range(len(self._devices))]
+        towers = self._manager.run_towers(lambda tower: self._tower(tower, batches, factor))
         if self._config.forward_only:
             return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
         report = self._config.report_total_loss
