@@ -1,0 +1,267 @@
+"""What a run does once it is built: it trains, evaluates, or measures the input alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from cnnbench.data import InputSource
+from cnnbench.driver import checkpoint_folder, checkpoints
+from cnnbench.driver.benchmark_log import BenchmarkLog
+from cnnbench.driver.build import BuiltRun
+from cnnbench.driver.console import Console, Phase
+from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
+from cnnbench.driver.learning_rate import make_schedule
+from cnnbench.driver.mlperf_log import MLPerfLog
+from cnnbench.driver.observer import Observer
+from cnnbench.driver.plan import Plan
+from cnnbench.driver.probes import make_probes
+from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries
+from cnnbench.driver.training import Training
+from cnnbench.errors import BenchmarkError, DataError, FlagError
+from cnnbench.flags import Params
+from cnnbench.machine.watch import Watch
+from cnnbench.observe import outputs
+from cnnbench.observe.graphs import write_graph
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import InputStage
+from cnnbench.text.progress import Messages, Progress
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every scenario works with.
+
+    Attributes:
+      params, plan: what to run.
+      console, messages, progress: where lines, notices and progress go.
+      measurements: filled as the run goes on.
+      watch: entered before what is timed and left after it.
+    """
+
+    params: Params
+    plan: Plan
+    console: Console
+    messages: Messages
+    progress: Progress
+    measurements: Measurements
+    watch: Watch
+
+    @property
+    def schedule(self) -> Callable[[int], float]:
+        """The learning rate of every step."""
+        plan = self.plan
+        return make_schedule(
+            self.params,
+            plan.model.learning_rate,
+            plan.global_batch,
+            plan.train_examples,
+            plan.training_steps,
+        )
+
+
+def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
+    """Runs what was built, and observers beside it.
+
+    Returns:
+      Images/sec of the last lines; None for runs that end without them.
+
+    Raises:
+      FlagError: the checkpoint in --train_dir leaves no step to run.
+      BenchmarkError: the run failed.
+    """
+    with _observing(run, built) as observers:
+        work = _evaluate if run.params.eval else _train
+        return work(run, built, observers)
+
+
+def measure_input(run: Run, inputs: InputSource) -> float | None:
+    """Times the input pipeline without a network, as a whole and by stages.
+
+    Args:
+      run: its measurements get the stages.
+      inputs: the pipeline; closed at the end.
+
+    Returns:
+      Images/sec of the whole pipeline.
+    """
+    plan, measurements = run.plan, run.measurements
+    training = Training(
+        run.params,
+        plan,
+        InputStep(inputs),
+        inputs,
+        lambda step: 0.0,
+        run.console,
+        run.progress,
+        measurements,
+        checkpoints=None,
+        evaluator=None,
+        around_loop=run.watch,
+    )
+    total = training.run(plan.num_batches)
+    measurements.input_wait_seconds = None  # nothing but the input was waited for
+    inputs.close()
+    examples = plan.num_batches * plan.global_batch
+    assert measurements.loop_seconds is not None
+    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=measurements.loop_seconds)
+    measurements.input_stages = [*time_stages(inputs, examples), whole]
+    if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+        run.messages.notice(
+            "the whole set fits into the shuffle buffer, so its files are read once per "
+            "epoch: --num_epochs=1 or more measures that too"
+        )
+    return total
+
+
+def measure_input_alone(run: Run, built: BuiltRun) -> None:
+    """What the pipeline of a run gives when nothing else is at work; takes seconds."""
+    if run.params.data_dir is None or built.inputs is None:
+        return
+    try:
+        run.measurements.input_stages = [time_whole(built.inputs)]
+    except DataError as error:  # of a record that the run itself did not come to
+        run.messages.warning(f"the input pipeline alone was not measured: {error}")
+
+
+@contextmanager
+def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
+    """What hears of the run's events, closed at its end."""
+    params, plan = run.params, run.plan
+    observers: list[Observer] = []
+    if outputs.summarizes_training(params):
+        assert built.step is not None
+        observers.append(TrainingSummaries(params, built.step, built.manager))
+    if outputs.summarizes_evaluations(params):
+        observers.append(EvaluationSummaries(params.eval_dir))
+    if params.benchmark_log_dir:
+        config, facts = run.measurements.config, run.measurements.environment
+        folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
+        observers.append(BenchmarkLog(folder, config, facts, test_id))
+    if params.ml_perf_compliance_logging and plan.trains:
+        warm_up = params.num_learning_rate_warmup_epochs
+        first = math.ceil(warm_up * plan.train_examples / plan.global_batch)
+        observers.append(MLPerfLog(params, plan, run.schedule(first), run.messages.plain))
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.callback(observer.close)
+        yield observers
+
+
+def _train(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
+    params, plan = run.params, run.plan
+    assert built.step is not None
+    assert built.inputs is not None
+    if params.graph_file:
+        write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
+    global_step, steps = _initialize(run, built)
+    built.step.resume(global_step)
+    training = Training(
+        params,
+        plan,
+        built.step,
+        built.inputs,
+        run.schedule,
+        run.console,
+        run.progress,
+        run.measurements,
+        built.checkpoints,
+        built.evaluator,
+        global_step,
+        run.watch,
+        lag=1 if built.devices.kind == "gpu" else 0,
+        probes=make_probes(params, plan, built.step.graph, run.messages),
+        observers=observers,
+    )
+    total = training.run(steps)
+    _export(run, built)
+    return total
+
+
+def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
+    """Restores a checkpoint if there is one; returns its global step and the steps to run."""
+    params, plan = run.params, run.plan
+    run.console.phase(Phase.INITIALIZING)
+    built.manager.after_initialization()
+    if params.train_dir is not None and plan.trains:
+        checkpoint_folder.clean(params.train_dir)
+    path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
+    if path is None or built.checkpoints is None:
+        if plan.trains and params.backbone_model_path is not None:
+            _restore_backbone(run, built, params.backbone_model_path)
+        return 0, plan.num_batches
+    restored = built.checkpoints.restore(path)
+    run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
+    for notice in restored.notices:
+        run.messages.notice(notice)
+    if not plan.trains:
+        return restored.global_step, plan.num_batches
+    if params.data_dir is not None:
+        run.messages.notice("the input starts over; its position is not in checkpoints")
+    # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
+    steps = plan.num_batches - restored.global_step
+    if steps < 1:
+        raise FlagError(
+            "num_batches",
+            plan.num_batches,
+            f"the checkpoint in --train_dir={params.train_dir} is at step "
+            f"{restored.global_step} already; ask for more batches or for another directory",
+        )
+    return restored.global_step, steps
+
+
+def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
+    path = checkpoint_folder.latest(given)
+    if path is None:
+        raise BenchmarkError(f"no checkpoint in --backbone_model_path={given}")
+    count = checkpoints.restore_backbone(built.manager, run.plan.model.backbone, path)
+    run.messages.notice(f"backbone of {count} variables restored from {path}")
+
+
+def _evaluate(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
+    assert built.evaluator is not None
+    assert built.checkpoints is not None
+    train_dir = run.params.train_dir
+    assert train_dir is not None  # validated
+    pause = run.params.eval_interval_secs
+    done: str | None = None
+    while True:
+        path = checkpoint_folder.latest(train_dir)
+        if path is None:
+            run.console.checkpoint_not_found(train_dir)
+            if not pause:
+                raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
+        elif path != done:
+            try:
+                restored = built.checkpoints.restore(path)
+            except BenchmarkError:
+                if pause and checkpoint_folder.latest(train_dir) != path:
+                    continue  # the training that goes on has deleted it for a newer one
+                raise
+            run.console.checkpoint_loaded(path)
+            start = time.perf_counter()
+            with run.watch:
+                result = built.evaluator.run(
+                    run.plan.num_eval_batches, restored.global_step, run.console
+                )
+            run.measurements.add_evaluation(result)
+            for observer in observers:
+                observer.evaluated(result)
+            run.measurements.loop_seconds = time.perf_counter() - start
+            run.measurements.loop_images = result.examples
+            _export(run, built)
+            if not pause:
+                return result.images_per_sec
+            # Evaluations that go on for ever end each with its own total.
+            run.console.footer(result.images_per_sec)
+            done = path
+        time.sleep(pause)
+
+
+def _export(run: Run, built: BuiltRun) -> None:
+    if built.exporter is not None and run.params.export_dir is not None:
+        built.exporter.write(run.params.export_dir)
+        run.messages.notice(f"SavedModel written to {run.params.export_dir}")
