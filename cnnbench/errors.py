@@ -69,5 +69,9 @@ class NonFiniteLossError(BenchmarkError):
         self.loss = loss
 
 
+class ReplicaDivergenceError(BenchmarkError):
+    """Copies of a variable differ that a mode keeps equal (--check_replica_consistency)."""
+
+
 class DataError(BenchmarkError):
     """A record, image or file that cannot be used; names file and record number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cnnbench.data import InputSource, InputSpec, make_input
@@ -19,6 +20,7 @@ from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class BuiltRun:
       evaluator: None unless something is to be evaluated.
       evaluation_inputs: likewise.
       checkpoints: None without --train_dir.
+      slots: the optimizer's by canonical name; empty without one.
       exporter: None without --export_dir.
     """
 
@@ -43,6 +46,7 @@ class BuiltRun:
     evaluator: Evaluator | None
     evaluation_inputs: InputSource | None
     checkpoints: Checkpoints | None
+    slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
 
     def close(self) -> None:
@@ -93,9 +97,9 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             COMPUTE_DTYPES[params.precision],
             params.display_every,
         )
+    slots = {} if optimizer is None else manager.savable_slots(optimizer)
     checkpoints = None
     if params.train_dir is not None:
-        slots = {} if optimizer is None else manager.savable_slots(optimizer)
         scale_state = {} if step is None else step.loss_scale.variables()
         checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep, scale_state)
     exporter = None
@@ -103,7 +107,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         dtype = COMPUTE_DTYPES[params.precision]
         exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
     return BuiltRun(
-        devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints, exporter
+        devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints, slots, exporter
     )
 
 

@@ -19,6 +19,7 @@ from cnnbench.driver.mlperf_log import MLPerfLog
 from cnnbench.driver.observer import Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import make_probes
+from cnnbench.driver.replica_check import replica_checks
 from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.driver.training import Training
 from cnnbench.errors import BenchmarkError, DataError, FlagError
@@ -131,7 +132,7 @@ def measure_input_alone(run: Run, built: BuiltRun) -> None:
 def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
     """What hears of the run's events, closed at its end."""
     params, plan = run.params, run.plan
-    observers: list[Observer] = []
+    observers = replica_checks(params, plan, built, run.measurements)
     if outputs.summarizes_training(params):
         assert built.step is not None
         observers.append(TrainingSummaries(params, built.step, built.manager))

@@ -15,7 +15,11 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.flags.groups.variable_update import ALL_REDUCING, VariableUpdateParams
+from cnnbench.flags.groups.variable_update import (
+    ALL_REDUCING,
+    WITHOUT_EQUAL_COPIES,
+    VariableUpdateParams,
+)
 from cnnbench.flags.params import FLAGS, Params
 
 R = TypeVar("R")
@@ -62,6 +66,7 @@ _UPDATING = (
     "bn_stats",
     "staged_vars",
     "backbone_model_path",
+    "check_replica_consistency",
 )
 _GPU_ONLY = (
     "gpu_indices",
@@ -226,6 +231,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         *(name for name in _AGGREGATING if name != "variable_consistency"),
         *("gradient_reduction", "bn_stats"),
         why="there is nothing to reduce",
+    ),
+    _with("num_gpus=1", "check_replica_consistency", why="there is one copy of every variable"),
+    *(
+        _with(f"variable_update={mode}", "check_replica_consistency", why=why)
+        for mode, why in WITHOUT_EQUAL_COPIES.items()
     ),
     Unused(
         ("local_parameter_device",),

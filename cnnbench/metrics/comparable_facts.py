@@ -55,6 +55,9 @@ RULES: dict[str, FlagRule] = {
     "quiet_conditions": _SHOWN,
     "display_every": _SHOWN,
     "display_perf_ewma": _SHOWN,
+    "check_replica_consistency": FlagRule(
+        Use.IGNORED, "copies compared outside of the timed steps"
+    ),
     "peak_flops": FlagRule(Use.IGNORED, "what MFU is divided by; MFU is not compared"),
     "tf_random_seed": FlagRule(
         Use.IGNORED, "time does not depend on it, and accuracy should be compared over seeds"

@@ -142,6 +142,8 @@ class Measured:
       peak_flops_source: origin of that number.
       cpu_energy_joules, gpu_energy_joules: of the timed loop, see `cnnbench.machine.energy`.
       energy_source: the counters they were read from.
+      replica_checks: how often the copies of all variables were compared; None where they were
+        not.
     """
 
     loop_seconds: float | None = None
@@ -153,6 +155,7 @@ class Measured:
     cpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
     gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
     energy_source: str | None = field(default=None, metadata=OPTIONAL)
+    replica_checks: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _check_amounts("measured", self)

@@ -43,6 +43,7 @@ NEW_FLAGS = {
     "result_label",
     "profile_layers",
     "allow_nonfinite",
+    "check_replica_consistency",
     "progress",
     "peak_flops",
     "warmup",

@@ -55,6 +55,19 @@ CASES += [
     ("--gradient_reduction=mean", ["--variable_update=independent"], ["--num_gpus=2"]),
     ("--gradient_reduction=sum", ["--num_gpus=1"], ["--num_gpus=2"]),
     ("--bn_stats=mean", ["--num_gpus=1"], ["--num_gpus=2"]),
+    *(
+        (
+            "--check_replica_consistency=5",
+            idle,
+            ["--num_gpus=2", "--variable_update=replicated"],
+        )
+        for idle in (
+            ["--variable_update=replicated"],
+            ["--num_gpus=2"],
+            ["--num_gpus=2", "--variable_update=independent"],
+            ["--num_gpus=2", "--variable_update=replicated", "--forward_only"],
+        )
+    ),
     ("--local_parameter_device=cpu", ["--variable_update=independent"], []),
     ("--local_parameter_device=cpu", ["--variable_update=replicated", "--forward_only"], []),
     ("--local_parameter_device=cpu", ["--variable_update=replicated"], ["--forward_only"]),

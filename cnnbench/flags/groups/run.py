@@ -132,6 +132,13 @@ class RunParams:
     allow_nonfinite: bool = flag(
         False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
     )
+    check_replica_consistency: int = flag(
+        0,
+        "Compare the copies of every variable and optimizer slot on all devices bit by bit, before "
+        "the first step and every so many timed steps, outside of their times; copies that differ "
+        "end the run with exit code 4. 0 never compares.",
+        minimum=0,
+    )
 
 
 def evaluates(params: RunParams) -> bool:

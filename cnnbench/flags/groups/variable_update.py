@@ -11,6 +11,12 @@ from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduc
 ALL_REDUCING = ("replicated", "distributed_all_reduce")
 """The modes that keep a copy of every variable per device equal by an all-reduce."""
 
+WITHOUT_EQUAL_COPIES = {
+    "parameter_server": "it keeps one copy of every variable",
+    "independent": "its copies are meant to differ",
+}
+"""The modes without copies of a variable that must be equal, and why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VariableUpdateParams:
