@@ -278,6 +278,12 @@ def split_hosts(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of an address of a job; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
 
