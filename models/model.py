@@ -149,6 +149,10 @@ class Model(abc.ABC):
         """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
         return type(self).loss is Model.loss
 
+    def has_host_metrics(self) -> bool:
+        """Whether there are `host_metrics`."""
+        return type(self).host_metrics is not Model.host_metrics
+
     _ATTRIBUTES: ClassVar[dict[str, type]] = {
         "name": str,
         "dataset": str,

@@ -10,6 +10,7 @@ from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
 from cnnbench.driver.export import Exporter
+from cnnbench.driver.host_metrics import HostMetrics, Immediate, InProcess
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.flags import Params
 from cnnbench.runtime import tensorflow as runtime
@@ -34,6 +35,7 @@ class BuiltRun:
       inputs: training input; None when only evaluating.
       evaluator: None unless something is to be evaluated.
       evaluation_inputs: likewise.
+      host_metrics: computes those of evaluations that need all examples; likewise.
       checkpoints: None without --train_dir.
       slots: the optimizer's by canonical name; empty without one.
       exporter: None without --export_dir.
@@ -45,6 +47,7 @@ class BuiltRun:
     inputs: InputSource | None
     evaluator: Evaluator | None
     evaluation_inputs: InputSource | None
+    host_metrics: HostMetrics | None
     checkpoints: Checkpoints | None
     slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
@@ -84,10 +87,12 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         step.build()
     evaluator: Evaluator | None = None
     evaluation_inputs: InputSource | None = None
+    host_metrics: HostMetrics | None = None
     if plan.num_eval_batches:
         if plan.trains:
             console.phase(Phase.GENERATING_EVALUATION)
         evaluation_inputs = make_inputs(params, plan, devices, "validation")
+        host_metrics = _host_metrics(params, plan)
         evaluator = Evaluator(
             plan.model,
             plan.spec,
@@ -96,6 +101,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             runtime.data_format(params.data_format, devices.kind),
             COMPUTE_DTYPES[params.precision],
             params.display_every,
+            host_metrics,
         )
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
     checkpoints = None
@@ -107,8 +113,26 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         dtype = COMPUTE_DTYPES[params.precision]
         exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
     return BuiltRun(
-        devices, manager, step, inputs, evaluator, evaluation_inputs, checkpoints, slots, exporter
+        devices,
+        manager,
+        step,
+        inputs,
+        evaluator,
+        evaluation_inputs,
+        host_metrics,
+        checkpoints,
+        slots,
+        exporter,
     )
+
+
+def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
+    # An evaluation that nothing follows has nothing to go on meanwhile.
+    if params.collect_eval_results_async and (plan.trains or params.eval_interval_secs):
+        return InProcess(
+            params.model, plan.dataset.name, params.model_plugin, params.dataset_plugin
+        )
+    return Immediate(plan.model)
 
 
 def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:

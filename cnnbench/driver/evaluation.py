@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.driver.console import Console
+from cnnbench.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.models.graph import DataFormat, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -33,6 +34,7 @@ class Evaluator:
       data_format: "NHWC" or "NCHW".
       compute_dtype: "float32", "bfloat16" or "float16".
       display_every: global batches between two lines of output.
+      host: computes the metrics of all rows.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Evaluator:
         data_format: DataFormat,
         compute_dtype: str,
         display_every: int,
+        host: HostMetrics,
     ) -> None:
         self._model = model
         self._spec = spec
@@ -52,21 +55,22 @@ class Evaluator:
         self._data_format = data_format
         self._compute_dtype = tf.as_dtype(compute_dtype)
         self._display_every = display_every
+        self._host = host
         self._devices = manager.get_devices()
         self._warm = False
         # Traced here, so that the first rate printed is not mostly tracing.
         traced = tf.function(self._step, autograph=False)
         self._function = traced.get_concrete_function(*inputs.signature)
 
-    def run(self, batches: int, global_step: int, console: Console) -> Evaluation:
-        """Evaluates `batches` global batches and prints rates and metrics.
+    def run(self, batches: int, global_step: int, console: Console) -> Evaluated:
+        """Evaluates `batches` global batches and prints rates.
 
         The first evaluation begins with an untimed step that counts for nothing.
 
         Args:
           batches: how many; past the end of the data set it starts over.
           global_step: of the weights, for the result.
-          console: gets a line every `display_every` batches and one at the end.
+          console: gets a line every `display_every` batches.
 
         Returns:
           Metrics and mean loss (without the L2 loss) over examples; padding does not
@@ -96,26 +100,14 @@ class Evaluator:
         # Reading ahead would take time from the training that goes on.
         self._inputs.close()
         *sums, loss, count = totals
-        metrics = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
-        metrics.update(self._of_rows(rows))
-        console.evaluation_result(metrics, round(count))
-        return Evaluation(
+        evaluation = Evaluation(
             global_step=global_step,
-            top_1=metrics.pop("top_1", None),
-            top_5=metrics.pop("top_5", None),
             loss=loss / count,
             examples=round(count),
             images_per_sec=count / elapsed,
-            metrics=metrics,
         )
-
-    def _of_rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The metrics that the model makes of the rows of all examples."""
-        together = (
-            {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
-        )
-        found = self._model.host_metrics(together) if rows else {}
-        return {name: float(value) for name, value in found.items()}
+        means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
+        return Evaluated(evaluation, means, self._host.submit(_together(rows)))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
@@ -155,6 +147,10 @@ class Evaluator:
             if rows:
                 rows[_WEIGHTS] = batch.weights
         return tf.reduce_sum(columns, axis=1), rows
+
+
+def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
 
 
 def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:

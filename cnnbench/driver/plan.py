@@ -17,6 +17,7 @@ from cnnbench.driver import checkpoint_folder
 from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
+from cnnbench.flags.groups.run import evaluates
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
@@ -189,6 +190,12 @@ def make_plan(params: Params) -> Plan:
         reason = f"data set {dataset.name} takes {choices}"
         raise FlagError("input_preprocessor", params.input_preprocessor, reason)
     _check_metrics(params, model)
+    if params.collect_eval_results_async and evaluates(params) and not model.has_host_metrics():
+        raise FlagError(
+            "collect_eval_results_async",
+            "true",
+            f"--model={params.model} has no metrics that need a process; leave it out",
+        )
     spec = _declare(model, dataset.num_classes)
     if params.backbone_model_path is not None and mode.startswith("training"):
         _check_backbone(params.backbone_model_path, model, spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from cnnbench.data import InputSource
@@ -13,6 +13,7 @@ from cnnbench.driver import checkpoint_folder, checkpoints
 from cnnbench.driver.benchmark_log import BenchmarkLog
 from cnnbench.driver.build import BuiltRun
 from cnnbench.driver.console import Console, Phase
+from cnnbench.driver.host_metrics import Results
 from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
 from cnnbench.driver.learning_rate import make_schedule
 from cnnbench.driver.mlperf_log import MLPerfLog
@@ -74,9 +75,21 @@ def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
       FlagError: the checkpoint in --train_dir leaves no step to run.
       BenchmarkError: the run failed.
     """
-    with _observing(run, built) as observers:
-        work = _evaluate if run.params.eval else _train
-        return work(run, built, observers)
+    with (
+        _observing(run, built) as observers,
+        closing(
+            Results(
+                built.host_metrics,
+                run.console,
+                run.measurements,
+                observers,
+                run.messages.warning,
+            )
+        ) as results,
+    ):
+        if run.params.eval:
+            return _evaluate(run, built, results)
+        return _train(run, built, results, observers)
 
 
 def measure_input(run: Run, inputs: InputSource) -> float | None:
@@ -101,6 +114,7 @@ def measure_input(run: Run, inputs: InputSource) -> float | None:
         measurements,
         checkpoints=None,
         evaluator=None,
+        results=None,
         around_loop=run.watch,
     )
     total = training.run(plan.num_batches)
@@ -152,7 +166,9 @@ def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
         yield observers
 
 
-def _train(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
+def _train(
+    run: Run, built: BuiltRun, results: Results, observers: Sequence[Observer]
+) -> float | None:
     params, plan = run.params, run.plan
     assert built.step is not None
     assert built.inputs is not None
@@ -171,6 +187,7 @@ def _train(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float | 
         run.measurements,
         built.checkpoints,
         built.evaluator,
+        results,
         global_step,
         run.watch,
         lag=1 if built.devices.kind == "gpu" else 0,
@@ -222,7 +239,7 @@ def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
     run.messages.notice(f"backbone of {count} variables restored from {path}")
 
 
-def _evaluate(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float | None:
+def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
     assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.params.train_dir
@@ -245,21 +262,21 @@ def _evaluate(run: Run, built: BuiltRun, observers: Sequence[Observer]) -> float
             run.console.checkpoint_loaded(path)
             start = time.perf_counter()
             with run.watch:
-                result = built.evaluator.run(
+                found = built.evaluator.run(
                     run.plan.num_eval_batches, restored.global_step, run.console
                 )
-            run.measurements.add_evaluation(result)
-            for observer in observers:
-                observer.evaluated(result)
+            results.add(found)
             run.measurements.loop_seconds = time.perf_counter() - start
-            run.measurements.loop_images = result.examples
+            run.measurements.loop_images = found.evaluation.examples
             _export(run, built)
             if not pause:
-                return result.images_per_sec
+                return found.evaluation.images_per_sec
             # Evaluations that go on for ever end each with its own total.
-            run.console.footer(result.images_per_sec)
+            run.console.footer(found.evaluation.images_per_sec)
             done = path
-        time.sleep(pause)
+        end = time.monotonic() + pause
+        results.finish(pause)
+        time.sleep(max(0.0, end - time.monotonic()))
 
 
 def _export(run: Run, built: BuiltRun) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from cnnbench.data.source import InputSource
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
+from cnnbench.driver.host_metrics import Results
 from cnnbench.driver.observer import Moment, Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import Probe
@@ -65,7 +65,7 @@ class Training:
       console, progress: where lines and progress go.
       measurements: filled as steps are done.
       checkpoints: None when nothing is to be saved.
-      evaluator: None unless the plan has evaluations.
+      evaluator, results: None unless the plan has evaluations.
       global_step: of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
       around_loop: entered before the timed loop and left after it.
@@ -87,6 +87,7 @@ class Training:
         measurements: Measurements,
         checkpoints: Checkpoints | None,
         evaluator: Evaluator | None,
+        results: Results | None,
         global_step: int = 0,
         around_loop: AbstractContextManager[object] | None = None,
         lag: int = 0,
@@ -104,6 +105,7 @@ class Training:
         self._measurements = measurements
         self._checkpoints = checkpoints
         self._evaluator = evaluator
+        self._results = results
         self.global_step = global_step
         self._around_loop = nullcontext() if around_loop is None else around_loop
         self._lag = lag
@@ -223,6 +225,7 @@ class Training:
         return (
             step in self._plan.eval_steps
             or self._save_due(step)
+            or (self._results is not None and self._results.ready)
             or any(observer.due(step) for observer in self._observers)
         )
 
@@ -238,6 +241,8 @@ class Training:
     def _pause(self, step: int) -> bool:
         if self._save_due(step):
             self._save()
+        if self._results is not None:
+            self._results.publish()
         due = [observer for observer in self._observers if observer.due(step)]
         if due:
             moment = self._moment()
@@ -264,17 +269,13 @@ class Training:
     def _evaluate(self, loop_seconds: float) -> float | None:
         """Evaluates after so many seconds of the timed loop; returns the top-1 accuracy."""
         assert self._evaluator is not None
+        assert self._results is not None
         for observer in self._observers:
             observer.evaluating(self.global_step)
-        result = dataclasses.replace(
-            self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console),
-            loop_seconds=loop_seconds,
-            wall_seconds=time.perf_counter() - self._loop_start,
-        )
-        self._measurements.add_evaluation(result)
-        for observer in self._observers:
-            observer.evaluated(result)
-        return result.top_1
+        found = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
+        wall_seconds = time.perf_counter() - self._loop_start
+        self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
+        return found.means.get("top_1")
 
     def _moment(self) -> Moment:
         return Moment(
@@ -299,6 +300,8 @@ class Training:
                 self._evaluate(elapsed)
         if self._save_directory is not None:
             self._save()
+        if self._results is not None:
+            self._results.finish()
         images = self._measurements.steps * self._plan.global_batch
         total = total_images_per_sec(images, elapsed)
         for observer in self._observers:

@@ -156,7 +156,12 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
-    _without("an evaluation", "eval_dir"),
+    _without("an evaluation", "eval_dir", "collect_eval_results_async"),
+    Unused(
+        ("collect_eval_results_async",),
+        lambda p: p.eval and not p.eval_interval_secs,
+        "with --eval of one checkpoint: there is nothing that goes on meanwhile",
+    ),
     _without("summary_verbosity", "eval_dir", "save_summaries_steps"),
     _without("train_dir", "save_summaries_steps"),
     _with(

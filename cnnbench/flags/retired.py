@@ -106,7 +106,6 @@ class NotYet:
 
 # What is missing, and the flags that are accepted at their defaults only.
 _MISSING: dict[str, tuple[str, ...]] = {
-    "object-detection models": ("collect_eval_results_async",),
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
         *("server_protocol", "cross_replica_sync"),

@@ -87,7 +87,7 @@ def test_every_metric_counts_every_example_once(towers, batch, weather):
     )
     benchmark = BenchmarkCNN(params)
     built = benchmark.build()
-    found = built.evaluator.run(benchmark.plan.num_eval_batches, 0, Console.silent())
+    found = built.evaluator.run(benchmark.plan.num_eval_batches, 0, Console.silent()).whole()
     built.close()
     w = {name: v.read_value().numpy() for name, v in built.manager.savable_variables().items()}
     with np.load(weather / "validation.npz") as arrays:
@@ -132,7 +132,7 @@ def test_accuracies_count_every_example_once(tmp_path):
         benchmark = BenchmarkCNN(params)
         built = benchmark.build()
         batches = benchmark.plan.num_eval_batches
-        evaluations.append(built.evaluator.run(batches, 0, Console.silent()))
+        evaluations.append(built.evaluator.run(batches, 0, Console.silent()).whole())
         built.close()
     padded, whole = evaluations
     assert padded.examples == whole.examples == 7

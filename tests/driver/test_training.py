@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from cnnbench.driver.console import Console
+from cnnbench.driver.host_metrics import Evaluated, Results
 from cnnbench.driver.plan import make_plan
 from cnnbench.driver.training import Training
 from cnnbench.errors import NonFiniteLossError
@@ -31,9 +33,12 @@ class Script:
       rates: the global steps at which the learning rate was asked for.
       saved, evaluated: global steps of checkpoints and evaluations.
       loop: number of steps launched when the timed loop began and ended.
+      host: metrics of the host of each evaluation, there at once.
+      ready_at: by launched steps, the evaluations whose metrics are there from then on instead.
     """
 
-    def __init__(self, times, losses=None):
+    def __init__(self, times, losses=None, ready_at=None):
+        self.host, self.ready_at = [], ready_at or {}
         self.times, self.losses = list(times), losses or {}
         self.now = 0.0
         self.launched = 0
@@ -46,6 +51,8 @@ class Script:
         loss = self.losses.get(self.launched, 1.0)
         self.launched += 1
         self.now += self.times[index]
+        for late in self.ready_at.get(self.launched, ()):
+            self.host[late].set_result({"map": float(late)})
         return StepResult(Scalar(loss), {})
 
     def set_learning_rate(self, rate):
@@ -56,9 +63,11 @@ class Script:
 
     def run(self, batches, global_step, console):
         self.evaluated.append(global_step)
-        return Evaluation(
-            global_step=global_step, top_1=0.5, top_5=0.5, examples=1, images_per_sec=1.0
-        )
+        evaluation = Evaluation(global_step=global_step, examples=1, images_per_sec=1.0)
+        self.host.append(Future())
+        if not any(len(self.host) - 1 in late for late in self.ready_at.values()):
+            self.host[-1].set_result({})
+        return Evaluated(evaluation, {"top_1": 0.5, "top_5": 0.5}, self.host[-1])
 
     @contextmanager
     def around_loop(self):
@@ -80,17 +89,19 @@ def run(script, global_step=0, lag=0, steps=40, **flags):
     plan = make_plan(params)
     out = io.StringIO()
     measurements = Measurements(command=[], config={})
+    console = Console(out)
     training = Training(
         params,
         plan,
         script,
         script,
         float,  # the learning rate of a step is its number
-        Console(out),
+        console,
         Progress.silent(),
         measurements,
         script if params.train_dir else None,
         script if plan.eval_steps else None,
+        Results(None, console, measurements, (), print) if plan.eval_steps else None,
         global_step,
         script.around_loop(),
         lag,
@@ -162,6 +173,26 @@ def test_evaluations_and_checkpoints_count_timed_steps(tmp_path):
     assert fixed.saved == [10 + 15, 10 + 30, 10 + 40]
     assert auto.evaluated == [45 + 10, 45 + 20, 45 + 40]
     assert auto.saved == [45 + 15, 45 + 30, 45 + 40]
+
+
+def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order():
+    # The second evaluation is ready before the first, which the third needs not wait for.
+    script = Script([FAST], ready_at={10 + 25: [1], 10 + 30: [0]})
+    record, _, out = run(
+        script, display_every=5, eval_during_training_at_specified_steps=(10, 20, 35)
+    )
+    assert [one.metrics for one in record.evaluations] == [{"map": 0.0}, {"map": 1.0}, {}, {}]
+    assert [one.global_step for one in record.evaluations] == [20, 30, 45, 50]
+    # What was known in the pause of an evaluation is the time of its end.
+    assert all(one.wall_seconds > 0 for one in record.evaluations)
+    shown = [line.split("\t")[0].split(" = ")[-1] for line in out.splitlines()]
+    begin = shown.index("Running evaluation at global_step 30")
+    after = shown[begin : shown.index("Running evaluation at global_step 45")]
+    assert after == [
+        "Running evaluation at global_step 30",
+        *("Resuming training", "25", "30"),
+        *("0.0000 [1 examples]", "1.0000 [1 examples]", "35"),
+    ]
 
 
 def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():

@@ -22,6 +22,12 @@ CASES += [
     ("--max_warmup_batches=99", [], ["--warmup=auto"]),
     ("--max_warmup_batches=99", ["--eval", "--train_dir=d", "--warmup=auto"], ["--warmup=auto"]),
     ("--eval_interval_secs=9", [], ["--eval", "--train_dir=d"]),
+    ("--collect_eval_results_async", [], [DURING]),
+    (
+        "--collect_eval_results_async",
+        ["--eval", "--train_dir=d"],
+        ["--eval", "--train_dir=d", "--eval_interval_secs=9"],
+    ),
     ("--eval_interval_secs=9", [DURING], ["--eval", "--train_dir=d"]),
     ("--num_eval_batches=9", [], ["--eval", "--train_dir=d"]),
     ("--num_eval_epochs=9", ["--forward_only"], [DURING]),

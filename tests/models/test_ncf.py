@@ -190,7 +190,7 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
         benchmark = BenchmarkCNN(params)
         built = benchmark.build()
         batches = benchmark.plan.num_eval_batches
-        found.append(built.evaluator.run(batches, 0, Console.silent()))
+        found.append(built.evaluator.run(batches, 0, Console.silent()).whole())
         built.close()
     whole, cut = found
     assert whole.examples == cut.examples == 180

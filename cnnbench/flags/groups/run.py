@@ -57,7 +57,9 @@ class RunParams:
         maximum=1,
     )
     collect_eval_results_async: bool = flag(
-        False, "Work out evaluation results in a process of their own."
+        False,
+        "Compute metrics that need all examples of an evaluation (mean average precision, error "
+        "and hit rates) in a process of their own while the run goes on.",
     )
     input_only: bool = flag(
         False,
