@@ -69,6 +69,10 @@ class NonFiniteLossError(BenchmarkError):
         self.loss = loss
 
 
+class RetraceError(BenchmarkError):
+    """A function that is called between timed steps got arguments of another signature."""
+
+
 class ReplicaDivergenceError(BenchmarkError):
     """Copies of a variable differ that a mode keeps equal (--check_replica_consistency)."""
 

@@ -18,6 +18,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.run import Evaluation
 from cnnbench.step.batch_norm_stats import share_moving_averages
 from cnnbench.step.tower import checked_metrics
+from cnnbench.step.traced import TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
 
 # Beside a model's own rows: 0 for padding.
@@ -59,8 +60,7 @@ class Evaluator:
         self._devices = manager.get_devices()
         self._warm = False
         # Traced here, so that the first rate printed is not mostly tracing.
-        traced = tf.function(self._step, autograph=False)
-        self._function = traced.get_concrete_function(*inputs.signature)
+        self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
     def run(self, batches: int, global_step: int, console: Console) -> Evaluated:
         """Evaluates `batches` global batches and prints rates.

@@ -19,6 +19,7 @@ from cnnbench.driver.plan import Plan
 from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
+from cnnbench.step.traced import TracedFunction
 from cnnbench.text.numbers import number
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -82,7 +83,7 @@ class ReplicaCheck(Observer):
         self._variables = variables
         self._every = every
         self._measurements = measurements
-        self._differing = tf.function(self._compare, autograph=False).get_concrete_function()
+        self._differing = TracedFunction("the comparison of copies", self._compare)
 
     def begins(self, global_step: int) -> None:
         """Checks what was initialised or restored; the function is warm afterwards."""

@@ -25,6 +25,7 @@ from cnnbench.step.batch_norm_stats import update_moving_averages
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
+from cnnbench.step.traced import TracedFunction
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
@@ -98,14 +99,13 @@ class TrainStep:
             self._add_learning_rate(device)
         with tf.device(self._devices[0]):
             self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
-        self._function: Any = None
-        self._gradients: Any = None
+        self._function: TracedFunction
+        self._gradients: TracedFunction | None = None
         self._batches: Any = None
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
-        traced = tf.function(self._step, autograph=False)
-        self._function = traced.get_concrete_function(*self._inputs.signature)
+        self._function = TracedFunction("the step", self._step, self._inputs.signature)
 
     @property
     def loss_scale(self) -> LossScale:
@@ -115,12 +115,17 @@ class TrainStep:
     @property
     def graph(self) -> tf.Graph:
         """The traced step, for tests that look at the placement of its ops."""
-        return self._function.graph
+        return self._function.concrete.graph
 
     @property
     def function(self) -> Any:
         """The traced step: the concrete function itself, without any harness."""
-        return self._function
+        return self._function.concrete
+
+    @property
+    def traces(self) -> int:
+        """How often the step has been traced."""
+        return self._function.traces
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the rate of the next steps; costs nothing when it has not changed."""
@@ -143,8 +148,8 @@ class TrainStep:
 
     def build_gradients(self) -> None:
         """Traces `last_gradients`; from now on the batches of the last step are kept for it."""
-        traced = tf.function(self._tower_0, autograph=False)
-        self._gradients = traced.get_concrete_function(*self._inputs.signature)
+        name = "the gradients for summaries"
+        self._gradients = TracedFunction(name, self._tower_0, self._inputs.signature)
 
     def last_gradients(self) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Computes the gradients of tower 0 once more and updates nothing.
@@ -155,6 +160,7 @@ class TrainStep:
         Returns:
           Them by the variable's canonical name, those that exist, and the parts of the batch.
         """
+        assert self._gradients is not None
         return self._gradients(*self._batches)  # type: ignore[no-any-return]
 
     def _step(self, *batches: TowerBatch) -> StepResult:
