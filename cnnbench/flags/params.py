@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.flags.groups.runtime import ClusterParams, RuntimeParams
+from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 
 

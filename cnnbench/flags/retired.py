@@ -108,7 +108,7 @@ class NotYet:
 _MISSING: dict[str, tuple[str, ...]] = {
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
-        *("server_protocol", "cross_replica_sync"),
+        *("server_protocol", "cross_replica_sync", "cluster", "cluster_timeout", "rendezvous"),
     ),
 }
 

@@ -76,6 +76,9 @@ RULES: dict[str, FlagRule] = {
     "ps_hosts": _ADDRESSES,
     "worker_hosts": _ADDRESSES,
     "controller_host": FlagRule(Use.PRESENCE, "the name of a machine"),
+    "cluster": FlagRule(Use.IGNORED, "where addresses come from; how many there are counts"),
+    "cluster_timeout": FlagRule(Use.IGNORED, "waits before the run"),
+    "rendezvous": FlagRule(Use.IGNORED, "used before the run"),
     "gpu_indices": FlagRule(Use.NUMBER, "which of like GPUs; their names are compared"),
     "task_index": FlagRule(Use.IGNORED, "which process of the job wrote the record"),
 }

@@ -49,6 +49,9 @@ NEW_FLAGS = {
     "warmup",
     "max_warmup_batches",
     "quiet_conditions",
+    "cluster",
+    "cluster_timeout",
+    "rendezvous",
 }
 
 

@@ -1,4 +1,4 @@
-"""Devices, threads and the compiler, and the processes of a cluster."""
+"""Devices, threads and the compiler."""
 
 from __future__ import annotations
 
@@ -79,23 +79,4 @@ class RuntimeParams:
         "Peak FLOP/s in the precision of the run, for the share reached (MFU) in the record: "
         "of one GPU, or of the whole CPU whatever --num_gpus is.",
         above=0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterParams:
-    """Several processes: who they are and how they find one another."""
-
-    job_name: str = flag(
-        "",
-        "Job of this process; empty when there is one process only.",
-        choices=("", "ps", "worker", "controller"),
-    )
-    ps_hosts: str = flag("", "host:port of every parameter server, comma-separated.")
-    worker_hosts: str = flag("", "host:port of every worker, comma-separated.")
-    controller_host: str | None = flag(None, "host:port of the controller.")
-    task_index: int = flag(0, "Number of this process within its job.", minimum=0)
-    server_protocol: str = flag("grpc", "Protocol between the processes.")
-    cross_replica_sync: bool = flag(
-        True, "Workers wait for one another in every step; off, each goes at its own pace."
     )

@@ -1,0 +1,41 @@
+"""The processes of a job: who they are and how they find one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnnbench.flags.declare import flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterParams:
+    """Several processes: who they are and how they find one another."""
+
+    job_name: str = flag(
+        "",
+        "Job of this process; empty when there is one process only.",
+        choices=("", "ps", "worker", "controller"),
+    )
+    ps_hosts: str = flag("", "host:port of every parameter server, comma-separated.")
+    worker_hosts: str = flag("", "host:port of every worker, comma-separated.")
+    controller_host: str | None = flag(None, "host:port of the controller.")
+    task_index: int = flag(0, "Number of this process within its job.", minimum=0)
+    cluster: str = flag(
+        "flags",
+        "Where a process learns who it is and who the others are: these flags, TF_CONFIG, or the "
+        "environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
+        choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
+        lower=True,
+    )
+    cluster_timeout: int = flag(
+        600, "Seconds to wait for the other processes at the start.", minimum=1, maximum=86400
+    )
+    rendezvous: str | None = flag(
+        None,
+        "host:port on which the process of rank 0 hands out the addresses of --cluster=mpi, where "
+        "mpi4py is not installed.",
+    )
+    server_protocol: str = flag("grpc", "Protocol between the processes.")
+    cross_replica_sync: bool = flag(
+        True, "Workers wait for one another in every step; off, each goes at its own pace."
+    )
