@@ -5,7 +5,7 @@ The cost model predicts with the same arithmetic as the aggregation runs with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by the names of the formats that gradients are sent in."""
@@ -45,6 +45,24 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
     if share >= line:
         share -= share % line
     return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
+
+
+def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
+    """Indices in order, cut into the groups that are joined, filled from the last tensor on.
+
+    Args:
+      tensors: dtype and bytes of each. A bucket has one dtype.
+      most: bytes in a bucket; a tensor that has more stays alone.
+    """
+    buckets: list[list[int]] = []
+    filled = 0
+    for index, (dtype, size) in reversed(list(enumerate(tensors))):
+        filled += size
+        if not buckets or filled > most or dtype != tensors[buckets[0][0]][0]:
+            buckets.insert(0, [])
+            filled = size
+        buckets[0].insert(0, index)
+    return buckets
 
 
 def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:

@@ -17,6 +17,7 @@ from cnnbench.driver import checkpoint_folder
 from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
+from cnnbench.flags.checks import all_reduce_of, bucket_bytes
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
@@ -27,7 +28,6 @@ from cnnbench.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.text.numbers import binary
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.all_reduce import single
 
 MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
@@ -379,7 +379,8 @@ def _aggregation(params: Params) -> AggregationSpec:
     compact = params.compact_gradient_transfer and params.precision != "fp32"
     return AggregationSpec.of(
         vars(params),
-        all_reduce=spec or single("hierarchical_copy" if params.hierarchical_copy else "copy"),
+        all_reduce=all_reduce_of(params),
+        gradient_bucket_bytes=bucket_bytes(params),
         compact_dtype=COMPUTE_DTYPES[params.precision] if compact else None,
         sparse_to_dense=params.sparse_to_dense_grads,
         group_size=params.all_reduce_group_size,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.variable_update import ALL_REDUCING
+from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available, check_gone
 from cnnbench.runtime.job import Job
@@ -83,9 +83,26 @@ def running_all_reduce(params: Params) -> AllReduceSpec | None:
     """
     if not reduces(params):
         return None
-    spec = params.all_reduce_spec
-    spec = spec or single("hierarchical_copy" if params.hierarchical_copy else "copy")
-    return spec.running(local_groups(params.num_gpus, params.all_reduce_group_size))
+    return all_reduce_of(params).running(
+        local_groups(params.num_gpus, params.all_reduce_group_size)
+    )
+
+
+def all_reduce_of(params: Params) -> AllReduceSpec:
+    """The all-reduce of the modes that have one: what was asked for, or what they do without."""
+    if params.all_reduce_spec is not None:
+        return params.all_reduce_spec
+    if params.variable_update == "collective_all_reduce":
+        return single("collective")
+    return single("hierarchical_copy" if params.hierarchical_copy else "copy")
+
+
+def bucket_bytes(params: Params) -> int:
+    """Bytes of the buckets that gradients are joined into; 0 for none."""
+    if params.gradient_bucket_bytes is not None:
+        return params.gradient_bucket_bytes
+    joined = params.gradient_repacking or params.agg_small_grads_max_bytes
+    return BUCKET_BYTES if params.variable_update == "collective_all_reduce" and not joined else 0
 
 
 def local_groups(num_gpus: int, group_size: int) -> tuple[tuple[str, ...], ...]:
@@ -250,6 +267,8 @@ def _check_optimizer(params: Params) -> Refusals:
 
 def _check_variable_update(params: Params) -> Refusals:
     mode, spec = params.variable_update, params.all_reduce_spec
+    if params.gradient_repacking and params.gradient_bucket_bytes:
+        yield "gradient_bucket_bytes", _one_of_two("gradient_repacking")
     if reduces(params) and params.gradient_repacking > MOST_PACKS:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
     if params.staged_vars and mode != "parameter_server":

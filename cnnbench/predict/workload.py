@@ -11,6 +11,7 @@ from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.sizes import (
     DTYPE_BYTES,
     LINE_BYTES,
+    buckets_of,
     buffer_sizes,
     chunk_size,
     groups_of_small,
@@ -135,6 +136,11 @@ def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
         groups = groups_of_small(small, packing.agg_small_grads_max_group)
         result = [_one([tensors[index] for index in group]) for group in groups]
+    if packing.gradient_bucket_bytes:
+        # Gradients of one dtype have one size of element.
+        sizes_of = [(str(t.itemsize), t.bytes) for t in result]
+        groups = buckets_of(sizes_of, packing.gradient_bucket_bytes)
+        result = [_one([result[index] for index in group]) for group in groups]
     if packing.gradient_repacking and result:
         whole = _one(result)
         line = LINE_BYTES // whole.itemsize
@@ -159,6 +165,8 @@ def packing_text(packing: Packing) -> str:
             f"up to {packing.agg_small_grads_max_group} of at most "
             f"{packing.agg_small_grads_max_bytes} bytes joined"
         )
+    if packing.gradient_bucket_bytes:
+        parts.append(f"buckets of {packing.gradient_bucket_bytes} bytes")
     if packing.gradient_repacking:
         parts.append(f"{packing.gradient_repacking} packs")
     if packing.compact_dtype:

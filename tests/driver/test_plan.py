@@ -148,6 +148,7 @@ AGGREGATION = [
     ("hierarchical_copy", True, "all_reduce", parse_all_reduce_spec("hierarchical_copy")),
     ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
     ("gradient_repacking", 5, "gradient_repacking", 5),
+    ("gradient_bucket_bytes", 9, "gradient_bucket_bytes", 9),
     ("precision", "bf16", "compact_dtype", "bfloat16"),
     ("precision", "fp16", "compact_dtype", "float16"),
     ("agg_small_grads_max_bytes", 77, "agg_small_grads_max_bytes", 77),
@@ -170,6 +171,18 @@ def test_without_flags_nothing_is_done_to_gradients() -> None:
     for precision in ("fp16", "bf16"):
         wide = Params(precision=precision, compact_gradient_transfer=False)
         assert make_plan(wide).aggregation == AggregationSpec()
+
+
+def test_collectives_between_processes_send_buckets_unless_told_otherwise() -> None:
+    def buckets(**flags) -> int:
+        params = Params(variable_update="collective_all_reduce", **flags)
+        return make_plan(params).aggregation.gradient_bucket_bytes
+
+    assert buckets() == 4 * 2**20
+    assert buckets(gradient_bucket_bytes=0) == 0
+    assert buckets(gradient_repacking=2) == buckets(agg_small_grads_max_bytes=64) == 0
+    plan = make_plan(Params(variable_update="collective_all_reduce"))
+    assert plan.aggregation.all_reduce == parse_all_reduce_spec("collective")
 
 
 def test_every_aggregation_flag_and_field_has_been_tried() -> None:

@@ -28,6 +28,7 @@ GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
     "input_only",
     "all_reduce_group_size",
+    "gradient_bucket_bytes",
     "all_reduce_share_memory",
     "precision",
     "gradient_reduction",

@@ -20,6 +20,7 @@ NOT_READERS = (
 )
 
 NOT_READ = {
+    "hierarchical_copy": "flags.checks.all_reduce_of makes it an all-reduce, which the plan has",
     "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",

@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.aggregation.flat_buffers import (
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.gradients import cast, on_devices, transposed
 from cnnbench.variable_mgr.kept import exchange, untraced
-from cnnbench.variable_mgr.sizes import groups_of_small
+from cnnbench.variable_mgr.sizes import buckets_of, groups_of_small
 
 COMPACT_DTYPES = ("float16", "bfloat16")
 
@@ -53,8 +53,8 @@ def make_stages(
     """The stages that a run asks for, in the one order there is.
 
     1. Small gradients: they are small, and float32, only before anything else is done.
-    2. Repacking: from here on there are few tensors, so what follows costs few ops.
-       Gradients of 16 and of 32 bits meet in packs of what is sent.
+    2. Buckets or repacking: from here on there are few tensors, so what follows costs few
+       ops. Gradients of 16 and of 32 bits meet in packs of what is sent.
     3. Scaling: before compacting, so on the way back after it. The multiplication is
        done in float32, once per pack.
     4. Compacting: before deferral, which then keeps 16 bits per element.
@@ -76,6 +76,8 @@ def make_stages(
                 packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group, devices
             )
         )
+    if packing.gradient_bucket_bytes:
+        stages.append(Buckets(packing.gradient_bucket_bytes, devices, packing.compact_dtype))
     if packing.gradient_repacking:
         stages.append(Repacking(packing.gradient_repacking, devices, packing.compact_dtype))
     if scale is not None:
@@ -145,23 +147,37 @@ class SmallGradients:
             dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
             for dtype, shape in zip(static_dtypes(columns), shapes, strict=True)
         )
-        groups = groups_of_small(small, self.max_group)
-        layouts = [
-            FlatLayout([shapes[i] for i in group], tf.float32) if len(group) > 1 else None
-            for group in groups
+        return _joined_groups(groups_of_small(small, self.max_group), columns, self.devices)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Joins consecutive tensors of one dtype up to a size, beginning with the last.
+
+    Backward passes end with the first layers, so the last gradients are there first: a bucket
+    of them leaves while the others are computed, and there are few messages. The way is that
+    of PyTorch's DistributedDataParallel (arXiv:2006.15704). A joined tensor takes the place
+    of the first that it holds; what stands alone stays as it is.
+
+    Attributes:
+      max_bytes: most bytes of a bucket, 1 or more.
+      devices: of the towers.
+      dtype: of the buckets where tensors differ in theirs; None to part them.
+    """
+
+    max_bytes: int
+    devices: tuple[str, ...]
+    dtype: str | None = None
+
+    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+        """See `Stage.__call__`; what comes back has the dtype of the buckets that come back."""
+        if self.dtype is not None and len(set(static_dtypes(columns))) > 1:
+            columns = _cast_all(columns, tf.as_dtype(self.dtype), self.devices)
+        sizes = [
+            (dtype.name, shape.num_elements() * dtype.size)
+            for dtype, shape in zip(static_dtypes(columns), static_shapes(columns), strict=True)
         ]
-        joined: Columns = []
-        for group, layout in zip(groups, layouts, strict=True):
-            members = [columns[i] for i in group]
-            joined += members if layout is None else _joined(layout, members, self.devices)
-
-        def inverse(reduced: Columns) -> Columns:
-            restored: Columns = []
-            for column, layout in zip(reduced, layouts, strict=True):
-                restored += [column] if layout is None else _split(layout, [column], self.devices)
-            return restored
-
-        return joined, inverse
+        return _joined_groups(buckets_of(sizes, self.max_bytes), columns, self.devices)
 
 
 @dataclass(frozen=True)
@@ -311,6 +327,29 @@ class Deferral:
                 zeros = tf.zeros(shape, dtype)
                 result.append(tf.Variable(zeros, trainable=False, name=f"deferred/{index}"))
         return result
+
+
+def _joined_groups(
+    groups: Sequence[Sequence[int]], columns: Columns, devices: Sequence[str]
+) -> tuple[Columns, Inverse]:
+    """Joins groups of consecutive tensors of one dtype; see `Stage.__call__`."""
+    shapes, dtypes = static_shapes(columns), static_dtypes(columns)
+    layouts = [
+        FlatLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
+        for group in groups
+    ]
+    joined: Columns = []
+    for group, layout in zip(groups, layouts, strict=True):
+        members = [columns[i] for i in group]
+        joined += members if layout is None else _joined(layout, members, devices)
+
+    def inverse(reduced: Columns) -> Columns:
+        restored: Columns = []
+        for column, layout in zip(reduced, layouts, strict=True):
+            restored += [column] if layout is None else _split(layout, [column], devices)
+        return restored
+
+    return joined, inverse
 
 
 def _joined(layout: FlatLayout, columns: Columns, devices: Sequence[str]) -> Columns:

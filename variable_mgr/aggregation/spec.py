@@ -27,6 +27,7 @@ class Packing:
         `MOST_PACKS` at most.
       agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
       agg_small_grads_max_group: most gradients joined into one.
+      gradient_bucket_bytes: most bytes of gradients joined into one, 0 for none.
       compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
       allreduce_merge_scope: consecutive tensors that share a name scope.
       variable_consistency: "strong", or "relaxed" to apply gradients one step late.
@@ -38,6 +39,7 @@ class Packing:
     compact_dtype: str | None = None
     allreduce_merge_scope: int = 1
     variable_consistency: str = "strong"
+    gradient_bucket_bytes: int = dataclasses.field(default=0, metadata={"optional": True})
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
@@ -59,12 +61,16 @@ class Packing:
     @property
     def joins(self) -> bool:
         """Whether gradients are joined."""
-        return bool(self.gradient_repacking or self.agg_small_grads_max_bytes)
+        return bool(
+            self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
+        )
 
     def __str__(self) -> str:
         parts = []
         if self.agg_small_grads_max_bytes:
             parts.append(f"small{self.agg_small_grads_max_bytes}x{self.agg_small_grads_max_group}")
+        if self.gradient_bucket_bytes:
+            parts.append(f"buckets{self.gradient_bucket_bytes}")
         if self.gradient_repacking:
             parts.append(f"packs{self.gradient_repacking}")
         if self.compact_dtype:
@@ -97,5 +103,9 @@ class AggregationSpec(Packing):
     def for_one_device(self) -> AggregationSpec:
         """What is left of it where nothing is sent."""
         return dataclasses.replace(
-            self, gradient_repacking=0, compact_dtype=None, agg_small_grads_max_bytes=0
+            self,
+            gradient_repacking=0,
+            compact_dtype=None,
+            agg_small_grads_max_bytes=0,
+            gradient_bucket_bytes=0,
         )
