@@ -66,21 +66,19 @@ def _examine(
 def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """Numbers and data of all records; for a damaged record the error instead.
 
-    TensorFlow's reader checks the checksums quickly, but it stops at the first damage, and
-    takes a header that is cut off for the end of the file. From there on our own goes on, as
-    long as the framing holds.
+    TensorFlow's reader checks the checksums quickly, but it stops at the first damage, takes a
+    header that is cut off for the end of the file, and asks for as much memory as a wrong length
+    says. So it reads no further than the framing holds, and behind the first damage our own
+    reader goes on.
     """
     sound = 0
-    with contextlib.suppress(tf.errors.OpError):
-        for data in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            yield sound, data
-            sound += 1
     try:
-        for frame in itertools.islice(tfrecord.frames(path), sound, None):
-            try:
-                yield frame.record, tfrecord.read_data(path, frame)
-            except DataError as error:
-                yield frame.record, error
+        records = tf.data.TFRecordDataset(str(path)).take(tfrecord.framed_records(path))
+        with contextlib.suppress(tf.errors.OpError):
+            for data in records.as_numpy_iterator():
+                yield sound, data
+                sound += 1
+        yield from tfrecord.read_on(path, sound)
     except DataError as error:
         yield -1, error
 

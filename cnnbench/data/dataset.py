@@ -43,6 +43,7 @@ class Dataset:
         classes.
       missing: names of files that must belong to a subset too, to judge by those that are there.
       preprocessors: values of ``--input_preprocessor`` that its pipeline heeds.
+      skips_bad_records: whether its pipeline heeds ``--on_bad_record=skip``.
       elements: what one example is made of; an image and its class unless given.
     """
 
@@ -56,6 +57,7 @@ class Dataset:
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=_none, repr=False)
     preprocessors: tuple[str, ...] = ("default",)
+    skips_bad_records: bool = False
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:

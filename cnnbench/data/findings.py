@@ -26,6 +26,19 @@ class Findings:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """Records that a run could not use and left out.
+
+    Attributes:
+      count: of different records; one that is met every epoch counts once.
+      first: what is wrong with some of them, naming file and record.
+    """
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ImageFacts:
     """What a sound record of a labelled image holds.
 

@@ -33,6 +33,7 @@ class ImageNetPipeline(RecordPipeline):
         sound = [
             require((label >= 0) & (label < spec.num_classes), label),
             require(tf.io.is_jpeg(jpeg), "no JPEG"),
+            require(imagenet_records.has_usable_size(jpeg), "size"),
             require(imagenet_records.are_inside(boxes), boxes),
         ]
         with tf.control_dependencies(sound):

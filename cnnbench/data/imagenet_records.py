@@ -20,6 +20,12 @@ BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax
 DECODING = {"channels": 3, "fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
 
 
+MAX_ASPECT = 100
+"""Longer side over shorter side; brought to size for an evaluation, a strip fills any memory."""
+MAX_PIXELS = 2**27
+"""Of an image: 1.5 GiB once they are real numbers."""
+
+
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The parts of a serialized record that training needs, in a graph.
 
@@ -36,6 +42,17 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     found = tf.io.parse_single_example(record, keys)
     boxes = tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
     return found[ENCODED], found[LABEL], boxes[tf.newaxis]
+
+
+def has_usable_size(jpeg: Any) -> tf.Tensor:
+    """Whether a JPEG keeps to `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
+
+    Args:
+      jpeg: string scalar.
+    """
+    height, width = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.int64))
+    long, short = tf.maximum(height, width), tf.minimum(height, width)
+    return (long <= MAX_ASPECT * short) & (height * width <= MAX_PIXELS)
 
 
 def are_inside(boxes: Any) -> tf.Tensor:
@@ -133,13 +150,19 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
     """Height and width of a JPEG after decoding all of it.
 
     Raises:
-      RecordDefect: it is no JPEG, or damaged.
+      RecordDefect: it is no JPEG, damaged, or has a size that `has_usable_size` refuses.
     """
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
             raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
         try:
+            if not bool(has_usable_size(jpeg)):
+                height, width, _ = tf.io.extract_jpeg_shape(jpeg).numpy().tolist()
+                raise RecordDefect(
+                    f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
+                    f"and no side more than {MAX_ASPECT} times as long as the other"
+                )
             image = tf.io.decode_jpeg(jpeg, **DECODING)
         except tf.errors.InvalidArgumentError as error:
             raise RecordDefect("the JPEG cannot be decoded") from error

@@ -156,6 +156,7 @@ IMAGENET = Dataset(
     open=_open_imagenet,
     check=_check_imagenet,
     missing=imagenet_files.missing_shards,
+    skips_bad_records=True,
     preprocessors=PREPROCESSORS,
 )
 CIFAR10 = Dataset(
@@ -193,6 +194,7 @@ COCO = Dataset(
     open=_open_coco,
     check=_check_coco,
     missing=imagenet_files.missing_shards,
+    skips_bad_records=True,
     elements=(
         IMAGE,
         Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
@@ -214,6 +216,7 @@ LIBRISPEECH = Dataset(
     open=_open_librispeech,
     check=_check_librispeech,
     missing=imagenet_files.missing_shards,
+    skips_bad_records=True,
     # The model says how long an example may be, and what the shortest synthetic one is.
     elements=(
         Element(

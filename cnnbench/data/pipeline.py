@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.data.findings import Skipped
 from cnnbench.data.position import seed_pair
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
@@ -56,6 +57,14 @@ class Pipeline(abc.ABC):
     def explain(self, error: Exception) -> DataError:
         """The error of a reading step as one line, naming file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
+
+    def skipped(self) -> Skipped:
+        """What `on_bad_record` = skip has left out so far; none where it is not heeded."""
+        return Skipped()
+
+    def run_dry(self) -> DataError:
+        """Why training data, which never ends, has ended."""
+        return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
 
 def prepared(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from cnnbench.data.findings import Skipped
 from cnnbench.data.pipeline import Pipeline, Stage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
@@ -48,6 +49,10 @@ class PipelineInput(InputSource):
         """See `Pipeline.stages`."""
         with tf.device(HOST):
             return self._pipeline.stages()
+
+    def skipped(self) -> Skipped:
+        """See `Pipeline.skipped`."""
+        return self._pipeline.skipped()
 
     def restart(self) -> None:
         """See `InputSource.restart`; free of charge when nothing has been delivered yet."""
@@ -94,6 +99,9 @@ class _Steps:
             return self._next()
         except tf.errors.ResourceExhaustedError:
             raise  # no fault of the data
+        except StopIteration:
+            self._error = self._pipeline.run_dry()
+            raise self._error from None
         # TensorFlow cannot hand over a message with foreign bytes in it: UnicodeDecodeError.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
@@ -102,9 +110,10 @@ class _Steps:
     def _next(self) -> Step:
         if self._pipeline.spec.training:
             elements = self._pipeline.spec.elements
+            batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                _to_device(TowerBatch.of(elements, next(self._iterator)), device)
-                for device in self._devices
+                _to_device(TowerBatch.of(elements, batch), device)
+                for batch, device in zip(batches, self._devices, strict=True)
             )
         if self._step_in_pass == self._steps_per_pass:
             self._step_in_pass = 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from cnnbench.data import tfrecord
-from cnnbench.data.findings import RecordDefect
+from cnnbench.data.findings import RecordDefect, Skipped
 from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
@@ -19,6 +19,9 @@ from cnnbench.errors import DataError, first_line
 _CYCLE_LENGTH = 10
 _FILE_SHIFT = 2**40  # more records than any file holds
 _OFFSET = re.compile(r"record at (\d+)")
+_IN_FLIGHT = 1024  # records that may be on their way through decoding at a time, at most
+_EXAMINED = 1000  # skipped records that are looked at again, to see what is wrong with them
+_NAMED = 3
 
 
 class RecordPipeline(Pipeline):
@@ -41,6 +44,11 @@ class RecordPipeline(Pipeline):
         with tf.device("CPU:0"):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+            self._skips = spec.on_bad_record == "skip"
+            # Of each file, the records before the first damaged one, as far as they were read.
+            self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
+            self._last_used = tf.Variable(0, dtype=tf.int64)
+        self._damaged: dict[int, str] = {}
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -78,15 +86,31 @@ class RecordPipeline(Pipeline):
         ]
 
     def _examples(self) -> tf.data.Dataset:
-        return (
-            self._records()
-            .enumerate()
-            .map(
-                tf.autograph.experimental.do_not_convert(self._example),
-                num_parallel_calls=tf.data.AUTOTUNE,
-                deterministic=self._in_order,
-            )
+        records = self._records().enumerate()
+        if not self._skips:
+            return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
+        decoded = self._mapped(records.take_while(self._some_are_used), self._decoded)
+        # Only here: what a model's own preprocessing does wrong is no fault of a record.
+        return self._mapped(decoded.ignore_errors(), self._used)
+
+    def _prepared(self, position: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
+        return prepared(example, position, self.spec)
+
+    def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+        return dataset.map(
+            tf.autograph.experimental.do_not_convert(function),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=self._in_order,
         )
+
+    def _some_are_used(self, position: tf.Tensor, record: Any) -> tf.Tensor:
+        """False once a whole epoch has been skipped, which would go on for ever."""
+        del record
+        return position - self._last_used <= self.num_examples + _IN_FLIGHT
+
+    def _used(self, position: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
+        with tf.control_dependencies([self._last_used.assign(position)]):
+            return self._prepared(tf.identity(position), example)
 
     def _records(self) -> tf.data.Dataset:
         """(file number, record number, record): for ever while training, else one pass."""
@@ -126,16 +150,47 @@ class RecordPipeline(Pipeline):
         )
 
     def _read(self, file: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(tf.gather(self._paths, file)).enumerate()
+        records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
+        if self._skips:
+            records = self._with_those_behind_damage(file, records)
+        else:
+            records = records.enumerate()
         ahead = self.spec.datasets_parallel_interleave_prefetch
         if ahead:
             records = records.prefetch(ahead)
         return records.map(lambda record, data: (file, record, data))
 
-    def _example(
+    def _with_those_behind_damage(
+        self, file: tf.Tensor, records: tf.data.Dataset
+    ) -> tf.data.Dataset:
+        """The records of a file, numbered, without damaged ones.
+
+        TensorFlow's reader ends at the first damage. From there on ours goes on, which is slower.
+        """
+
+        def counted(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # The largest: other iterators may read the same file.
+            read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
+            with tf.control_dependencies([read]):
+                return tf.identity(number), data
+
+        signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+        behind = tf.data.Dataset.from_generator(
+            self._read_behind_damage, output_signature=signature, args=(file,)
+        )
+        return records.ignore_errors().enumerate().map(counted).concatenate(behind)
+
+    def _read_behind_damage(self, file: Any) -> Iterator[tuple[int, bytes]]:
+        undamaged = int(self._undamaged[int(file)].numpy())
+        for number, data in tfrecord.read_on(self._files[file], undamaged):
+            if isinstance(data, DataError):
+                self._damaged[int(file) * _FILE_SHIFT + number] = str(data)
+            else:
+                yield number, data
+
+    def _decoded(
         self, position: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        spec = self.spec
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         file, number, data = record
         key = file * _FILE_SHIFT + number
         with tf.control_dependencies([self._ledger.insert(key, position)]):
@@ -144,7 +199,7 @@ class RecordPipeline(Pipeline):
         with tf.control_dependencies(list(example.values())):
             done = self._ledger.remove(tf.reshape(key, [1]))
         with tf.control_dependencies([done]):
-            return prepared(example, position, spec)
+            return tf.identity(position), {name: tf.identity(x) for name, x in example.items()}
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""
@@ -159,20 +214,50 @@ class RecordPipeline(Pipeline):
 
     def _record_defect(self, error: Exception) -> DataError | None:
         """Examines the records that were being decoded when the error came up."""
-        with tf.device("CPU:0"):
-            keys, _ = self._ledger.export()
-        for key in sorted(keys.numpy().tolist()):
-            file, number = divmod(key, _FILE_SHIFT)
-            path = self._files[file]
-            try:
-                data = tfrecord.find_record(path, number)
-                self.examine(data)
-            except RecordDefect as defect:
-                return DataError(f"{path}: record {number}: {defect}")
-            except DataError as defect:
+        keys = self._in_decoding()
+        for key in keys:
+            defect = self._defect(key)
+            if defect is not None:
                 return defect
         if len(keys) == 1:
-            return DataError(f"{path}: record {number}: {first_line(error)}")
+            file, number = divmod(keys[0], _FILE_SHIFT)
+            return DataError(f"{self._files[file]}: record {number}: {first_line(error)}")
+        return None
+
+    def skipped(self) -> Skipped:
+        """See `Pipeline.skipped`."""
+        if not self._skips:
+            return Skipped()
+        found = dict(self._damaged)
+        keys = self._in_decoding()
+        for key in keys[:_EXAMINED]:
+            defect = self._defect(key)
+            if defect is not None:  # else it is about to be decoded
+                found[key] = str(defect)
+        lines = [found[key] for key in sorted(found)]
+        return Skipped(len(found) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
+
+    def run_dry(self) -> DataError:
+        """See `Pipeline.run_dry`."""
+        reason = next(iter(self.skipped().first), "all were skipped")
+        return DataError(f"no {self.spec.subset} record can be used; {reason}")
+
+    def _in_decoding(self) -> list[int]:
+        """Keys of the records whose decoding has begun but not succeeded."""
+        with tf.device("CPU:0"):
+            keys, _ = self._ledger.export()
+        return sorted(keys.numpy().tolist())
+
+    def _defect(self, key: int) -> DataError | None:
+        """What is wrong with a record; None if nothing is."""
+        file, number = divmod(key, _FILE_SHIFT)
+        path = self._files[file]
+        try:
+            self.examine(tfrecord.find_record(path, number))
+        except RecordDefect as defect:
+            return DataError(f"{path}: record {number}: {defect}")
+        except DataError as defect:
+            return defect
         return None
 
 

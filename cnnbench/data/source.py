@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from cnnbench.data.findings import Skipped
 from cnnbench.data.spec import InputSpec
 from cnnbench.models.elements import Element, grouped
 
@@ -102,6 +103,10 @@ class InputSource(abc.ABC):
     def stages(self) -> list[Any]:
         """The `cnnbench.data.pipeline.Stage`s that it is made of; synthetic data has none."""
         return []
+
+    def skipped(self) -> Skipped:
+        """Records that were left out so far; see `Pipeline.skipped`."""
+        return Skipped()
 
     def restart(self) -> None:
         """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""

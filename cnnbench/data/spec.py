@@ -78,6 +78,7 @@ class InputSpec:
     datasets_parallel_interleave_cycle_length: int | None = None
     datasets_parallel_interleave_prefetch: int | None = None
     datasets_sloppy_parallel_interleave: bool = False
+    on_bad_record: str = "fail"
 
     def __post_init__(self) -> None:
         """Fills in what follows; a spec that breaks these rules is a programming error."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import struct
 from collections.abc import Iterator
@@ -98,6 +99,38 @@ def read_data(path: Path, frame: Frame) -> bytes:
     if masked_crc32c(data) != checksum:
         raise DataError(f"{path}: record {frame.record}: its checksum is wrong")
     return data
+
+
+def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
+    """Numbers and data of the records from number ``first`` on, damaged ones too.
+
+    Yields:
+      The number and the data; for a record whose checksum is wrong the error in place of the
+      data. Broken framing is the last item, with its number and its error.
+
+    Raises:
+      DataError: the file cannot be opened or read.
+    """
+    try:
+        for frame in itertools.islice(frames(path), first, None):
+            try:
+                yield frame.record, read_data(path, frame)
+            except DataError as error:
+                yield frame.record, error
+    except FramingError as error:
+        yield error.record, error
+
+
+def framed_records(path: Path) -> int:
+    """Number of records before the framing of a file breaks, or of all.
+
+    Raises:
+      DataError: the file cannot be opened or read.
+    """
+    try:
+        return count_records(path)
+    except FramingError as error:
+        return error.record
 
 
 def find_record(path: Path, record: int) -> bytes:

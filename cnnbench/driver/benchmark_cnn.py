@@ -17,6 +17,8 @@ from cnnbench.driver.notices import (
     input_lines,
     loss_scaling_lines,
     peak_warning,
+    skipped_lines,
+    skipped_records,
     steady_state_notice,
     summary_lines,
     warm_up_warning,
@@ -43,6 +45,7 @@ from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.progress import Messages, Progress
 
 if TYPE_CHECKING:
+    from cnnbench.data.source import InputSource
     from cnnbench.driver.build import BuiltRun
     from cnnbench.driver.scenarios import Run
 
@@ -87,6 +90,7 @@ class BenchmarkCNN:
             params.train_dir if self.plan.trains else None,
         )
         self._watch: Watch | None = None
+        self._sources: list[InputSource] = []
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
         )
@@ -139,6 +143,7 @@ class BenchmarkCNN:
         start = time.perf_counter()
         built = assemble(self.params, self.plan, devices, self._console)
         self._measurements.build_seconds = time.perf_counter() - start
+        self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
         return built
 
     def _start(self) -> runtime.Devices:
@@ -194,6 +199,7 @@ class BenchmarkCNN:
         start = time.perf_counter()
         with make_inputs(self.params, self.plan, devices, "train") as inputs:
             self._measurements.build_seconds = time.perf_counter() - start
+            self._sources = [inputs]
             return scenarios.measure_input(self._begin(devices), inputs)
 
     def _begin(self, devices: runtime.Devices) -> Run:
@@ -269,11 +275,14 @@ class BenchmarkCNN:
         if measurements.placement is not None:
             measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
         conditions = self._look_back()
+        measurements.skipped_records = skipped_records(self._sources)
         self.record = record = measurements.record(status, error)
         if status == "ok":
             self._warn(conditions)
         for line in loss_scaling_lines(record):
             self._messages.notice(line)
+        for line in skipped_lines(record):
+            self._messages.warning(line)
         try:
             with uninterrupted():
                 self._files.write(record, lambda: [run_row(record)])

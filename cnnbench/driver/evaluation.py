@@ -12,6 +12,7 @@ import tensorflow as tf
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.driver.console import Console
 from cnnbench.driver.host_metrics import Evaluated, HostMetrics, Rows
+from cnnbench.errors import DataError
 from cnnbench.models.graph import DataFormat, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -100,6 +101,8 @@ class Evaluator:
         # Reading ahead would take time from the training that goes on.
         self._inputs.close()
         *sums, loss, count = totals
+        if not count:
+            raise DataError("no example of the validation subset could be used")
         evaluation = Evaluation(
             global_step=global_step,
             loss=loss / count,

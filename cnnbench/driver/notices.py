@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from cnnbench.records.run import RunRecord, Summary
+from collections.abc import Iterable
+
+from cnnbench.data.source import InputSource
+from cnnbench.records.run import RunRecord, SkippedRecords, Summary
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 from cnnbench.stats.steady_state import Level, Shape
 from cnnbench.text.numbers import binary, number, percent
@@ -42,6 +45,28 @@ def input_lines(record: RunRecord) -> list[str]:
         stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
         lines.append(f"its stages, each with those before it, in images/s: {stages}")
     return lines
+
+
+def skipped_records(sources: Iterable[InputSource]) -> SkippedRecords | None:
+    """The records that inputs left out, together; None if none.
+
+    Args:
+      sources: inputs of the run.
+    """
+    skipped = [source.skipped() for source in sources]
+    first = tuple(line for one in skipped for line in one.first)
+    count = sum(one.count for one in skipped)
+    return SkippedRecords(count=count, first=first) if count else None
+
+
+def skipped_lines(record: RunRecord) -> list[str]:
+    """The first records that were skipped, and how many there are; empty without any."""
+    skipped = record.skipped_records
+    if skipped is None:
+        return []
+    rest = skipped.count - len(skipped.first)
+    more = [f"skipped {rest} more records, {skipped.count} in all"] if rest > 0 else []
+    return [*(f"skipped {line}" for line in skipped.first), *more]
 
 
 def loss_scaling_lines(record: RunRecord) -> list[str]:

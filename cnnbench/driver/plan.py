@@ -189,6 +189,9 @@ def make_plan(params: Params) -> Plan:
         choices = " or ".join(dataset.preprocessors)
         reason = f"data set {dataset.name} takes {choices}"
         raise FlagError("input_preprocessor", params.input_preprocessor, reason)
+    if params.on_bad_record == "skip" and params.data_dir and not dataset.skips_bad_records:
+        reason = f"the files of data set {dataset.name} are read whole; use fail"
+        raise FlagError("on_bad_record", "skip", reason)
     _check_metrics(params, model)
     if params.collect_eval_results_async and evaluates(params) and not model.has_host_metrics():
         raise FlagError(

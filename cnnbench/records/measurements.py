@@ -21,6 +21,7 @@ from cnnbench.records.run import (
     ModelInfo,
     Placement,
     RunRecord,
+    SkippedRecords,
     StartupSeconds,
 )
 
@@ -45,7 +46,8 @@ class Measurements:
       config: every parameter, resolved; values must have a JSON form.
       explicit_flags: names of the parameters that were given.
       run_id, started_at: unique; the time of creation.
-      model, placement, batch, warmup_status, conditions, input_stages: see `RunRecord`.
+      model, placement, batch, warmup_status, conditions, input_stages, skipped_records: see
+        `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
@@ -85,6 +87,7 @@ class Measurements:
     warmup_status: str | None = None
     conditions: Conditions | None = None
     input_stages: Sequence[InputStage] = ()
+    skipped_records: SkippedRecords | None = None
     _warmup_times: array[float] = field(init=False, default_factory=_doubles)
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
@@ -183,6 +186,7 @@ class Measurements:
             warmup_status=self.warmup_status,
             conditions=self.conditions,
             input_stages=tuple(self.input_stages),
+            skipped_records=self.skipped_records,
             environment=dict(self.environment),
         )
 

@@ -186,6 +186,22 @@ class InputStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRecords:
+    """Input records that a run left out, as --on_bad_record=skip asks for.
+
+    Attributes:
+      count: of different records.
+      first: what is wrong with some of them, naming file and record.
+    """
+
+    count: int
+    first: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_amounts("skipped_records", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
     """Values of an automatic loss scale, and the steps it skipped.
 
@@ -300,6 +316,7 @@ class RunRecord(Document):
         its pair and its position there; otherwise None, and the key is missing.
       input_stages: of the input pipeline alone, in the order of the data; empty where it was not
         measured.
+      skipped_records: None unless records were skipped.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
 
@@ -333,6 +350,7 @@ class RunRecord(Document):
     environment: Mapping[str, Any] = field(default_factory=dict)
     ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
+    skipped_records: SkippedRecords | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)

@@ -10,6 +10,9 @@ import pytest
 from cnnbench import RunRecord
 from cnnbench.cli import main
 from cnnbench.data import IMAGENET
+from cnnbench.driver.plan import make_plan
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
 
 MODES = ["parameter_server", "replicated", "independent"]
 
@@ -104,3 +107,15 @@ def test_a_broken_record_ends_the_run_with_its_name(
     assert victim.name in last
     assert "record" in last
     assert "total images/sec" not in captured.out
+    record = run(tmp_path, *flags[1:], "--batch_size=4", "--on_bad_record=skip")
+    assert record.skipped_records is not None
+    assert record.skipped_records.count == 1
+    (named,) = record.skipped_records.first
+    assert last == f"cnnbench: error: {named}"
+    assert f"warning: skipped {named}" in capsys.readouterr().err
+
+
+def test_what_is_read_whole_cannot_be_skipped_by_records(digit_batches: Path) -> None:
+    params = Params(model="trivial", data_dir=str(digit_batches), on_bad_record="skip")
+    with pytest.raises(FlagError, match=r"--on_bad_record=skip: the files of data set cifar10"):
+        make_plan(params)

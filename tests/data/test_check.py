@@ -1,4 +1,5 @@
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
 
-from cnnbench.data import CIFAR10, IMAGENET
+from cnnbench.data import CIFAR10, IMAGENET, tfrecord
 from cnnbench.data.check import check
 from cnnbench.data.dataset import detect
 from cnnbench.data.imagenet_records import serialize
@@ -80,6 +81,21 @@ def test_a_truncated_file_keeps_its_sound_records(copy):
     path.write_bytes(path.read_bytes()[:-7])
     _, validation = check(str(copy), IMAGENET, 1001)
     assert validation.found.defects == [f"{path}: record 3: truncated, 7 bytes are missing"]
+    assert validation.found.records == 7
+
+
+def test_a_length_beyond_all_memory_is_not_believed(copy):
+    path = copy / "validation-00001-of-00002"
+    *_, last = tfrecord.frames(path)
+    content = bytearray(path.read_bytes())
+    length = struct.pack("<Q", 2**40)
+    content[last.offset : last.offset + 12] = length + struct.pack(
+        "<I", tfrecord.masked_crc32c(length)
+    )
+    path.write_bytes(content)
+    _, validation = check(str(copy), IMAGENET, 1001)
+    (defect,) = validation.found.defects
+    assert defect.startswith(f"{path}: record {last.record}: truncated, ")
     assert validation.found.records == 7
 
 

@@ -1,3 +1,4 @@
+import base64
 import shutil
 from collections import Counter
 
@@ -6,7 +7,7 @@ import pytest
 import tensorflow as tf
 from input_specs import input_spec
 
-from cnnbench.data import IMAGENET, make_input
+from cnnbench.data import IMAGENET, make_input, tfrecord
 from cnnbench.data.imagenet_files import count_examples, find_files, missing_shards
 from cnnbench.data.imagenet_records import BOX_SIDES, ENCODED, LABEL, serialize
 from cnnbench.errors import DataError, FlagError
@@ -331,15 +332,16 @@ def test_missing_shards_are_listed(tmp_path):
 
 
 @pytest.mark.parametrize("subset", ["train", "validation"])
-@pytest.mark.parametrize("fault", ["png", "outside", "nan"])
+@pytest.mark.parametrize("fault", ["png", "outside", "nan", "strip"])
 def test_training_and_evaluation_refuse_what_the_check_refuses(
     tmp_path, cpu_devices, subset, fault
 ):
-    pixels = np.zeros((9, 9, 3), np.uint8)
+    pixels = np.zeros((1, 20_000, 3) if fault == "strip" else (9, 9, 3), np.uint8)
     encode = tf.io.encode_png if fault == "png" else tf.io.encode_jpeg
     data = serialize(encode(pixels).numpy(), 9, 9, 1, "a", "a", "a")
     example = tf.train.Example.FromString(data)
-    box = {"png": (), "outside": (0.1, 0.2, 0.3, 1.5), "nan": (0.1, float("nan"), 0.3, 0.5)}[fault]
+    boxes = {"outside": (0.1, 0.2, 0.3, 1.5), "nan": (0.1, float("nan"), 0.3, 0.5)}
+    box = boxes.get(fault, ())
     for side, value in zip(BOX_SIDES, box, strict=False):
         example.features.feature[side].float_list.value[:] = [value]
     path = tmp_path / f"{subset}-00000-of-00001"
@@ -352,3 +354,110 @@ def test_training_and_evaluation_refuse_what_the_check_refuses(
     ):
         inputs.next()
     assert [str(caught.value)] == reports.defects
+
+
+# 80 x 64 pixels of a grey ramp, with arithmetic coding in place of Huffman's: jpegtran
+# -arithmetic.
+ARITHMETIC = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQEBLAEsAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJ"
+    "BwYGCAsICQoKCgoKBggLDAsKDAkKCgr/2wBDAQICAgICAgUDAwUKBwYHCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoK"
+    "CgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgr/yQARCABAAFADASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIR"
+    "AxEAPwD/APNWo9TD233VRKVWb01D8GyPtggSNSHtjYPVFjLrps3PBfPizWdjJsHPlVvVFiHJ1EHrgw173TrL0rOJ"
+    "jq8xJG/ppTgoJgXFBeKXM27AtVkx8oNaSzrgx8WHaAu6eJRzyqYRqOtFMSbf0tgUV887AJVQA0ArTIA/rPsgS+tk"
+    "jAQa6E8CZrtB4CFJREATUlp9HRALVsjONtaYCGpRcHiClrhAQ16Ls8QXtc4CGzReniDQvxgQ2aL08QaF+P/Z"
+)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("subset", ["train", "validation"])
+def test_arithmetic_coding_is_taken_everywhere(tmp_path, cpu_devices, subset, fused):
+    assert b"\xff\xc9" in ARITHMETIC
+    path = tmp_path / f"{subset}-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(serialize(ARITHMETIC, 64, 80, 1, "a", "a", "a"))
+    assert IMAGENET.check([path], 1001).defects == []
+    asked = spec(tmp_path, subset, batch=1, fuse_decode_and_crop=fused)
+    with make_input(asked, cpu_devices[:1]) as inputs:
+        assert inputs.next()[0].features.shape == (1, 32, 32, 3)
+
+
+def damage(path, record):
+    """Changes a byte of a record's data."""
+    frame = list(tfrecord.frames(path))[record]
+    content = bytearray(path.read_bytes())
+    content[frame.offset + frame.length // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def partly_bad(numbered_dir, tmp_path):
+    """The numbered records, with one that is damaged, one undecodable, two of unusable labels."""
+    for path in numbered_dir.iterdir():
+        shutil.copy(path, tmp_path)
+    files = find_files(str(tmp_path), "train")
+    edit(files[0], 1, lambda feature: feature[ENCODED].bytes_list.value.__setitem__(0, b"no"))
+    damage(files[1], 2)
+    for record in (0, 3):
+        edit(files[2], record, lambda feature: feature[LABEL].int64_list.value.__setitem__(0, 2000))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"datasets_use_caching": True},
+        {"datasets_use_prefetch": False, "datasets_num_private_threads": 1},
+        {"datasets_sloppy_parallel_interleave": True},
+    ],
+)
+def test_bad_records_are_skipped_and_all_others_delivered(partly_bad, cpu_devices, options):
+    files = find_files(str(partly_bad), "train")
+    sizes = [len(list(tfrecord.frames(path))) for path in files]
+    bad = {1, sizes[0] + 2, sizes[0] + sizes[1], sizes[0] + sizes[1] + 3}
+    asked = spec(partly_bad, batch=1, on_bad_record="skip", **options)
+    with make_input(asked, cpu_devices[:1]) as source:
+        epochs = [int(source.next()[0].labels[0]) for _ in range(2 * (TRAIN - 4))]
+        skipped = source.skipped()
+    assert Counter(epochs) == {n: 2 for n in range(TRAIN) if n not in bad}
+    assert skipped.count == 4
+    assert skipped.first == (
+        f"{files[0]}: record 1: the image is no JPEG; cnnbench data make-imagenet writes JPEGs",
+        f"{files[1]}: record 2: its checksum is wrong",
+        f"{files[2]}: record 0: label 2000 is not in [0, 1001)",
+    )
+
+
+@pytest.mark.parametrize(("towers", "batch"), [(1, 3), (2, 2)])
+def test_an_evaluation_gives_skipped_records_no_weight(
+    numbered_dir, tmp_path, cpu_devices, towers, batch
+):
+    for path in numbered_dir.iterdir():
+        shutil.copy(path, tmp_path)
+    first, second = find_files(str(tmp_path), "validation")
+    damage(first, 0)
+    edit(second, 2, lambda feature: feature[LABEL].int64_list.value.__setitem__(0, -5))
+    asked = spec(tmp_path, "validation", towers, batch, on_bad_record="skip")
+    with make_input(asked, cpu_devices[:towers]) as source:
+        for _ in range(2):  # passes
+            seen = [
+                int(label)
+                for _ in range(source.steps_per_epoch)
+                for tower in source.next()
+                for label, weight in zip(tower.labels, tower.weights, strict=True)
+                if weight
+            ]
+            in_first = len(list(tfrecord.frames(first)))
+            assert sorted(seen) == sorted({*range(VALIDATION)} - {0, in_first + 2})
+        assert source.skipped().count == 2
+
+
+def test_training_on_nothing_but_bad_records_ends(numbered_dir, tmp_path, cpu_devices):
+    for path in numbered_dir.iterdir():
+        shutil.copy(path, tmp_path)
+    for path in find_files(str(tmp_path), "train"):
+        for record in range(len(examples_of(path))):
+            edit(path, record, lambda feature: feature.pop(LABEL))
+    message = error_of(tmp_path, cpu_devices, on_bad_record="skip")
+    assert message.startswith("no train record can be used; ")
+    assert "record 0: key image/class/label is missing" in message

@@ -39,6 +39,7 @@ NEW_FLAGS = {
     "learning_rate_schedule",
     "model_plugin",
     "dataset_plugin",
+    "on_bad_record",
     "result_json",
     "result_csv",
     "result_label",

@@ -226,6 +226,7 @@ CASES += [
         "datasets_parallel_interleave_cycle_length=2",
         "datasets_parallel_interleave_prefetch=2",
         "datasets_sloppy_parallel_interleave",
+        "on_bad_record=fail",
     )
 ]
 CASES += [

@@ -87,3 +87,9 @@ class DataParams:
     datasets_sloppy_parallel_interleave: bool = flag(
         False, "Let a slow file be overtaken: faster, but the order changes from run to run."
     )
+    on_bad_record: str = flag(
+        "fail",
+        "What a record that cannot be used does: end the run, or be skipped, counted and named; "
+        "skip is for data sets of TFRecords. A file that is cut off is refused in either case.",
+        choices=("fail", "skip"),
+    )
