@@ -84,7 +84,7 @@ def test_document_has_the_keys_of_schema_1():
         *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
         *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
         *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
-        "input_stages",
+        *("input_stages", "skipped_records"),
     }
     assert set(document["batch"]) == {"per_device", "global"}
     assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
