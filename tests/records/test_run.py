@@ -236,6 +236,7 @@ def all_keys(document, path=()):
 # The summary is not read; the others were not there in the first documents of schema 1.
 NOT_REQUIRED = (
     *("summary", "measured", "loss_scaling", "warmup_status", "conditions", "input_stages"),
+    "skipped_records",
 )
 REQUIRED = [p for p in all_keys(make_record().to_dict()) if p[0] not in NOT_REQUIRED]
 
