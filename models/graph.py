@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.models.attention import attend
+from cnnbench.models.batch_norm import Moments, Synchronise, synchronised_batch_norm
 from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
 from cnnbench.models.declare import check_outputs
 from cnnbench.models.elements import (
@@ -51,25 +52,6 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Moments:
-    """What one batch says about a batch-norm layer; the train step updates the averages.
-
-    Attributes:
-      mean_spec: the moving average that ``batch_mean`` feeds.
-      variance_spec: the moving average that ``batch_variance`` feeds.
-      batch_mean: float32 ``[channels]``.
-      batch_variance: float32 ``[channels]``, unbiased (divided by the count less one).
-      decay: weight of the old value: new = decay * old + (1 - decay) * batch.
-    """
-
-    mean_spec: VariableSpec
-    variance_spec: VariableSpec
-    batch_mean: Tensor
-    batch_variance: Tensor
-    decay: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Forward:
     """A forward pass.
 
@@ -97,6 +79,7 @@ def forward(
     seed: Any = 0,
     training_steps: int = 0,
     on_cpu: bool = True,
+    synchronise: Synchronise | None = None,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
 
@@ -118,6 +101,8 @@ def forward(
       training_steps: of the whole training, for layers that change with the share of it
         done, which is the step in ``seed`` by this; 0 if training counts as over.
       on_cpu: whether the operations run on a CPU.
+      synchronise: makes batch norm, in training, use the moments of all towers' batches; None
+        for those of its own batch.
 
     Returns:
       Outputs, batch moments and auxiliary heads.
@@ -140,6 +125,7 @@ def forward(
         seed=seed,
         training_steps=training_steps,
         on_cpu=on_cpu,
+        synchronise=synchronise,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
     build = tf.autograph.experimental.do_not_convert(model.build)
@@ -182,6 +168,7 @@ class GraphNetwork(Network[Tensor]):
         seed: Any,
         training_steps: int = 0,
         on_cpu: bool,
+        synchronise: Synchronise | None = None,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
         self.moments: list[Moments] = []
@@ -192,6 +179,7 @@ class GraphNetwork(Network[Tensor]):
         self._seed = seed
         self._training_steps = training_steps
         self._on_cpu = on_cpu
+        self._synchronise = synchronise
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
         self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
@@ -327,6 +315,18 @@ class GraphNetwork(Network[Tensor]):
             return self._reader(spec, tf.float32)
 
         image_like = len(x.shape) == 4
+        if self.training and self._synchronise is not None:
+            y, *batch = synchronised_batch_norm(
+                x,
+                None if gamma is None else value(gamma),
+                value(beta),
+                name=mean.name,
+                epsilon=settings.epsilon,
+                channels_at=self._channels_at(x),
+                synchronise=self._synchronise,
+            )
+            self.moments.append(Moments(mean, variance, *batch, settings.decay))
+            return y
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, [-1, 1, 1, x.shape[-1]]),
             scale=tf.ones(beta.shape) if gamma is None else value(gamma),

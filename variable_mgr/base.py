@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import tensorflow as tf
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr import gradients, tower_variable
+from cnnbench.variable_mgr import gradients, tower_variable, towers
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -116,16 +116,23 @@ class VariableMgr(abc.ABC):
     def _create(self, variable: VariableLike) -> TowerVariable:
         """Creates the copies of one variable."""
 
-    def run_towers(self, build: Callable[[int], _T]) -> list[_T]:
-        """Builds the towers of a step, one after the other.
+    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+        """Builds the towers of a step, one after the other, or in step if they meet.
 
         Args:
           build: makes the operations of one tower, under that tower's device.
+          meeting: whether `build` calls `towers.meet`.
 
         Returns:
           What it returned for each tower, in tower order.
+
+        Raises:
+          RuntimeError: towers do not come to the same points.
         """
-        return [build(tower) for tower in range(len(self._spec.devices))]
+        count = len(self._spec.devices)
+        if meeting:
+            return towers.in_step(build, count)
+        return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
         """The variable that `tower` uses under the canonical `name`.

@@ -165,7 +165,7 @@ def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepCo
         weight_decay=params.weight_decay,
         gradient_clip=params.gradient_clip,
         gradient_reduction=params.gradient_reduction,
-        bn_stats=params.bn_stats,
+        bn_stats=params.bn_stats if len(devices.towers) > 1 else "first",
         label_smoothing=params.label_smoothing,
         report_total_loss=params.loss_type_to_report == "total_loss",
         metrics=params.print_training_accuracy or params.forward_only,

@@ -273,6 +273,13 @@ def _check_variable_update(params: Params) -> Refusals:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
     if params.staged_vars and mode != "parameter_server":
         yield "staged_vars", f"needs --variable_update=parameter_server, not {mode}"
+    if params.bn_stats == "sync" and mode == "independent":
+        yield "bn_stats", "cannot go with --variable_update=independent, whose towers never meet"
+    if params.bn_stats == "sync" and params.xla_compile:
+        yield (
+            "bn_stats",
+            "cannot go with --xla_compile: a tower compiled by itself cannot wait for the others",
+        )
     if spec is None and mode == "distributed_all_reduce":
         yield "variable_update", "needs --all_reduce_spec, such as --all_reduce_spec=xring"
     if spec is not None and mode == "replicated" and len(spec.ranges) > 1:

@@ -125,7 +125,6 @@ NOT_YET: dict[str, NotYet] = {
             "parameter_server_strategy",
         ),
     ),
-    "bn_stats": NotYet("synchronised batch norm", ("sync",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Updates of the moving averages of batch normalisation."""
+"""Batch normalisation over towers: moments of all their batches, and the moving averages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,60 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.models.graph import Moments
-from cnnbench.variable_mgr import tower_variable
+from cnnbench.models.batch_norm import Moments
+from cnnbench.variable_mgr import tower_variable, towers
 from cnnbench.variable_mgr.base import LossScaleLike, VariableMgr
+
+
+def over_towers(
+    layer: str, mean: tf.Tensor, variance: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, int]:
+    """Mean and variance over the batches of all towers; call it in towers that are in step.
+
+    The gradient of a tower's moments is that of the losses of all towers, so that a reduction of
+    the towers' gradients of a weight is the one of a single tower with all the batches.
+
+    Args:
+      layer: a name that no other layer has.
+      mean, variance: of the tower's batch, float32 [channels]; biased (divided by the count).
+        All batches have the same size.
+
+    Returns:
+      Likewise of all batches, and the number of towers.
+    """
+    number = 0
+
+    @tf.custom_gradient
+    def together(mean: tf.Tensor, variance: tf.Tensor) -> Any:
+        nonlocal number
+        (all_mean, all_variance), number = towers.meet(layer, (mean, variance), _together)
+
+        def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            point = f"the gradient of {layer}"
+            by_mean, by_variance = towers.meet(point, (of_mean, of_variance), _mean_of_towers)
+            return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
+
+        return (all_mean, all_variance), gradient
+
+    return (*together(mean, variance), number)
+
+
+_Pair = tuple[tf.Tensor, tf.Tensor]
+
+
+def _together(moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
+    with tf.device(moments[0][0].device):
+        (mean, between), *_ = _mean_of_towers(moments)
+        spread = [tf.math.squared_difference(own, mean) for own, _ in moments]
+        variance = between + tf.add_n(spread) / float(len(spread))
+    return [((mean, variance), len(moments))] * len(moments)
+
+
+def _mean_of_towers(pairs: Sequence[_Pair]) -> list[_Pair]:
+    count = float(len(pairs))
+    with tf.device(pairs[0][0].device):
+        first, second = (tf.add_n(list(values)) / count for values in zip(*pairs, strict=True))
+    return [(first, second)] * len(pairs)
 
 
 def update_moving_averages(
@@ -29,7 +80,8 @@ def update_moving_averages(
       manager: holds the averages.
       towers: per tower the batch moments of its normalisation layers, all in the
         same order.
-      policy: "first" (tower 0's moments) or "mean" (the mean over towers).
+      policy: "first" (tower 0's moments), "mean" (the mean over towers) or "sync" (all towers
+        have the same).
       guards: of the apply devices; a step that is skipped leaves the averages alone
         too, because its moments may have overflowed like its gradients.
 

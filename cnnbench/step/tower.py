@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models.graph import DataFormat, Forward, Moments, Reader, forward
+from cnnbench.models.batch_norm import Moments
+from cnnbench.models.graph import DataFormat, Forward, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.step.batch_norm_stats import over_towers
 from cnnbench.step.loss_scale import Factor, scaled
 from cnnbench.variable_mgr.gradients import Gradient
 
@@ -27,7 +29,7 @@ class StepConfig:
       weight_decay: factor of the L2 loss, 0 for none.
       gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
       gradient_reduction: "mean" or "sum" over towers.
-      bn_stats: "first" or "mean".
+      bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
       metrics: whether the model's metrics are computed too.
@@ -54,6 +56,11 @@ class StepConfig:
     xla_compile: bool = False
     seed: int = 0
     training_steps: int = 0
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether towers meet in their batch-norm layers."""
+        return self.bn_stats == "sync" and not self.forward_only
 
 
 class TowerResult(NamedTuple):
@@ -160,6 +167,7 @@ class Tower:
             seed=seed,
             training_steps=self._config.training_steps,
             on_cpu="device:CPU:" in self._device,
+            synchronise=over_towers if self._config.synchronises else None,
         )
 
     def _forward_backward(

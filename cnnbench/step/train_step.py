@@ -12,13 +12,13 @@ whoever has read the loss knows that the step is over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.models.graph import Moments
+from cnnbench.models.batch_norm import Moments
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import update_moving_averages
@@ -165,7 +165,7 @@ class TrainStep:
 
     def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
-        towers = self._manager.run_towers(lambda tower: self._tower(tower, batches, factor))
+        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor))
         if self._config.forward_only:
             return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
         report = self._config.report_total_loss
@@ -174,6 +174,9 @@ class TrainStep:
         with tf.device(self._devices[0]):
             updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
+
+    def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
+        return self._manager.run_towers(build, meeting=self._config.synchronises)
 
     def _tower(
         self, tower: int, batches: Sequence[TowerBatch], factor: Factor, *, ahead: bool = True
@@ -195,7 +198,13 @@ class TrainStep:
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self._loss_scale.factor()
-        found = self._tower(0, batches, factor, ahead=False).gradients
+
+        def build(tower: int) -> TowerResult:
+            return self._tower(tower, batches, factor, ahead=False)
+
+        # Towers that meet need one another.
+        of_tower = self._run_towers(build)[0] if self._config.synchronises else build(0)
+        found = of_tower.gradients
         with tf.device(self._devices[0]):
             inverse = inverse_of(factor)
             made = {

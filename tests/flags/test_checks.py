@@ -112,6 +112,8 @@ REFUSED = [
         ({"staged_vars": True, "variable_update": mode}, "staged_vars", f"server, not {mode}")
         for mode in ("replicated", "independent")
     ),
+    ({"bn_stats": "sync", "variable_update": "independent"}, "bn_stats", "independent"),
+    ({"bn_stats": "sync", "xla_compile": True}, "bn_stats", "cannot go with --xla_compile"),
     ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),
     ({**TWO, "all_reduce_spec": "copy:1K:xring"}, "all_reduce_spec", "algorithms by size"),
     ({**TWO, "gradient_repacking": 501}, "gradient_repacking", "at most 500 packs"),

@@ -61,8 +61,9 @@ class VariableUpdateParams:
     )
     bn_stats: str = flag(
         "first",
-        "Moving moments of batch norm: from the first device, the mean of all devices, or "
-        "moments synchronised within the step.",
+        "Batch norm with several devices. Each normalises by the moments of its own batch, and the "
+        "moving averages are of the first device or the mean of all; sync normalises by the "
+        "moments of all batches.",
         choices=("first", "mean", "sync"),
     )
     variable_consistency: str = flag(

@@ -1,0 +1,76 @@
+"""Batch moments, and batch normalisation by the moments of the batches of all towers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.models.spec import VariableSpec
+
+Tensor = Any  # tf.Tensor; TensorFlow ships no types
+# (name of the layer, mean, biased variance) of one batch to those of all towers' batches, and the
+# number of towers. Moments are float32 [channels]; the gradient goes the same way back.
+Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """What one batch says about a batch-norm layer; the train step updates the averages.
+
+    Attributes:
+      mean_spec: the moving average that ``batch_mean`` feeds.
+      variance_spec: the moving average that ``batch_variance`` feeds.
+      batch_mean: float32 ``[channels]``.
+      batch_variance: float32 ``[channels]``, unbiased (divided by the count less one).
+      decay: weight of the old value: new = decay * old + (1 - decay) * batch.
+    """
+
+    mean_spec: VariableSpec
+    variance_spec: VariableSpec
+    batch_mean: Tensor
+    batch_variance: Tensor
+    decay: float
+
+
+def synchronised_batch_norm(
+    x: Tensor,
+    scale: Tensor | None,
+    offset: Tensor,
+    *,
+    name: str,
+    epsilon: float,
+    channels_at: int,
+    synchronise: Synchronise,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalises a tower's batch; computes in float32, in which moments travel.
+
+    Args:
+      x: the tower's batch, any float dtype, of the same shape in all towers.
+      scale, offset: float32 [channels]; None for a scale of 1.
+      name: of the layer.
+      epsilon: added to the variance.
+      channels_at: axis of the channels; may be negative.
+      synchronise: see `Synchronise`.
+
+    Returns:
+      The result in the shape and dtype of `x`, and mean and unbiased variance (divided by the
+      count less one) over all batches.
+    """
+    whole = tf.cast(x, tf.float32)
+    rank = len(x.shape)
+    axes = [axis for axis in range(rank) if axis != channels_at % rank]
+    shape = [1] * rank
+    shape[channels_at] = -1
+    mean, variance, towers = synchronise(name, *tf.nn.moments(whole, axes))
+    by_channel = [mean, variance, offset, *([] if scale is None else [scale])]
+    y = tf.nn.batch_normalization(
+        whole,
+        *(tf.reshape(v, shape) for v in by_channel),
+        *([None] if scale is None else []),
+        epsilon,
+    )
+    count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
+    return tf.cast(y, x.dtype), mean, variance * (count / tf.maximum(count - 1.0, 1.0))

@@ -1,0 +1,211 @@
+"""Building the towers of a step: one after the other, or in step, with points where they meet."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+import tensorflow as tf
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class Rendezvous(Protocol):
+    """How a tower that is being built waits for the others; see `meet`."""
+
+    def __call__(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        """Hands in the tower's value and returns the tower's element of what `merge` made."""
+
+
+_rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
+
+
+@contextlib.contextmanager
+def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
+    """Inside, `meet` in this thread means this rendezvous."""
+    token = _rendezvous.set(rendezvous)
+    try:
+        yield
+    finally:
+        _rendezvous.reset(token)
+
+
+def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
+    """Waits until every tower has come to this point; call it while a tower is built in step.
+
+    Args:
+      point: name of the point; all towers come to the same points in the same order.
+      value: what this tower hands in.
+      merge: called once, with the values of all towers in their order; returns a result for
+        each. That of tower 0 is called, in the name scope of tower 0 and on no device.
+
+    Returns:
+      This tower's result.
+
+    Raises:
+      RuntimeError: towers are not built in step.
+    """
+    rendezvous = _rendezvous.get()
+    if rendezvous is None:
+        raise RuntimeError(f"{point}: towers meet only where they are built in step")
+    return cast("_R", rendezvous(point, value, merge))
+
+
+def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
+    """Builds towers in a thread each, of which one runs at a time, in the order of the towers.
+
+    A tower runs until it meets the others or is done. Graph, device, name scope, control
+    dependencies and context variables are those of the caller; gradient tapes and variable
+    creators are not.
+
+    Args:
+      build: makes the operations of one tower; may call `meet`.
+      count: number of towers.
+
+    Returns:
+      What `build` returned, in the order of the towers.
+
+    Raises:
+      RuntimeError: towers come to different points, or not as often as one another.
+      Exception: what `build` or a `merge` raised; all towers have ended.
+    """
+    context = _Context.current()
+    towers = [_TowerThread(number, build, context) for number in range(count)]
+    try:
+        while True:
+            for tower in towers:
+                tower.run_on()
+            if all(tower.done for tower in towers):
+                return [cast("_T", tower.result) for tower in towers]
+            _merge(towers)
+    finally:
+        for tower in towers:
+            tower.end()
+
+
+def _merge(towers: Sequence[_TowerThread]) -> None:
+    points = [tower.visit.point if tower.visit else "its end" for tower in towers]
+    for number, point in enumerate(points):
+        if point != points[0]:
+            raise RuntimeError(
+                f"towers part: tower 0 has come to {points[0]}, tower {number} to {point}"
+            )
+    visits = [cast("_Visit", tower.visit) for tower in towers]
+    with tf.name_scope(visits[0].scope):
+        results = visits[0].merge([visit.value for visit in visits])
+    for tower, result in zip(towers, results, strict=True):
+        tower.answer = result
+
+
+class _Visit(NamedTuple):
+    point: str
+    value: Any
+    merge: Callable[[list[Any]], Sequence[Any]]
+    scope: str
+
+
+class _Context(NamedTuple):
+    """What a thread takes over from the one that started it."""
+
+    graph: tf.Graph | None
+    device: str
+    control_inputs: list[tf.Operation]
+    scope: str
+
+    @classmethod
+    def current(cls) -> _Context:
+        scope = _absolute(tf.get_current_name_scope())
+        if tf.executing_eagerly():
+            return cls(None, "", [], scope)
+        # An operation nobody needs tells where operations go and what they wait for.
+        probe = tf.no_op("towers")
+        # Otherwise a device that one thread chooses is that of the others too.
+        probe.graph.switch_to_thread_local()
+        return cls(probe.graph, probe.device, list(probe.control_inputs), scope)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if self.graph is not None:
+                stack.enter_context(self.graph.as_default())
+                # A new thread begins with what the graph had when its state became local.
+                stack.enter_context(tf.device(None))
+                stack.enter_context(tf.device(self.device))
+                stack.enter_context(tf.control_dependencies(None))
+                stack.enter_context(tf.control_dependencies(self.control_inputs))
+            if self.scope:
+                stack.enter_context(tf.name_scope(self.scope))
+            yield
+
+
+class _End(BaseException):
+    """Ends a tower that waits for others."""
+
+
+class _TowerThread:
+    """One tower: a thread that runs only while `run_on` waits for it."""
+
+    def __init__(self, number: int, build: Callable[[int], Any], context: _Context) -> None:
+        self.done = False
+        self.result: Any = None
+        self.visit: _Visit | None = None
+        self.answer: Any = None
+        self._error: BaseException | None = None
+        self._ending = False
+        self._resume = threading.Semaphore(0)
+        self._paused = threading.Semaphore(0)
+        variables = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=lambda: variables.run(self._run, number, build, context),
+            name=f"cnnbench-tower-{number}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def run_on(self) -> None:
+        """Lets the tower run until it meets the others or ends; raises what it raised."""
+        self._resume.release()
+        self._paused.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """Unwinds a tower that is not done, and joins its thread."""
+        self._ending = True
+        self._resume.release()
+        self._thread.join()
+
+    def _run(self, number: int, build: Callable[[int], Any], context: _Context) -> None:
+        try:
+            self._wait()
+            with context.entered(), meeting_by(self._meet):
+                self.result = build(number)
+            self.visit, self.done = None, True
+        except _End:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._paused.release()
+
+    def _meet(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        self.visit = _Visit(point, value, merge, _absolute(tf.get_current_name_scope()))
+        self._paused.release()
+        self._wait()
+        return self.answer
+
+    def _wait(self) -> None:
+        if not self._ending:
+            self._resume.acquire()
+        if self._ending:
+            raise _End
+
+
+def _absolute(scope: str) -> str:
+    """Entered again, such a scope continues, where without the slash it would nest."""
+    return f"{scope}/" if scope else ""
