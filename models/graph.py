@@ -316,7 +316,7 @@ class GraphNetwork(Network[Tensor]):
 
         image_like = len(x.shape) == 4
         if self.training and self._synchronise is not None:
-            y, *batch = synchronised_batch_norm(
+            y, *of_all = synchronised_batch_norm(
                 x,
                 None if gamma is None else value(gamma),
                 value(beta),
@@ -325,7 +325,7 @@ class GraphNetwork(Network[Tensor]):
                 channels_at=self._channels_at(x),
                 synchronise=self._synchronise,
             )
-            self.moments.append(Moments(mean, variance, *batch, settings.decay))
+            self.moments.append(Moments(mean, variance, of_all[0], of_all[1], settings.decay))
             return y
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, [-1, 1, 1, x.shape[-1]]),
