@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn, cast
 
-from cnnbench.commands import COMMANDS, NOT_YET
+from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.text.terminal import discard, print_message, print_result, unwritable
 
@@ -110,10 +110,8 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     command, arguments = argv[0], argv[1:]
     if command == "help":
         return _split(arguments[:1])[0], ("--help",)
-    if command in NOT_YET:
-        raise UsageError(f"cnnbench {command}: not available yet; there are {', '.join(COMMANDS)}")
     if command not in COMMANDS:
-        close = difflib.get_close_matches(command, [*COMMANDS, *NOT_YET], n=1)
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {command!r}; {hint}")
     return command, arguments
@@ -136,7 +134,6 @@ def _help() -> str:
         "",
         "Commands:",
         *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
-        f"  not available yet: {', '.join(NOT_YET)}",
         "",
         "Flags of run (--flag=value or --flag value, one dash or two; --flag and --noflag for",
         "booleans; --flagfile=FILE reads flags from a file):",

@@ -9,7 +9,7 @@ import pytest
 
 import cnnbench
 from cnnbench import cli
-from cnnbench.commands import COMMANDS, NOT_YET, notice
+from cnnbench.commands import COMMANDS, notice
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
 
@@ -88,16 +88,6 @@ def test_entry_point_exits(run_command, monkeypatch):
         cli.entry_point()
     assert caught.value.code == 3
     assert run_command.calls == [["--model=lenet"]]
-
-
-@pytest.mark.parametrize("command", NOT_YET)
-def test_planned_commands(command, capsys):
-    assert cli.main([command, "--whatever"]) == 2
-    assert capsys.readouterr().err.startswith(f"cnnbench: error: cnnbench {command}: not available")
-
-
-def test_planned_commands_are_not_there_yet():
-    assert not set(NOT_YET) & set(COMMANDS)
 
 
 @pytest.mark.parametrize(

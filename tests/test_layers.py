@@ -21,7 +21,7 @@ LAYERS = (
     ("observe",),
     ("driver", "compare", "allreduce", "predict"),
     ("report", "processes"),
-    ("history", "ab", "sweep"),
+    ("history", "ab", "sweep", "launch"),
     ("testing",),
     ("pytest_plugin", "commands"),
     ("cli",),

@@ -21,15 +21,13 @@ COMMANDS: dict[str, str] = {
     "compare": "judge two sets of run records: faster, slower, same or unknown",
     "ab": "measure two sides in turn and judge the second against the first",
     "sweep": "run a suite of configurations, each run in a process of its own",
+    "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
     "history": "follow a metric over commits and find where it took a step",
     "env": "show the machine and software a record would name",
 }
 """Name and one line of help. The module is cnnbench.commands.<name>; it has main(argv) -> int
 and, but for run, HELP: the arguments of cnnbench.flags.help.command_help."""
-
-NOT_YET: tuple[str, ...] = ("launch",)
-"""Commands that are planned and answer "not available yet"."""
 
 
 def notice(message: str) -> None:

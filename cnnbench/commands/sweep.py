@@ -119,8 +119,9 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
 
 
 def _show(plan: SweepPlan, options: SweepFlags) -> int:
+    from cnnbench.processes.child import program
     from cnnbench.sweep.planning import ordered
-    from cnnbench.sweep.runner import arguments, program
+    from cnnbench.sweep.runner import arguments
 
     lines = []
     items = ordered(plan.cases, seed_or_random(options.seed))
@@ -133,7 +134,8 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
 
 
 def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
-    from cnnbench.sweep.runner import Sweep, program
+    from cnnbench.processes.child import program
+    from cnnbench.sweep.runner import Sweep
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import exit_code, summarise, table
 

@@ -189,6 +189,35 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     )
 
 
+def share_of_gpus(host: Host, index: int, count: int) -> str | None:
+    """What CUDA_VISIBLE_DEVICES should be for one of several processes of a machine.
+
+    Args:
+      host: where to read.
+      index: of the process among those of this machine that use GPUs.
+      count: GPUs that each of them uses.
+
+    Returns:
+      Its own GPUs among those that are visible now; None if these do not go round, as where
+      there are none.
+    """
+    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        gpus = [part.strip() for part in visible.split(",") if part.strip()]
+    else:
+        gpus = [str(number) for number in range(_gpu_count(host))]
+    share = gpus[index * count : (index + 1) * count]
+    return ",".join(share) if len(share) == count else None
+
+
+def _gpu_count(host: Host) -> int:
+    with nvml(host) as module:
+        if module is not None:
+            return len(handles(module))
+    names = driver_files(host)["gpu_names"]
+    return len(names) if isinstance(names, list) else 0
+
+
 def gpus_of_run(
     uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
 ) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Runs one child to its end, with a hard time-out; it dies with its parent."""
+"""Child processes: started, waited for with a hard time-out; they die with their parent."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ class Finished:
     error: str | None = None
 
 
+def program() -> tuple[str, ...]:
+    """How to start this very cnnbench once more."""
+    script = Path(sys.argv[0])
+    if script.name == "cnnbench" and script.is_file():
+        # With -m a checkout in the working directory would come before what is installed.
+        return (sys.executable, str(script.resolve()))
+    return (sys.executable, "-m", "cnnbench")
+
+
 def execute(
     command: Sequence[str],
     log: Path,
@@ -55,10 +64,7 @@ def execute(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Finished:
-    """Runs a command in a process group of its own.
-
-    All of the group is gone when this returns or raises; when this process is killed
-    instead, the guard ends the group.
+    """Runs a command in a process group of its own to its end.
 
     Args:
       command: program and arguments.
@@ -72,65 +78,120 @@ def execute(
       KeyboardInterrupt: after the child has had SIGTERM and its grace.
       BenchmarkError: the log cannot be written, or no process can be started.
     """
-    kills = oom_kills()
-    ours, theirs = socket.socketpair()
-    with ours, contextlib.ExitStack() as stack:
-        started = time.monotonic()
-        leader = _start(command, log, theirs, environment, folder)
-        stack.callback(_end, leader)
-        report, timed_out = _wait(ours, leader, timeout, grace)
-        seconds = time.monotonic() - started
-    facts = json.loads(report) if report else {}
-    return Finished(
-        status=_exit_status(facts, timed_out),
-        seconds=seconds,
-        timed_out=timed_out,
-        max_rss_bytes=facts.get("max_rss_bytes"),
-        oom_kills=oom_kills() - kills,
-        error=facts.get("error"),
-    )
+    with start(command, log, environment=environment, folder=folder) as child:
+        try:
+            return child.wait(timeout) or child.stop(grace)
+        except KeyboardInterrupt:
+            child.stop(grace)
+            raise
 
 
-def _start(
+def start(
     command: Sequence[str],
     log: Path,
-    theirs: socket.socket,
-    environment: Mapping[str, str] | None,
-    folder: Path | None,
-) -> subprocess.Popen[bytes]:
-    """The guard with its end of the link, which is closed here."""
+    *,
+    stdout: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Child:
+    """Starts a command in a process group of its own.
+
+    All of the group is gone when the context of the child has been left; when this process is
+    killed instead, the guard ends the group.
+
+    Args:
+      command: program and arguments.
+      log: takes standard output and standard error; replaced.
+      stdout: descriptor that takes standard output in place of the log.
+      environment: variables added to those of this process.
+      folder: working directory; that of this process if None.
+
+    Raises:
+      BenchmarkError: the log cannot be written, or no process can be started.
+    """
+    kills = oom_kills()
+    ours, theirs = socket.socketpair()
+    started = time.monotonic()
     try:
         with theirs, open(log, "wb") as output:
-            return subprocess.Popen(
+            leader = subprocess.Popen(
                 [sys.executable, "-I", guard.__file__, str(theirs.fileno()), *command],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=output if stdout is None else stdout,
+                stderr=output,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 env=None if environment is None else {**os.environ, **environment},
                 cwd=folder,
             )
-    except OSError as error:
-        raise BenchmarkError(
-            f"{error.filename or command[0]}: {error.strerror or error}"
-        ) from error
-
-
-def _wait(
-    link: socket.socket, leader: subprocess.Popen[bytes], timeout: float, grace: float
-) -> tuple[bytes | None, bool]:
-    """The guard's line as `_receive` has it, and whether time was up."""
-    try:
-        report = _receive(link, timeout)
-        if report is not None:
-            return report, False
-        _signal(leader, signal.SIGTERM)
-        return _receive(link, grace), True
-    except KeyboardInterrupt:
-        _signal(leader, signal.SIGTERM)
-        _receive(link, grace)
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError):
+            message = f"{error.filename or command[0]}: {error.strerror or error}"
+            raise BenchmarkError(message) from error
         raise
+    return Child(leader, ours, started, kills)
+
+
+class Child:
+    """A running command; `start` makes it, and leaving its context ends it."""
+
+    def __init__(
+        self, leader: subprocess.Popen[bytes], link: socket.socket, started: float, kills: int
+    ) -> None:
+        self._leader = leader
+        self._link = link
+        self._started = started
+        self._kills = kills
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kills the whole group. Its leader has not been waited for: the number is still its."""
+        with self._link:
+            self._signal(signal.SIGKILL)
+            self._leader.wait()
+
+    def fileno(self) -> int:
+        """Readable, for `select`, when it has ended."""
+        return self._link.fileno()
+
+    def wait(self, seconds: float) -> Finished | None:
+        """How it ended; None if it still runs after these seconds.
+
+        To be called until it returns something, and not again.
+        """
+        report = _receive(self._link, seconds)
+        return None if report is None else self._finished(report, timed_out=False)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the group."""
+        self._signal(signal.SIGTERM)
+
+    def stop(self, grace: float) -> Finished:
+        """Ends it with SIGTERM; what has not ended after the grace is killed on leaving.
+
+        Args:
+          grace: seconds.
+        """
+        self.terminate()
+        return self._finished(_receive(self._link, grace) or b"", timed_out=True)
+
+    def _finished(self, report: bytes, timed_out: bool) -> Finished:
+        facts = json.loads(report) if report else {}
+        return Finished(
+            status=_exit_status(facts, timed_out),
+            seconds=time.monotonic() - self._started,
+            timed_out=timed_out,
+            max_rss_bytes=facts.get("max_rss_bytes"),
+            oom_kills=oom_kills() - self._kills,
+            error=facts.get("error"),
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._leader.pid, number)
 
 
 def _receive(link: socket.socket, seconds: float) -> bytes | None:
@@ -158,17 +219,6 @@ def _exit_status(facts: dict[str, int], timed_out: bool) -> int | None:
     if "status" in facts:
         return os.waitstatus_to_exitcode(facts["status"])
     return -signal.SIGKILL if timed_out else None
-
-
-def _end(leader: subprocess.Popen[bytes]) -> None:
-    """Kills the whole group. Its leader has not been waited for, so the number is still its."""
-    _signal(leader, signal.SIGKILL)
-    leader.wait()
-
-
-def _signal(leader: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, number)
 
 
 def oom_kills(host: Host | None = None) -> int:

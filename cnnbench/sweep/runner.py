@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -55,15 +54,6 @@ class _SearchFailed(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
         self.outcome = outcome
-
-
-def program() -> tuple[str, ...]:
-    """How to start this very cnnbench once more."""
-    script = Path(sys.argv[0])
-    if script.name == "cnnbench" and script.is_file():
-        # With -m a checkout in the working directory would come before what is installed.
-        return (sys.executable, str(script.resolve()))
-    return (sys.executable, "-m", "cnnbench")
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from cnnbench.machine.host import Host
-from cnnbench.processes.child import execute, oom_kills
+from cnnbench.processes.child import execute, oom_kills, program
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
 
@@ -208,3 +208,13 @@ def root(tmp_path):
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
     assert oom_kills(Host(root(files))) == count
+
+
+def test_program_is_this_cnnbench(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["-c"])
+    assert program()[1:] == ("-m", "cnnbench")
+    script = tmp_path / "cnnbench"
+    script.write_text("")
+    monkeypatch.setattr("sys.argv", [str(script), "sweep"])
+    assert program()[1:] == (str(script),)
+    assert os.path.samefile(program()[0], sys.executable)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import runpy
 from pathlib import Path
@@ -331,16 +330,6 @@ def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, fake, monkey
     with pytest.raises(BenchmarkError, match="No space left on device"):
         sweep(entry("a", FAKE.OK), entry("b", FAKE.OK, flags={"num_gpus": 2}))
     assert len(journal(sweep, "start")) == 1
-
-
-def test_program_is_this_cnnbench(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["-c"])
-    assert runner.program()[1:] == ("-m", "cnnbench")
-    script = tmp_path / "cnnbench"
-    script.write_text("")
-    monkeypatch.setattr("sys.argv", [str(script), "sweep"])
-    assert runner.program()[1:] == (str(script),)
-    assert os.path.samefile(runner.program()[0], runner.sys.executable)
 
 
 def test_time_left_is_of_what_was_measured():

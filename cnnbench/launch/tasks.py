@@ -1,0 +1,202 @@
+"""From a number of workers to the command of each process, on ports that stay free."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.machine.gpu import share_of_gpus
+from cnnbench.machine.host import Host
+from cnnbench.runtime.job import CONTROLLER, WORKER, Job, Task
+
+# What only this command can know, or what would contradict it.
+_RESERVED = {
+    **dict.fromkeys(
+        ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host"),
+        "is set by launch for every process",
+    ),
+    "cluster": "launch gives every process its flags",
+    "rendezvous": "launch gives every process its flags",
+}
+_LOWEST_PORT = 10000
+_HIGHEST_PORT = 65535
+_TRIES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many processes of which kind.
+
+    Attributes:
+      workers: with towers.
+      ps: parameter servers.
+      controller: whether a process of its own drives the workers.
+    """
+
+    workers: int = 1
+    ps: int = 0
+    controller: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.workers + self.ps + self.controller
+
+    def job(self, ports: Sequence[int]) -> Job:
+        """The job on these ports of this machine, as its chief sees it.
+
+        Args:
+          ports: one for each process.
+        """
+        hosts = tuple(f"localhost:{port}" for port in ports)
+        return Job(
+            task=Task(CONTROLLER if self.controller else WORKER),
+            worker_hosts=hosts[: self.workers],
+            ps_hosts=hosts[self.workers : self.workers + self.ps],
+            controller_host=hosts[-1] if self.controller else None,
+        )
+
+
+def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
+    """Refuses what the processes would refuse, before any is started.
+
+    Args:
+      layout: of the job.
+      flags: of every process.
+      towers: value of --towers.
+
+    Returns:
+      The parameters of the chief.
+
+    Raises:
+      UsageError: flags that cannot be run, or that launch sets itself.
+    """
+    given = parse_flags(flags, (*FLAGS, *OBSOLETE))
+    for name, reason in _RESERVED.items():
+        if name in given:
+            raise FlagError(name, given[name], reason)
+    if towers is not None and given.get("num_gpus", towers) != towers:
+        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
+    # Any ports will do for checks.
+    job = layout.job(range(_LOWEST_PORT, _LOWEST_PORT + layout.size))
+    parsed = [
+        parse_args(task_flags(replace(job, task=task), flags, towers))
+        for task in {task.job: task for task in reversed(job.tasks)}.values()
+    ]
+    return parsed[-1].params
+
+
+def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:
+    """The flags of one process.
+
+    Args:
+      job: as this process sees it.
+      flags: of every process.
+      towers: of each worker; as `flags` have it if None.
+    """
+    hosts = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    own = {**hosts, "controller_host": job.controller_host or "", "job_name": job.task.job}
+    own["task_index"] = str(job.task.index)
+    own["num_gpus"] = "" if towers is None else str(towers)
+    return (*flags, *(f"--{name}={value}" for name, value in own.items() if value))
+
+
+def gpu_variables(job: Job, params: Params) -> dict[str, str]:
+    """Environment variables that give a process GPUs of its own.
+
+    Args:
+      job: as this process sees it.
+      params: of the chief.
+    """
+    if params.device == "cpu" or params.gpu_indices or job.task.job != WORKER:
+        return {}
+    share = share_of_gpus(Host(), job.task.index, params.num_gpus)
+    everybody = share_of_gpus(Host(), job.num_workers - 1, params.num_gpus)
+    return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
+
+
+def shares_of_cores(tasks: int) -> list[set[int]]:
+    """The processors of this process, divided among tasks: neighbours stay together.
+
+    Args:
+      tasks: how many.
+
+    Raises:
+      FlagError: there are fewer processors than tasks.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < tasks:
+        raise FlagError(
+            "affinity", "true", f"{len(cores)} processors cannot be divided among {tasks} processes"
+        )
+    edges = [len(cores) * i // tasks for i in range(tasks + 1)]
+    return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+@contextlib.contextmanager
+def on_cores(cores: set[int] | None) -> Iterator[None]:
+    """What is started within runs on these processors only; on all of this process if None."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Ports that nobody else gets while the context lasts, and on which servers can listen.
+
+    Each is held by a socket that does not listen and, once it is bound, allows others with
+    SO_REUSEADDR, as servers are, beside it. They are none that the system gives to outgoing
+    connections, so they stay free between two runs of a process, too.
+
+    Args:
+      count: how many.
+
+    Raises:
+      BenchmarkError: there are not so many.
+    """
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        low, high = _outgoing()
+        free = [*range(_LOWEST_PORT, low), *range(high + 1, _HIGHEST_PORT + 1)]
+        candidates = random.SystemRandom().sample(free or range(low, high), _TRIES)
+        for port in candidates:
+            if len(ports) == count:
+                break
+            both = socket.has_dualstack_ipv6()
+            one = stack.enter_context(socket.socket(socket.AF_INET6 if both else socket.AF_INET))
+            if both:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            with contextlib.suppress(OSError):
+                one.bind(("", port))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                ports.append(port)
+        if len(ports) < count:
+            raise BenchmarkError(f"only {len(ports)} of {count} ports are free")
+        yield ports
+
+
+def _outgoing() -> tuple[int, int]:
+    """The ports of outgoing connections, both ends included."""
+    text = Host().text("proc/sys/net/ipv4/ip_local_port_range") or "32768 60999"
+    low, high = map(int, re.findall(r"\d+", text)[:2])
+    return low, high
+
+
+def log_of(folder: Path, task: Task) -> Path:
+    """The file that takes what a process prints."""
+    return folder / f"{task.job}-{task.index}.log"

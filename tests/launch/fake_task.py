@@ -1,0 +1,76 @@
+"""A process of a job without TensorFlow: meets the others, listens on its port, and ends.
+
+The flag --do says what this task does: a comma-separated list of TASK=DEED, such as
+ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+
+FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+TASK = f"{FLAGS['job_name']}:{FLAGS['task_index']}"
+CHIEF = "controller:0" if "controller_host" in FLAGS else "worker:0"
+DEEDS = dict(part.split("=") for part in FLAGS.get("do", "").split(",") if part)
+ADDRESSES = {
+    f"{job}:{index}": address
+    for job in ("worker", "ps", "controller")
+    for index, address in enumerate(
+        FLAGS.get(f"{job}_host{'' if job == 'controller' else 's'}", "").split(",")
+    )
+    if address
+}
+
+
+def port(task):
+    return int(ADDRESSES[task].split(":")[1])
+
+
+def is_there(task):
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port(task)), 5):
+        return True
+    return False
+
+
+def wait(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(4)
+        time.sleep(0.02)
+
+
+def leave(*_):
+    print("interrupted", file=sys.stderr, flush=True)
+    sys.exit(130)
+
+
+signal.signal(signal.SIGTERM, leave)
+deed = DEEDS.get(TASK, "")
+if FLAGS.get("pids"):
+    with open(f"{FLAGS['pids']}/{TASK}", "w") as file:
+        file.write(f"{os.getpid()} {port(TASK)}")
+with socket.create_server(("", port(TASK))):
+    wait(lambda: all(map(is_there, ADDRESSES)))
+    print("to stderr", "\x1b[31mred\x1b[0m", file=sys.stderr, flush=True)
+    if TASK == CHIEF:
+        sys.stdout.buffer.write(b"chief\xff\r 1\n\n 2 no end")
+    else:
+        print("to stdout", sorted(os.sched_getaffinity(0)), flush=True)
+    if deed:
+        time.sleep(0.4)  # the others are about to see this one
+    if deed == "ignore":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if deed in ("sleep", "ignore"):
+        time.sleep(600)
+    if deed == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed.isdigit():
+        sys.exit(int(deed))
+    if TASK == CHIEF:
+        time.sleep(0.2)
+    else:
+        wait(lambda: not is_there(CHIEF))
