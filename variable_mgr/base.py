@@ -239,6 +239,26 @@ class VariableMgr(abc.ABC):
 
         return update() if loss_scale is None else loss_scale.run(update)
 
+    def updated_copies(self, name: str) -> tuple[tf.Variable, ...]:
+        """What updates change under a canonical name: one variable, or one per apply device.
+
+        These are the variables that towers read, unless the manager says otherwise. The
+        optimizer's slots, learning rates and weight decay go by these.
+
+        Raises:
+          KeyError: for an unknown name, or before `create_variables`.
+        """
+        return self._facades[name].copies
+
+    def updated_variables(self) -> list[list[tf.Variable]]:
+        """The trainable variables that are updated together, in creation order.
+
+        Returns:
+          One list for all, or one for each apply device.
+        """
+        copies = [self.updated_copies(v.name) for v in self._declared if v.trainable]
+        return gradients.transposed(copies)
+
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
         """Makes copies equal; call it after creation.
 
@@ -277,15 +297,16 @@ class VariableMgr(abc.ABC):
         to no variable.
 
         Raises:
-          KeyError: if the optimizer has a slot for copy 0 of a variable but not for
-            every copy.
+          KeyError: if the optimizer has a slot for the first of the updated copies of a
+            variable but not for all of them.
         """
         by_key = optimizer.slot_variables()
         slots = {}
         for slot in dict.fromkeys(slot for slot, _ in by_key):
-            for name, facade in self._facades.items():
-                if (slot, facade.primary.ref()) in by_key:
-                    copies = [by_key[slot, copy.ref()] for copy in facade.copies]
+            for name in self._facades:
+                updated = self.updated_copies(name)
+                if (slot, updated[0].ref()) in by_key:
+                    copies = [by_key[slot, copy.ref()] for copy in updated]
                     slots[f"{name}/{slot}"] = TowerVariable(f"{name}/{slot}", copies)
         for name, scalars in optimizer.shared_variables().items():
             slots[f"optimizer/{name}"] = TowerVariable(f"optimizer/{name}", scalars)

@@ -131,6 +131,44 @@ def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
             raise ValueError(f"gradients of {len(gradients)} towers for {len(devices)} devices")
 
 
+def reduce_where_updated(
+    columns: Sequence[Column],
+    devices: Sequence[str],
+    updated: Callable[[Column], tf.Variable],
+    scale: float | None,
+    *,
+    keep_sparse: bool,
+) -> list[Column]:
+    """Adds the gradients of each variable up on the device of the one variable to be updated.
+
+    Args:
+      columns: of every trainable variable the gradient of each tower.
+      devices: of the towers.
+      updated: gives the variable that the update of a column changes.
+      scale: factor of the sum, None for 1.
+      keep_sparse: see `complete`.
+
+    Returns:
+      Columns of one gradient, dense, float32 and on its variable's device, without those that
+      no tower has a gradient for.
+
+    Raises:
+      ValueError: a column has not as many gradients as there are devices.
+    """
+    reduced = []
+    for column in complete(columns, devices, keep_sparse=keep_sparse):
+        variable = updated(column)
+        home = column._replace(variables=[variable])
+        if column.sparse:
+            totals = reduce_sparse(home, [variable.device], scale)
+        else:
+            with tf.device(variable.device):
+                total = add_up(column.gradients)
+                totals = [total if scale is None else total * scale]
+        reduced.append(home._replace(gradients=totals))
+    return reduced
+
+
 def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -> list[tf.Tensor]:
     """Gathers the slices of all towers; each device makes its own dense sum.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.runtime.devices import GreedyByBytes
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import (
     GradientPairs,
@@ -26,19 +25,17 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 @register("parameter_server")
 class ParameterServerVariableMgr(VariableMgr):
-    """Variables named "v/<name>", on one CPU or spread by bytes over the towers.
+    """Variables named "v/<name>", on one CPU or spread over the towers or the ps tasks.
 
     A gradient is reduced on its variable's device and applied there, once.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
-        on_cpu = spec.parameter_device == "cpu"
-        self._homes = (spec.cpu_device,) if on_cpu else spec.devices
-        self._place = GreedyByBytes(self._homes)
+        self._place = spec.home_chooser()
         # Tensors belong to the function being traced; another function starts afresh.
         self._values_graph: tf.Graph | None = None
-        self._values: dict[tuple[str, tf.DType], tf.Tensor] = {}
+        self._values: dict[tuple[str, tf.DType, str | None], tf.Tensor] = {}
         self._staging = Staging() if spec.staged else None
 
     def each_tower_has_variables(self) -> bool:
@@ -51,7 +48,10 @@ class ParameterServerVariableMgr(VariableMgr):
         return True
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read`; read and cast once per traced step for all towers."""
+        """See `VariableMgr.read`; read and cast once per traced step for all towers.
+
+        A value from a ps task is copied once for each caching device, whose readers share it.
+        """
         variable = self.variable(tower, name)
         # Moments may be assigned by the step, so that two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):
@@ -60,8 +60,18 @@ class ParameterServerVariableMgr(VariableMgr):
         if graph is not self._values_graph:
             self._values_graph, self._values = graph, {}
         key = (name, tf.as_dtype(dtype))
+        value = self._once((*key, None), lambda: self._cast_at_home(variable, dtype))
+        where = self._spec.caching_device(self._spec.devices[tower])
+        if where in (None, variable.device):
+            return value
+        with tf.device(where):
+            return self._once((*key, where), lambda: tf.identity(value, name="cached"))
+
+    def _once(
+        self, key: tuple[str, tf.DType, str | None], make: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
         if key not in self._values:
-            self._values[key] = self._cast_at_home(variable, dtype)
+            self._values[key] = make()
         return self._values[key]
 
     def supports_staged_vars(self) -> bool:
@@ -93,22 +103,14 @@ class ParameterServerVariableMgr(VariableMgr):
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
-        scale = self._spec.reduction_scale
-        reduced = []
-        keep_sparse = not self._spec.aggregation.sparse_to_dense
-        for column in gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse):
-            variable = column.variables[0]
-            if any(v is not variable for v in column.variables):
-                raise ValueError(f"towers pair {variable.name} with other variables")
-            home = column._replace(variables=[variable])
-            if column.sparse:
-                totals = gradients.reduce_sparse(home, [variable.device], scale)
-            else:
-                with tf.device(variable.device):
-                    total = gradients.add_up(column.gradients)
-                    totals = [total if scale is None else total * scale]
-            reduced.append(home._replace(gradients=totals))
-        return [self._homes[0]], reduced
+        reduced = gradients.reduce_where_updated(
+            columns,
+            self._spec.devices,
+            _shared,
+            self._spec.reduction_scale,
+            keep_sparse=not self._spec.aggregation.sparse_to_dense,
+        )
+        return [self._spec.homes[0]], reduced
 
     def append_apply_gradients(
         self,
@@ -131,3 +133,10 @@ class ParameterServerVariableMgr(VariableMgr):
         with tf.device(self._place(variable.bytes)):
             shared = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
         return TowerVariable(variable.name, [shared])
+
+
+def _shared(column: Column) -> tf.Variable:
+    variable = column.variables[0]
+    if any(v is not variable for v in column.variables):
+        raise ValueError(f"towers pair {variable.name} with other variables")
+    return variable

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cnnbench.errors import FlagError
+from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_beside
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 REDUCTIONS = ("mean", "sum")
 PARAMETER_DEVICES = ("cpu", "towers")
+PS_STRATEGIES = ("greedy_bytes", "round_robin")
+CACHING_POLICIES = ("none", "consumer", "cpu")
 
 
 class InitializerLike(Protocol):
@@ -63,6 +66,12 @@ class VariableMgrSpec:
       parameter_device: "cpu" puts shared variables and reductions on `cpu_device`;
         "towers" spreads shared variables greedily by bytes over the tower devices
         and reduces tensor i on tower device i mod N.
+      ps_devices: full device strings of the CPUs of the ps tasks; if there are any, shared
+        variables live there and nowhere else.
+      ps_strategy: how variables go to ps tasks: "greedy_bytes", to the one with the fewest bytes
+        so far, or "round_robin".
+      variable_caching: "none"; or a ps variable that a step reads is copied once for each
+        device that computes with it ("consumer"), or once for each worker, to its CPU ("cpu").
       variable_dtype: in which variables are stored, but those that do not fit 16 bits:
         they are float32.
       reduction: "mean" or "sum" of the gradients over towers.
@@ -71,13 +80,17 @@ class VariableMgrSpec:
       seed: of the initial values.
 
     Raises:
-      FlagError: for no devices, an unknown reduction or an unknown parameter device.
+      FlagError: for no devices, and for an unknown reduction, parameter device, strategy or
+        way of caching.
     """
 
     variable_update: str
     devices: tuple[str, ...]
     cpu_device: str
     parameter_device: str = "cpu"
+    ps_devices: tuple[str, ...] = ()
+    ps_strategy: str = "greedy_bytes"
+    variable_caching: str = "none"
     variable_dtype: str = "float32"
     reduction: str = "mean"
     staged: bool = False
@@ -97,6 +110,34 @@ class VariableMgrSpec:
                 self.parameter_device,
                 f"must place variables on one of {', '.join(PARAMETER_DEVICES)}",
             )
+        for flag, choices in (
+            ("ps_strategy", PS_STRATEGIES),
+            ("variable_caching", CACHING_POLICIES),
+        ):
+            if getattr(self, flag) not in choices:
+                raise FlagError(flag, getattr(self, flag), f"must be one of {', '.join(choices)}")
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        """The devices over which shared variables are spread."""
+        if self.ps_devices:
+            return self.ps_devices
+        return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
+
+    def home_chooser(self) -> Chooser:
+        """Chooses one of `homes` for each shared variable in turn; one is for the whole run."""
+        in_turn = self.ps_devices and self.ps_strategy == "round_robin"
+        return RoundRobin(self.homes) if in_turn else GreedyByBytes(self.homes)
+
+    def caching_device(self, reader: str) -> str | None:
+        """Where a shared variable is cached for operations on a device; None for nowhere.
+
+        Args:
+          reader: full string of that device.
+        """
+        if not self.ps_devices or self.variable_caching == "none":
+            return None
+        return reader if self.variable_caching == "consumer" else cpu_beside(reader)
 
     @property
     def reduction_scale(self) -> float | None:

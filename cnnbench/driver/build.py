@@ -137,10 +137,8 @@ def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
 
 def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:
     optimizer = make_optimizer(params)
-    # One group of variables per tower, or one that all towers share.
-    groups = len(manager.get_devices()) if manager.each_tower_has_variables() else 1
-    for tower in range(groups):
-        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    for group in manager.updated_variables():
+        optimizer.create_slots(group)
     return optimizer
 
 

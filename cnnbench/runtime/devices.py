@@ -18,6 +18,11 @@ def device_string(job: str, task: int, kind: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
 
 
+def cpu_beside(device: str) -> str:
+    """The first CPU of the task that a device belongs to; both are full device strings."""
+    return f"{device.rpartition('/device:')[0]}/device:CPU:0"
+
+
 Chooser: TypeAlias = Callable[[int], str]
 """Returns the device for the next variable, given its bytes; remembers earlier choices."""
 

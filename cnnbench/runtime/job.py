@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cnnbench.errors import FlagError
-from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, device_string
+from cnnbench.runtime.devices import device_string
 
 LOCAL = "localhost"
 WORKER = "worker"
@@ -22,8 +22,6 @@ PS = "ps"
 CONTROLLER = "controller"
 
 DEVICE_KINDS = ("cpu", "gpu")
-PS_STRATEGIES = ("round_robin", "greedy_bytes")
-CACHING_POLICIES = ("none", "consumer", "cpu")
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(?P<port>[0-9]{1,5})")
 _LARGEST_PORT = 65535
@@ -62,9 +60,6 @@ class Job:
         towers and runs it on the others, which serve.
       towers_per_worker: towers of each worker.
       device: "cpu" or "gpu", the kind of the towers' devices.
-      ps_strategy: "round_robin" or "greedy_bytes": how variables go to ps tasks.
-      variable_caching: "none"; "consumer": a ps variable is cached on the device that reads
-        it; "cpu": on the CPU of the worker that reads it.
 
     Raises:
       FlagError: for addresses that are malformed or given twice, for a task that is none of
@@ -78,15 +73,11 @@ class Job:
     client_per_worker: bool = False
     towers_per_worker: int = 1
     device: str = "gpu"
-    ps_strategy: str = "greedy_bytes"
-    variable_caching: str = "none"
 
     def __post_init__(self) -> None:
         if self.towers_per_worker < 1:
             raise FlagError("num_gpus", self.towers_per_worker, "the number must be at least 1")
         _check_choice("device", self.device, DEVICE_KINDS)
-        _check_choice("ps_strategy", self.ps_strategy, PS_STRATEGIES)
-        _check_choice("variable_caching", self.variable_caching, CACHING_POLICIES)
         if self.in_cluster:
             self._check_addresses()
         self._check_task()
@@ -236,7 +227,7 @@ class Job:
         """The devices of `own_towers`."""
         return tuple(self.tower_device(tower) for tower in self.own_towers)
 
-    # CPUs and variables.
+    # CPUs.
 
     @property
     def cpu_device(self) -> str:
@@ -248,29 +239,14 @@ class Job:
         """The first CPU of every task with towers."""
         return tuple(task.device("cpu") for task in self.workers)
 
+    @property
+    def ps_devices(self) -> tuple[str, ...]:
+        """The first CPU of every ps task, which hold the variables."""
+        return tuple(task.device("cpu") for task in self.ps)
+
     def input_device(self, tower: int) -> str:
         """Where the batches of a tower are made: the CPU of its worker."""
         return self.worker_of(tower).device("cpu")
-
-    def variables_chooser(self) -> Chooser:
-        """Chooses the device of each shared variable in turn; ask for one for the whole run.
-
-        Variables are spread over the ps tasks, or all on the chief's CPU when there are none.
-        """
-        homes = [task.device("cpu") for task in self.ps or (self.chief,)]
-        return RoundRobin(homes) if self.ps_strategy == "round_robin" else GreedyByBytes(homes)
-
-    def caching_device(self, reader: str) -> str | None:
-        """Where a variable of a ps task is cached for ops on device `reader`; None for no cache.
-
-        Args:
-          reader: full name of a device.
-        """
-        if not self.ps_hosts or self.variable_caching == "none":
-            return None
-        if self.variable_caching == "consumer":
-            return reader
-        return f"{reader.rpartition('/device:')[0]}/device:CPU:0"
 
 
 def split_hosts(text: str | None) -> tuple[str, ...]:

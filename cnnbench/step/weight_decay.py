@@ -43,11 +43,14 @@ class WeightDecay:
         self._manager = manager
         self._devices = manager.get_devices()
         self._factor = factor
-        self._decayed = [v for v in trainables if v.weight_decay and factor]
-        self._refs = {
-            manager.variable(tower, v.name).ref()
+        decayed = [v.name for v in trainables if v.weight_decay and factor]
+        # One list for each apply device.
+        self._updated = gradients.transposed([manager.updated_copies(name) for name in decayed])
+        self._refs = {variable.ref() for group in self._updated for variable in group}
+        self._read_refs = {
+            manager.variable(tower, name).ref()
             for tower in range(len(self._devices))
-            for v in self._decayed
+            for name in decayed
         }
         summed = reduction == "sum" and manager.replicas_in_sync
         self._reduced_factor = factor * len(self._devices) if summed else factor
@@ -55,11 +58,10 @@ class WeightDecay:
     def losses(self) -> WeightLosses:
         """Half the squared norm of every decayed weight, each on the weight's device."""
         # Replicas that are kept equal have equal norms; one of them will do.
-        towers = [0] if self._manager.replicas_in_sync else range(len(self._devices))
+        groups = self._updated[:1] if self._manager.replicas_in_sync else self._updated
         losses = {}
-        for tower in towers:
-            for spec in self._decayed:
-                variable = self._manager.variable(tower, spec.name)
+        for group in groups:
+            for variable in group:
                 with tf.device(variable.device):
                     losses[variable.ref()] = tf.nn.l2_loss(self._manager.decayed(variable))
         return losses
@@ -80,7 +82,7 @@ class WeightDecay:
           with the L2 gradients where the manager defers gradients.
         """
         return [
-            self._completed(column) if column.variables[0].ref() in self._refs else column
+            self._completed(column) if column.variables[0].ref() in self._read_refs else column
             for column in columns
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.runtime.devices import GreedyByBytes, RoundRobin
+from cnnbench.runtime.devices import GreedyByBytes, RoundRobin, cpu_beside
 
 
 def test_round_robin_begins_with_the_first_and_goes_on_where_it_stopped():
@@ -37,3 +37,9 @@ def test_greedy_refuses_negative_sizes():
 def test_choosers_need_devices(chooser):
     with pytest.raises(ValueError, match="no devices"):
         chooser([])
+
+
+@pytest.mark.parametrize("kind", ["CPU:0", "CPU:3", "GPU:1"])
+def test_the_cpu_beside_a_device(kind):
+    task = "/job:worker/replica:0/task:1"
+    assert cpu_beside(f"{task}/device:{kind}") == f"{task}/device:CPU:0"

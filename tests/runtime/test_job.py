@@ -84,8 +84,6 @@ def test_tasks_and_their_addresses():
             for bad in ("a", "a:", ":1", "a:0", "a:65536", "a b:1", "http://a:1", "a:1:2", "")
         ),
         (("worker", 0), {**TWO, "device": "tpu"}, "device", "cpu, gpu"),
-        (("worker", 0), {**TWO, "ps_strategy": "random"}, "ps_strategy", "round_robin"),
-        (("worker", 0), {**TWO, "variable_caching": "disk"}, "variable_caching", "consumer"),
     ],
 )
 def test_refusals_name_the_flag(me, fields, flag, words):
@@ -115,35 +113,9 @@ def _ps(*tasks):
     return [Task("ps", task).device("cpu") for task in tasks]
 
 
-@pytest.mark.parametrize(
-    ("num_ps", "strategy", "sizes", "homes"),
-    [
-        (0, "greedy_bytes", [8, 0, 100], [W0 + "CPU:0"] * 3),
-        (0, "round_robin", [8, 0, 100], [W0 + "CPU:0"] * 3),
-        (2, "round_robin", [9, 1, 1, 1, 1], _ps(0, 1, 0, 1, 0)),
-        (3, "greedy_bytes", [10, 4, 4, 3, 1, 5, 2], _ps(0, 1, 2, 1, 2, 2, 1)),
-    ],
-)
-def test_shared_variables_go_to_the_ps_tasks(num_ps, strategy, sizes, homes):
-    hosts = tuple(f"p:{port}" for port in range(1, num_ps + 1))
-    choose = _job(**TWO, ps_hosts=hosts, ps_strategy=strategy).variables_chooser()
-    assert [choose(size) for size in sizes] == homes
-
-
-@pytest.mark.parametrize(
-    ("num_ps", "policy", "expected"),
-    [
-        (0, "consumer", None),
-        (0, "cpu", None),
-        (1, "none", None),
-        (1, "consumer", W1 + "GPU:1"),
-        (1, "cpu", W1 + "CPU:0"),
-    ],
-)
-def test_caching_device(num_ps, policy, expected):
-    fields = {**TWO, "device": "gpu", "ps_hosts": ("p:1",) * num_ps, "variable_caching": policy}
-    job = _job(**fields)
-    assert job.caching_device(job.tower_device(3)) == expected
+def test_the_devices_of_ps_tasks():
+    assert _job(**TWO).ps_devices == ()
+    assert _job(**TWO, ps_hosts=("p:1", "p:2")).ps_devices == tuple(_ps(0, 1))
 
 
 def test_hosts_of_a_flag():

@@ -82,20 +82,22 @@ Maker = Callable[..., VariableMgr]
 
 @pytest.fixture
 def make_manager(declared, cpu_devices) -> Maker:
-    """make_manager(mode, towers, **fields of the spec): a manager with its variables."""
+    """make_manager(mode, towers or devices, **fields of the spec): a manager with its variables."""
 
     def make(
         mode: str,
-        towers: int,
+        towers: int | Sequence[str],
         variables: Sequence[VariableSpec] = declared,
         **fields: object,
     ) -> VariableMgr:
         if mode == "distributed_all_reduce":
             hybrid = parse_all_reduce_spec("psgpu:16:xring")
             fields = {"aggregation": AggregationSpec(all_reduce=hybrid), **fields}
+        if isinstance(towers, int):
+            towers = [cpu_devices[t % len(cpu_devices)] for t in range(towers)]
         spec = VariableMgrSpec(
             variable_update=mode,
-            devices=tuple(cpu_devices[t % len(cpu_devices)] for t in range(towers)),
+            devices=tuple(towers),
             cpu_device=cpu_devices[0],
             **fields,
         )

@@ -12,7 +12,7 @@ from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import tower_context
 
-MODES = ("parameter_server", "replicated", "independent")
+MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 
 
 def test_an_incomplete_manager_cannot_be_made():
@@ -31,17 +31,20 @@ def test_an_incomplete_manager_cannot_be_made():
         ("parameter_server", False, True),
         ("replicated", True, True),
         ("independent", True, False),
+        ("distributed_replicated", True, True),
     ],
 )
 def test_what_a_manager_says_of_itself(mode, own_copies, in_sync, make_manager, cpu_devices):
     manager = make_manager(mode, 3)
     assert manager.each_tower_has_variables() is own_copies
     assert manager.replicas_in_sync is in_sync
-    assert manager.supports_staged_vars() is not own_copies
+    assert manager.supports_staged_vars() is (mode == "parameter_server")
     assert manager.get_devices() == cpu_devices[:3]
 
 
-@pytest.mark.parametrize("mode", ["replicated", "distributed_all_reduce", "independent"])
+@pytest.mark.parametrize(
+    "mode", ["replicated", "distributed_all_reduce", "independent", "distributed_replicated"]
+)
 def test_copies_are_not_staged(mode, make_manager):
     with pytest.raises(FlagError, match=f"--staged_vars=true: does not work with .*={mode}"):
         make_manager(mode, 2, staged=True)
@@ -66,7 +69,7 @@ def test_sixteen_bits_are_for_what_normalisation_does_not_use(mode, make_manager
             assert slots[f"{name}/momentum"].dtype == narrow[name].dtype
 
 
-@pytest.mark.parametrize(("mode", "copies"), [(MODES[0], 1), (MODES[1], 3), (MODES[2], 3)])
+@pytest.mark.parametrize(("mode", "copies"), [(MODES[0], 1), *((mode, 3) for mode in MODES[1:])])
 def test_number_of_variables(mode, copies, make_manager, declared):
     savable = make_manager(mode, 3).savable_variables()
     assert list(savable) == [v.name for v in declared]
@@ -88,7 +91,7 @@ def test_trainables_of_a_tower_are_those_it_reads(mode, make_manager, trainable)
         ] == [True] * len(trainable)
 
 
-@pytest.mark.parametrize("mode", ["replicated", "independent"])
+@pytest.mark.parametrize("mode", ["replicated", "independent", "distributed_replicated"])
 def test_names_of_towers_1_and_10_do_not_collide(mode, make_manager, trainable):
     manager = make_manager(mode, 11)
     names = [[v.name for v in manager.trainable_variables_on_device(t)] for t in range(11)]
@@ -155,8 +158,8 @@ def first_elements(facades):
 
 def momentum_for(manager):
     optimizer = Momentum(0.9)
-    for tower in range(3 if manager.each_tower_has_variables() else 1):
-        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    for group in manager.updated_variables():
+        optimizer.create_slots(group)
     return optimizer
 
 
@@ -193,9 +196,9 @@ def test_shared_variables_keep_their_value(make_manager):
 def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     optimizer = Adam(0.9, 0.999, 1e-8)
-    groups = towers if manager.each_tower_has_variables() else 1
-    for tower in range(groups):
-        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    groups = manager.updated_variables()
+    for group in groups:
+        optimizer.create_slots(group)
     slots = manager.savable_slots(optimizer)
     assert set(slots) == {
         *(f"{v.name}/{slot}" for v in trainable for slot in ("m", "v")),
@@ -204,9 +207,9 @@ def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_man
     }
     for name, facade in slots.items():
         assert facade.name == name
-        assert len(facade.copies) == groups
-    kernel = manager.savable_variables()["conv0/kernel"]
-    for variable, slot in zip(kernel.copies, slots["conv0/kernel/m"].copies, strict=True):
+        assert len(facade.copies) == len(groups)
+    kernel = manager.updated_copies("conv0/kernel")
+    for variable, slot in zip(kernel, slots["conv0/kernel/m"].copies, strict=True):
         assert slot is optimizer.slot_variables()["m", variable.ref()]
         assert slot.device == variable.device
 

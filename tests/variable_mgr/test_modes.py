@@ -1,7 +1,6 @@
 """All modes against an oracle in NumPy, for every tower count, reduction and placement.
 
-The loss of tower t is the sum over variables of a_t/2 |w - c_t|², so its gradient is
-a_t (w - c_t) and depends on the weights of the step before.
+helpers/bowls.py has the losses.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from bowls import centre, create_slots, curvature, one_step
 from covering import covering_pairs
 from towers import columns_of
 
@@ -18,17 +18,16 @@ from cnnbench.variable_mgr import names
 from cnnbench.variable_mgr.gradients import Column
 
 TOWERS = (1, 2, 3, 4, 8)
-MODES = ("parameter_server", "replicated", "distributed_all_reduce", "independent")
+MODES = (
+    "parameter_server",
+    "replicated",
+    "distributed_replicated",
+    "distributed_all_reduce",
+    "independent",
+)
+UPDATED_ONCE = ("parameter_server", "distributed_replicated")
 RATE = 0.1
 STEPS = 3
-
-
-def curvature(tower):
-    return 0.25 * (tower + 1)
-
-
-def centre(tower, index):
-    return 3.0 * tower - index + 0.5
 
 
 def oracle(weights, mode, reduction, steps, momentum):
@@ -55,47 +54,6 @@ def oracle(weights, mode, reduction, steps, momentum):
     return weights
 
 
-def tower_gradients(manager, tower, variables, dtype, skip=()):
-    """Gradients of one tower's loss, taken as the train step takes them."""
-    values = {}
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        loss = tf.constant(0.0)
-        for index, variable in enumerate(variables):
-            value = values[variable.name] = manager.read(tower, variable.name, dtype)
-            tape.watch(value)
-            if (tower, index) not in skip:
-                distance = tf.cast(value, tf.float32) - centre(tower, index)
-                loss += 0.5 * curvature(tower) * tf.reduce_sum(distance**2)
-    return loss, tape.gradient(loss, list(values.values()))
-
-
-def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), loss_scale=None):
-    """One training step as the driver makes it; returns each tower's loss."""
-    losses, device_grads = [], []
-    for tower, device in enumerate(manager.get_devices()):
-        with tf.device(device):
-            loss, grads = tower_gradients(manager, tower, variables, dtype, skip)
-        owned = manager.trainable_variables_on_device(tower)
-        device_grads.append(list(zip(grads, owned, strict=True)))
-        losses.append(loss)
-    apply_devices, state = manager.preprocess_device_grads(columns_of(device_grads))
-    updates = []
-    for index, device in enumerate(apply_devices):
-        with tf.device(device):
-            pairs = manager.get_gradients_to_apply(index, state)
-            updates += manager.append_apply_gradients(
-                optimizer, pairs, loss_scale, device, learning_rate=rate
-            )
-    with tf.control_dependencies(updates):
-        return [tf.identity(loss) for loss in losses]
-
-
-def create_slots(manager, optimizer):
-    groups = len(manager.get_devices()) if manager.each_tower_has_variables() else 1
-    for tower in range(groups):
-        optimizer.create_slots(manager.trainable_variables_on_device(tower))
-
-
 def weights_of(manager, variables):
     return [
         [manager.variable(tower, v.name).numpy() for v in variables]
@@ -109,6 +67,13 @@ def assert_weights(manager, variables, expected, rtol=2e-5, atol=1e-5):
         for value, exact in zip(own, wanted, strict=True):
             assert value.dtype == np.float32
             np.testing.assert_allclose(value, exact, rtol=rtol, atol=atol)
+
+
+def updated(manager, variables):
+    """Every variable that an update changes or that towers read."""
+    found = [c for v in variables for c in manager.savable_variables()[v.name].copies]
+    found += [c for v in variables for c in manager.updated_copies(v.name)]
+    return list({variable.ref(): variable for variable in found}.values())
 
 
 def train(manager, optimizer, variables, steps=STEPS, **how):
@@ -151,6 +116,33 @@ def aggregate(manager, gradients, variables):
 
 
 @pytest.mark.parametrize(
+    ("mode", "towers", "ps", "strategy", "caching", "momentum"),
+    covering_pairs(
+        UPDATED_ONCE,
+        TOWERS,
+        [1, 2, 3],
+        ["greedy_bytes", "round_robin"],
+        ["none", "consumer", "cpu"],
+        [0.0, 0.75],
+    ),
+)
+def test_weights_after_three_steps_over_ps_tasks(
+    mode, towers, ps, strategy, caching, momentum, make_manager, trainable, cpu_devices
+):
+    manager = make_manager(
+        mode,
+        towers,
+        ps_devices=cpu_devices[-ps:],
+        ps_strategy=strategy,
+        variable_caching=caching,
+        seed=5,
+    )
+    before = weights_of(manager, trainable)
+    train(manager, Momentum(momentum), trainable)
+    assert_weights(manager, trainable, oracle(before, mode, "mean", STEPS, momentum))
+
+
+@pytest.mark.parametrize(
     ("mode", "towers", "reduction"), covering_pairs(MODES, TOWERS, ["mean", "sum"])
 )
 def test_aggregated_gradients(mode, towers, reduction, make_manager, trainable):
@@ -160,7 +152,7 @@ def test_aggregated_gradients(mode, towers, reduction, make_manager, trainable):
         [rng.normal(size=v.shape).astype(np.float32) for v in trainable] for _ in range(towers)
     ]
     result = aggregate(manager, gradients, trainable)
-    assert len(result) == (1 if mode == "parameter_server" else towers)
+    assert len(result) == (1 if mode in UPDATED_ONCE else towers)
     for index, tensors in enumerate(result):
         for i, tensor in enumerate(tensors):
             combined = sum(g[i].astype(np.float64) for g in gradients)
@@ -181,14 +173,15 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     pairs = manager.get_gradients_to_apply(0, state)
     assert len(devices) == 1
     assert all(pair[0] is grad for pair, grad in zip(pairs, grads, strict=True))
-    assert all(pair[1] is variable for pair, variable in zip(pairs, owned, strict=True))
+    updated_group = manager.updated_variables()[0]
+    assert all(pair[1] is variable for pair, variable in zip(pairs, updated_group, strict=True))
 
 
 @pytest.mark.parametrize("optimizer", [GradientDescent, Momentum, RMSProp, Adam])
 def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
     arguments = {Momentum: (0.9,), RMSProp: (0.9, 0.9, 1.0), Adam: (0.9, 0.999, 1e-8)}
     results = []
-    for mode in ("parameter_server", "replicated"):
+    for mode in ("parameter_server", "replicated", "distributed_replicated"):
         for place in ("cpu", "towers"):
             manager = make_manager(mode, 3, parameter_device=place, seed=2)
             train(manager, optimizer(*arguments.get(optimizer, ())), trainable)
@@ -257,15 +250,15 @@ def test_updates_run_where_the_variables_are(mode, place, make_manager, trainabl
         lambda rate: one_step(manager, optimizer, trainable, rate), autograph=False
     ).get_concrete_function(tf.TensorSpec([], tf.float32))
     applied = [op for op in step.graph.get_operations() if op.type == "ResourceApplyMomentum"]
-    copies = [c for v in trainable for c in manager.savable_variables()[v.name].copies]
+    copies = [c for v in trainable for c in manager.updated_copies(v.name)]
     assert sorted(op.device for op in applied) == sorted(c.device for c in copies)
-    if manager.each_tower_has_variables():
+    if mode not in UPDATED_ONCE and manager.each_tower_has_variables():
         reads = [op for op in step.graph.get_operations() if op.type == "ReadVariableOp"]
         assert [op.device for op in reads] == [d for d in cpu_devices[:3] for _ in trainable]
 
 
 @pytest.mark.parametrize("towers", [2, 3])
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "distributed_replicated"])
 def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     gradients = [[tf.fill(v.shape, float(t + 1)) for v in trainable] for t in range(towers)]
@@ -307,6 +300,7 @@ def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, traina
     [
         ("parameter_server", [True, True]),
         ("replicated", [True, True]),
+        ("distributed_replicated", [True, True]),
         ("independent", [False, True]),
     ],
 )
@@ -380,7 +374,7 @@ def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainabl
     optimizer = Adam(0.9, 0.999, 1e-8)
     create_slots(manager, optimizer)
     state = [c for f in manager.savable_slots(optimizer).values() for c in f.copies]
-    state += [c for v in trainable for c in manager.savable_variables()[v.name].copies]
+    state += updated(manager, trainable)
     before = [v.numpy() for v in state]
 
     @tf.function(autograph=False)

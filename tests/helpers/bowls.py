@@ -1,0 +1,56 @@
+"""A step of towers whose losses are bowls: that of tower t is the sum over variables of
+a_t/2 |w - c_t|², so its gradient is a_t (w - c_t) and depends on the weights of the step before.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from towers import columns_of
+
+
+def curvature(tower):
+    return 0.25 * (tower + 1)
+
+
+def centre(tower, index):
+    return 3.0 * tower - index + 0.5
+
+
+def tower_gradients(manager, tower, variables, dtype, skip=()):
+    """Gradients of one tower's loss, taken as the train step takes them."""
+    values = {}
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        loss = tf.constant(0.0)
+        for index, variable in enumerate(variables):
+            value = values[variable.name] = manager.read(tower, variable.name, dtype)
+            tape.watch(value)
+            if (tower, index) not in skip:
+                distance = tf.cast(value, tf.float32) - centre(tower, index)
+                loss += 0.5 * curvature(tower) * tf.reduce_sum(distance**2)
+    return loss, tape.gradient(loss, list(values.values()))
+
+
+def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), loss_scale=None):
+    """One training step as the driver makes it; returns each tower's loss."""
+    losses, device_grads = [], []
+    for tower, device in enumerate(manager.get_devices()):
+        with tf.device(device):
+            loss, grads = tower_gradients(manager, tower, variables, dtype, skip)
+        owned = manager.trainable_variables_on_device(tower)
+        device_grads.append(list(zip(grads, owned, strict=True)))
+        losses.append(loss)
+    apply_devices, state = manager.preprocess_device_grads(columns_of(device_grads))
+    updates = []
+    for index, device in enumerate(apply_devices):
+        with tf.device(device):
+            pairs = manager.get_gradients_to_apply(index, state)
+            updates += manager.append_apply_gradients(
+                optimizer, pairs, loss_scale, device, learning_rate=rate
+            )
+    with tf.control_dependencies(updates):
+        return [tf.identity(loss) for loss in losses]
+
+
+def create_slots(manager, optimizer):
+    for group in manager.updated_variables():
+        optimizer.create_slots(group)

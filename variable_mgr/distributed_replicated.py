@@ -1,0 +1,107 @@
+"""--variable_update=distributed_replicated: copies to compute with, and one to update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr import gradients, tower_variable
+from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike
+from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
+from cnnbench.variable_mgr.registry import register
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+
+@register("distributed_replicated")
+class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
+    """A copy "v<t>/<name>" on every tower, and of what is trained a "shadow/<name>" on a ps task.
+
+    Gradients are added up where the shadow is and applied to it; its new value then goes back
+    to every tower, so that a step begins without reading from elsewhere. The moments of batch
+    norm are the towers' own. The way is that of tf_cnn_benchmarks; its users' checkpoints held
+    the shadows under the names of the copies, and so do these.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        super().__init__(spec, variables)
+        self._place = spec.home_chooser()
+        self._shadows: dict[str, tf.Variable] = {}
+        self._name_of: dict[Any, str] = {}
+
+    @property
+    def replicas_in_sync(self) -> bool:
+        """See `VariableMgr.replicas_in_sync`."""
+        return True
+
+    def updated_copies(self, name: str) -> tuple[tf.Variable, ...]:
+        """See `VariableMgr.updated_copies`; the shadow of what is trained."""
+        shadow = self._shadows.get(name)
+        return super().updated_copies(name) if shadow is None else (shadow,)
+
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+        """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
+        reduced = gradients.reduce_where_updated(
+            columns,
+            self._spec.devices,
+            lambda column: self._shadows[self._name_of[column.variables[0].ref()]],
+            self._spec.reduction_scale,
+            keep_sparse=not self._spec.aggregation.sparse_to_dense,
+        )
+        return [self._spec.homes[0]], reduced
+
+    def append_apply_gradients(
+        self,
+        optimizer: OptimizerLike,
+        pairs: GradientPairs,
+        loss_scale: LossScaleLike | None,
+        device: str,
+        *,
+        learning_rate: tf.Tensor,
+    ) -> list[Any]:
+        """See `VariableMgr.append_apply_gradients`; every tower gets the new values."""
+
+        def update() -> list[Any]:
+            with tf.device(device):
+                ops = optimizer.apply_gradients(pairs, learning_rate)
+            # The traced function keeps this read behind the update of the same variable.
+            for _, shadow in pairs:
+                ops += self._copy_back(shadow)
+            return ops
+
+        return update() if loss_scale is None else loss_scale.run(update)
+
+    def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
+        """See `VariableMgr.after_restore`; the shadows get copy 0 too."""
+        super().after_restore(slots)
+        for name, shadow in self._shadows.items():
+            with tf.device(shadow.device):
+                shadow.assign(tower_variable.read(self.variable(0, name)), read_value=False)
+
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        created = super()._create(variable)
+        if variable.trainable:
+            value = tower_variable.read(created.primary)
+            with tf.device(self._place(variable.bytes)):
+                shadow = tf.Variable(value, name=f"shadow/{variable.name}")
+            self._shadows[variable.name] = shadow
+            for copy in (shadow, *created.copies):
+                self._name_of[copy.ref()] = variable.name
+        return created
+
+    def _copy_back(self, shadow: tf.Variable) -> list[Any]:
+        value = tower_variable.read(shadow)
+        cached: dict[str | None, tf.Tensor] = {None: value, shadow.device: value}
+        ops = []
+        for tower, device in enumerate(self._spec.devices):
+            where = self._spec.caching_device(device)
+            if where not in cached:
+                with tf.device(where):
+                    cached[where] = tf.identity(value, name="cached")
+            copy = self.variable(tower, self._name_of[shadow.ref()])
+            with tf.device(copy.device):
+                ops.append(copy.assign(cached[where], read_value=False))
+        return [op for op in ops if op is not None]
