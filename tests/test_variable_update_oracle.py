@@ -118,7 +118,7 @@ def run(**flags: object) -> tuple[float, ...]:
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run().losses
 
 
-MODES = ("parameter_server", "replicated", "independent")
+MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 REDUCTIONS = ("mean", "sum")
 
 
@@ -147,7 +147,7 @@ def test_losses_equal_the_oracle(
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "distributed_replicated"])
 def test_variables_or_reduction_on_the_host_change_nothing(devices: int, mode: str) -> None:
     losses = run(
         num_gpus=devices,

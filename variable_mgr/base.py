@@ -239,25 +239,21 @@ class VariableMgr(abc.ABC):
 
         return update() if loss_scale is None else loss_scale.run(update)
 
-    def updated_copies(self, name: str) -> tuple[tf.Variable, ...]:
-        """What updates change under a canonical name: one variable, or one per apply device.
+    def updated(self, name: str) -> TowerVariable:
+        """What the optimizer updates of a trainable variable: here what the towers read.
 
-        These are the variables that towers read, unless the manager says otherwise. The
-        optimizer's slots, learning rates and weight decay go by these.
+        Optimizer slots, learning rates and weight decay belong to it. Its copies are as
+        many as there are groups of variables that one apply device updates.
 
-        Raises:
-          KeyError: for an unknown name, or before `create_variables`.
+        Args:
+          name: canonical name.
         """
-        return self._facades[name].copies
+        return self._facades[name]
 
-    def updated_variables(self) -> list[list[tf.Variable]]:
-        """The trainable variables that are updated together, in creation order.
-
-        Returns:
-          One list for all, or one for each apply device.
-        """
-        copies = [self.updated_copies(v.name) for v in self._declared if v.trainable]
-        return gradients.transposed(copies)
+    def updated_groups(self) -> list[list[tf.Variable]]:
+        """The copies that are updated together, such as those of a tower, in creation order."""
+        trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
+        return gradients.transposed(trained)
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
         """Makes copies equal; call it after creation.
@@ -304,9 +300,9 @@ class VariableMgr(abc.ABC):
         slots = {}
         for slot in dict.fromkeys(slot for slot, _ in by_key):
             for name in self._facades:
-                updated = self.updated_copies(name)
-                if (slot, updated[0].ref()) in by_key:
-                    copies = [by_key[slot, copy.ref()] for copy in updated]
+                updated = self.updated(name)
+                if (slot, updated.primary.ref()) in by_key:
+                    copies = [by_key[slot, copy.ref()] for copy in updated.copies]
                     slots[f"{name}/{slot}"] = TowerVariable(f"{name}/{slot}", copies)
         for name, scalars in optimizer.shared_variables().items():
             slots[f"optimizer/{name}"] = TowerVariable(f"optimizer/{name}", scalars)

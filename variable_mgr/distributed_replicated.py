@@ -29,7 +29,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._place = spec.home_chooser()
-        self._shadows: dict[str, tf.Variable] = {}
+        self._shadows: dict[str, TowerVariable] = {}
         self._name_of: dict[Any, str] = {}
 
     @property
@@ -37,17 +37,16 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.replicas_in_sync`."""
         return True
 
-    def updated_copies(self, name: str) -> tuple[tf.Variable, ...]:
-        """See `VariableMgr.updated_copies`; the shadow of what is trained."""
-        shadow = self._shadows.get(name)
-        return super().updated_copies(name) if shadow is None else (shadow,)
+    def updated(self, name: str) -> TowerVariable:
+        """See `VariableMgr.updated`; the shadow of what is trained."""
+        return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec.devices,
-            lambda column: self._shadows[self._name_of[column.variables[0].ref()]],
+            lambda column: self._shadows[self._name_of[column.variables[0].ref()]].primary,
             self._spec.reduction_scale,
             keep_sparse=not self._spec.aggregation.sparse_to_dense,
         )
@@ -78,8 +77,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.after_restore`; the shadows get copy 0 too."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
-            with tf.device(shadow.device):
-                shadow.assign(tower_variable.read(self.variable(0, name)), read_value=False)
+            shadow.assign(tower_variable.read(self.variable(0, name)))
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         created = super()._create(variable)
@@ -87,7 +85,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
             value = tower_variable.read(created.primary)
             with tf.device(self._place(variable.bytes)):
                 shadow = tf.Variable(value, name=f"shadow/{variable.name}")
-            self._shadows[variable.name] = shadow
+            self._shadows[variable.name] = TowerVariable(variable.name, [shadow])
             for copy in (shadow, *created.copies):
                 self._name_of[copy.ref()] = variable.name
         return created

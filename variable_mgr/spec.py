@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cnnbench.errors import FlagError
-from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_beside
+from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 REDUCTIONS = ("mean", "sum")
@@ -137,7 +137,7 @@ class VariableMgrSpec:
         """
         if not self.ps_devices or self.variable_caching == "none":
             return None
-        return reader if self.variable_caching == "consumer" else cpu_beside(reader)
+        return reader if self.variable_caching == "consumer" else cpu_of(reader)
 
     @property
     def reduction_scale(self) -> float | None:

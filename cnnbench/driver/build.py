@@ -137,7 +137,7 @@ def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
 
 def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:
     optimizer = make_optimizer(params)
-    for group in manager.updated_variables():
+    for group in manager.updated_groups():
         optimizer.create_slots(group)
     return optimizer
 
@@ -148,6 +148,8 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         devices=devices.towers,
         parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
         cpu_device=devices.cpu,
+        ps_strategy=params.ps_strategy,
+        variable_caching=params.variable_caching,
         variable_dtype="float16" if params.fp16_vars else "float32",
         reduction=params.gradient_reduction,
         staged=params.staged_vars and plan.trains,

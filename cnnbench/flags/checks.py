@@ -25,6 +25,7 @@ _AUTO_LOSS_SCALE_MODES = (
     "replicated",
     "independent",
     "distributed_all_reduce",
+    "distributed_replicated",
 )
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126

@@ -54,7 +54,7 @@ _PREPARING = tuple(
 _LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
 _NOT_AGGREGATING = (
     *("variable_update", "local_parameter_device", "gradient_reduction", "bn_stats"),
-    *("staged_vars", "iters_per_step"),
+    *("staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
 )
 _AGGREGATING = tuple(
     spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING

@@ -117,7 +117,6 @@ NOT_YET: dict[str, NotYet] = {
     "variable_update": NotYet(
         "this mode",
         (
-            "distributed_replicated",
             "collective_all_reduce",
             "mirrored_strategy",
             "multi_worker_mirrored_strategy",

@@ -18,8 +18,12 @@ def device_string(job: str, task: int, kind: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
 
 
-def cpu_beside(device: str) -> str:
-    """The first CPU of the task that a device belongs to; both are full device strings."""
+def cpu_of(device: str) -> str:
+    """The first CPU of the process that has a device.
+
+    Args:
+      device: full device string; of a short one such as "CPU:1" the process stays open.
+    """
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
 

@@ -90,8 +90,8 @@ class TrainStep:
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
         # Made here and not while tracing: a function that creates variables is traced twice.
-        updated = [variable for group in manager.updated_variables() for variable in group]
-        for device in dict.fromkeys(variable.device for variable in updated):
+        copies = [copy for group in manager.updated_groups() for copy in group]
+        for device in dict.fromkeys(copy.device for copy in copies):
             self._add_learning_rate(device)
         with tf.device(self._devices[0]):
             self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")

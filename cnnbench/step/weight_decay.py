@@ -45,9 +45,9 @@ class WeightDecay:
         self._factor = factor
         decayed = [v.name for v in trainables if v.weight_decay and factor]
         # One list for each apply device.
-        self._updated = gradients.transposed([manager.updated_copies(name) for name in decayed])
+        self._updated = gradients.transposed([manager.updated(name).copies for name in decayed])
         self._refs = {variable.ref() for group in self._updated for variable in group}
-        self._read_refs = {
+        self._read = {
             manager.variable(tower, name).ref()
             for tower in range(len(self._devices))
             for name in decayed
@@ -82,7 +82,7 @@ class WeightDecay:
           with the L2 gradients where the manager defers gradients.
         """
         return [
-            self._completed(column) if column.variables[0].ref() in self._read_refs else column
+            self._completed(column) if column.variables[0].ref() in self._read else column
             for column in columns
         ]
 

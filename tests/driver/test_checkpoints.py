@@ -37,6 +37,7 @@ MODES: dict[str, dict[str, object]] = {
         "variable_update": "distributed_all_reduce",
         "all_reduce_spec": "pscpu:8:xring",
     },
+    "shadows": {"num_gpus": 2, "variable_update": "distributed_replicated"},
     "independent": {"num_gpus": 2, "variable_update": "independent"},
 }
 

@@ -54,7 +54,8 @@ def test_a_clean_run_passes_and_says_how_often_it_was_checked(
 ) -> None:
     params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
     record = BenchmarkCNN(params).run()
-    copies = towers > 1 and mode["variable_update"] in ("replicated", "distributed_all_reduce")
+    shared = ("parameter_server", "independent")
+    copies = towers > 1 and mode["variable_update"] not in shared
     # Before the first step and after steps 2 and 4.
     assert record.measured.replica_checks == (3 if copies else None)
     assert RunRecord.from_json(record.to_json()).measured == record.measured

@@ -33,6 +33,8 @@ NEW_FLAGS = {
     "precision",
     "gradient_reduction",
     "bn_stats",
+    "ps_strategy",
+    "variable_caching",
     "aux_head",
     "export_dir",
     "label_smoothing",

@@ -16,6 +16,7 @@ RATE = 0.0625
 MODES = [
     pytest.param({"variable_update": "parameter_server"}, id="ps"),
     pytest.param({"variable_update": "replicated"}, id="replicated"),
+    pytest.param({"variable_update": "distributed_replicated"}, id="shadows"),
     pytest.param({"variable_update": "independent"}, id="independent"),
     pytest.param(
         {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},

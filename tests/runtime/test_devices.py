@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.runtime.devices import GreedyByBytes, RoundRobin, cpu_beside
+from cnnbench.runtime.devices import GreedyByBytes, RoundRobin, cpu_of
 
 
 def test_round_robin_begins_with_the_first_and_goes_on_where_it_stopped():
@@ -40,6 +40,6 @@ def test_choosers_need_devices(chooser):
 
 
 @pytest.mark.parametrize("kind", ["CPU:0", "CPU:3", "GPU:1"])
-def test_the_cpu_beside_a_device(kind):
+def test_the_cpu_of_a_device(kind):
     task = "/job:worker/replica:0/task:1"
-    assert cpu_beside(f"{task}/device:{kind}") == f"{task}/device:CPU:0"
+    assert cpu_of(f"{task}/device:{kind}") == f"{task}/device:CPU:0"

@@ -46,6 +46,11 @@ def everything(built: BuiltRun) -> dict[str, object]:
         f"{name}@{copy}": variable
         for name, facade in facades.items()
         for copy, variable in enumerate(facade.copies)
+    } | {
+        f"{name}@updated {copy}": variable
+        for name in built.manager.savable_variables()
+        for copy, variable in enumerate(built.manager.updated(name).copies)
+        if built.manager.updated(name) is not facades[name]
     }
 
 

@@ -14,6 +14,7 @@ from built_runs import MODES
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
 from cnnbench.flags import Params
+from cnnbench.variable_mgr.distributed_replicated import DistributedReplicatedVariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
 
@@ -24,6 +25,7 @@ ROWS, WIDTH, BATCH = 50, 8, 3
 MANAGERS = {
     "parameter_server": ParameterServerVariableMgr,
     "independent": IndependentVariableMgr,
+    "distributed_replicated": DistributedReplicatedVariableMgr,
 }
 
 

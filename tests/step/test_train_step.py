@@ -73,7 +73,7 @@ def updates_of(built: BuiltRun) -> dict[str, list[str]]:
     return found
 
 
-MODES = ["parameter_server", "replicated", "independent"]
+MODES = ["parameter_server", "replicated", "independent", "distributed_replicated"]
 PLUGINS = Path(__file__).parents[1] / "plugins"
 
 

@@ -158,7 +158,7 @@ def first_elements(facades):
 
 def momentum_for(manager):
     optimizer = Momentum(0.9)
-    for group in manager.updated_variables():
+    for group in manager.updated_groups():
         optimizer.create_slots(group)
     return optimizer
 
@@ -196,7 +196,7 @@ def test_shared_variables_keep_their_value(make_manager):
 def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     optimizer = Adam(0.9, 0.999, 1e-8)
-    groups = manager.updated_variables()
+    groups = manager.updated_groups()
     for group in groups:
         optimizer.create_slots(group)
     slots = manager.savable_slots(optimizer)
@@ -208,7 +208,7 @@ def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_man
     for name, facade in slots.items():
         assert facade.name == name
         assert len(facade.copies) == len(groups)
-    kernel = manager.updated_copies("conv0/kernel")
+    kernel = manager.updated("conv0/kernel").copies
     for variable, slot in zip(kernel, slots["conv0/kernel/m"].copies, strict=True):
         assert slot is optimizer.slot_variables()["m", variable.ref()]
         assert slot.device == variable.device

@@ -72,7 +72,7 @@ def assert_weights(manager, variables, expected, rtol=2e-5, atol=1e-5):
 def updated(manager, variables):
     """Every variable that an update changes or that towers read."""
     found = [c for v in variables for c in manager.savable_variables()[v.name].copies]
-    found += [c for v in variables for c in manager.updated_copies(v.name)]
+    found += [c for v in variables for c in manager.updated(v.name).copies]
     return list({variable.ref(): variable for variable in found}.values())
 
 
@@ -173,7 +173,7 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     pairs = manager.get_gradients_to_apply(0, state)
     assert len(devices) == 1
     assert all(pair[0] is grad for pair, grad in zip(pairs, grads, strict=True))
-    updated_group = manager.updated_variables()[0]
+    updated_group = manager.updated_groups()[0]
     assert all(pair[1] is variable for pair, variable in zip(pairs, updated_group, strict=True))
 
 
@@ -250,7 +250,7 @@ def test_updates_run_where_the_variables_are(mode, place, make_manager, trainabl
         lambda rate: one_step(manager, optimizer, trainable, rate), autograph=False
     ).get_concrete_function(tf.TensorSpec([], tf.float32))
     applied = [op for op in step.graph.get_operations() if op.type == "ResourceApplyMomentum"]
-    copies = [c for v in trainable for c in manager.updated_copies(v.name)]
+    copies = [c for v in trainable for c in manager.updated(v.name).copies]
     assert sorted(op.device for op in applied) == sorted(c.device for c in copies)
     if mode not in UPDATED_ONCE and manager.each_tower_has_variables():
         reads = [op for op in step.graph.get_operations() if op.type == "ReadVariableOp"]

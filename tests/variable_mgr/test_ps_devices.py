@@ -20,7 +20,7 @@ WORKER = "/job:worker/replica:0/task:1/device:"
 
 
 def homes(manager):
-    return [manager.updated_copies(name)[0].device for name in manager.savable_variables()]
+    return [manager.updated(name).copies[0].device for name in manager.savable_variables()]
 
 
 def sized(*sizes):
@@ -119,7 +119,7 @@ def test_slots_and_updates_are_on_the_ps(mode, make_manager, trainable, cpu_devi
     manager = make_manager(mode, 2, ps_devices=cpu_devices[4:6], ps_strategy="round_robin")
     operations = step_graph(manager, trainable).get_operations()
     applied = [op.device for op in operations if op.type == "ResourceApplyMomentum"]
-    assert applied == [manager.updated_copies(v.name)[0].device for v in trainable]
+    assert applied == [manager.updated(v.name).copies[0].device for v in trainable]
     assert set(applied) == set(cpu_devices[4:6])
     assert {op.device for op in operations if op.type == "AddN"} == set(cpu_devices[4:6])
 
@@ -129,7 +129,7 @@ def test_what_towers_read_lies_beside_what_is_updated(make_manager, declared, cp
     for variable in declared:
         copies = manager.savable_variables()[variable.name].copies
         assert [copy.device for copy in copies] == list(cpu_devices[:2])
-        updated = manager.updated_copies(variable.name)
+        updated = manager.updated(variable.name).copies
         if variable.trainable:
             assert [(v.name, v.device) for v in updated] == [
                 (f"shadow/{variable.name}:0", cpu_devices[5])
@@ -147,5 +147,5 @@ def test_what_was_restored_reaches_copies_and_shadows(make_manager, trainable, c
     manager.after_restore()
     for number, variable in enumerate(trainable, 1):
         copies = manager.savable_variables()[variable.name].copies
-        for copy in (*copies, *manager.updated_copies(variable.name)):
+        for copy in (*copies, *manager.updated(variable.name).copies):
             np.testing.assert_array_equal(copy, np.full(variable.shape, float(number)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cnnbench.flags.declare import flag
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
 
 ALL_REDUCING = ("replicated", "distributed_all_reduce", "collective_all_reduce")
 """The modes that keep a copy of every variable per device equal by an all-reduce."""
@@ -31,8 +32,9 @@ class VariableUpdateParams:
         "parameter_server",
         "parameter_server keeps one copy of every variable, replicated a copy per device with "
         "reduced gradients, distributed_all_reduce the same with algorithms by size, "
-        "collective_all_reduce the same by TensorFlow's collectives between processes, independent "
-        "a copy per device and no reduction at all.",
+        "collective_all_reduce the same by TensorFlow's collectives between processes, "
+        "distributed_replicated a copy per device and one more that is updated and copied back, "
+        "independent a copy per device and no reduction at all.",
         choices=(
             "parameter_server",
             "replicated",
@@ -48,11 +50,25 @@ class VariableUpdateParams:
     )
     local_parameter_device: str = flag(
         "gpu",
-        "Where parameter_server keeps the variables, and where copy, the all-reduce of replicated "
-        "without --all_reduce_spec, adds gradients: on the compute devices (gpu, whatever --device "
-        "is) or on the host (cpu). Ignored by other algorithms.",
+        "Where parameter_server keeps the variables and distributed_replicated those it updates, "
+        "and where copy, the all-reduce of replicated without --all_reduce_spec, adds gradients: "
+        "on the compute devices (gpu, whatever --device is) or on the host (cpu). Ignored by other "
+        "algorithms.",
         choices=("cpu", "gpu"),
         lower=True,
+    )
+    ps_strategy: str = flag(
+        "greedy_bytes",
+        "How variables go to the tasks of --ps_hosts: each to the one with the fewest bytes so "
+        "far, or in turn.",
+        choices=PS_STRATEGIES,
+    )
+    variable_caching: str = flag(
+        "none",
+        "With --ps_hosts: copy every variable that a step reads once for each device that "
+        "computes with it (consumer), or once for each worker, to its CPU (cpu), where its devices "
+        "share it. none leaves it to TensorFlow, which sends a value to each device once.",
+        choices=CACHING_POLICIES,
     )
     gradient_reduction: str = flag(
         "mean",
