@@ -52,5 +52,5 @@ def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), los
 
 
 def create_slots(manager, optimizer):
-    for group in manager.updated_variables():
+    for group in manager.updated_groups():
         optimizer.create_slots(group)
