@@ -29,6 +29,7 @@ from peers.measurement import (
     orders,
 )
 from peers.options import Options, parse
+from peers.photos import with_imagenet_files
 from peers.process import run
 from peers.subjects import RECORD, Subject, chosen, scenario_subjects
 
@@ -148,8 +149,9 @@ def main(argv: Sequence[str]) -> int:
             return 2
     results: list[Measurement] = []
     try:
-        for scenario in options.scenarios:
-            results += run_scenario(scenario, options, csv)
+        with with_imagenet_files(options) as options:
+            for scenario in options.scenarios:
+                results += run_scenario(scenario, options, csv)
     except KeyboardInterrupt:
         print("compare_peers: interrupted", file=sys.stderr)
         return 130

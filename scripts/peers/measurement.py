@@ -30,7 +30,7 @@ class Reading:
     Attributes:
       batch: Images per step over all towers.
       step_seconds: Duration of every timed step.
-      flops_per_image: Training FLOPs per image by the model's own count.
+      flops_per_image: FLOPs per image, of training or inference, by the model's own count.
       flops_per_sec: Rate of a bare matrix product.
       seconds: A single duration: of a start, of a command.
       bare_steps_per_sec: Steps per second of the same step without the harness.

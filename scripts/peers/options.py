@@ -13,7 +13,10 @@ from pathlib import Path
 _HERE = "(default: the one running this)"
 
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
-SCENARIOS = ("resnet50", *CLASSIC, "towers", "overhead", "startup", "memory")
+SCENARIOS = (
+    *("resnet50", *CLASSIC, "forward", "input"),
+    *("towers", "overhead", "startup", "memory"),
+)
 
 # The same for everybody; small enough that random images never diverge.
 LEARNING_RATE = 0.001
@@ -37,6 +40,7 @@ class Options:
     seed: int
     timeout: float
     csv: Path | None
+    data_dir: Path | None
     cnnbench_python: str
     keras_python: str
     torch_python: str
@@ -68,6 +72,10 @@ def _words_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 def _interpreter(text: str) -> str:
     # Absolute, because measurements run elsewhere, but not resolved: that would leave a venv.
     return os.path.abspath(shutil.which(text) or text)
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
 
 
 def common_parser(
@@ -131,6 +139,11 @@ def parse(argv: Sequence[str]) -> Options:
     add("--memory_batches", type=_positive, default=10000, help="steps of memory")
     add("--matmul_size", type=_positive, default=2048, help="side of the matrices (default: 2048)")
     add("--csv", type=Path, help="write every measurement to this new file")
+    add(
+        "--data_dir",
+        type=_folder,
+        help="ImageNet files for input (default: generated photos)",
+    )
     add("--ancestor", type=Path, help="folder that holds tf_cnn_benchmarks.py")
     for name, contents in (
         ("keras", "Keras 3"),

@@ -28,6 +28,8 @@ DTYPES = ("fp32", "bf16")
 CLASSIC_BATCH = 16
 # Those that keras.applications has too.
 IN_KERAS = ("vgg16", "inception3")
+# Images of a step of input, and how many steps for one of --batches: they are short.
+INPUT_BATCH, INPUT_STEPS = 64, 5
 
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
@@ -80,6 +82,8 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
     makers: Mapping[str, Callable[[Options], list[Subject]]] = {
         "resnet50": _training,
         **{name: functools.partial(_classic, name) for name in CLASSIC},
+        "forward": _forward,
+        "input": _input,
         "towers": _towers,
         "overhead": _overhead,
         "startup": _startup,
@@ -114,6 +118,33 @@ def _classic(scenario: str, options: Options) -> list[Subject]:
     if scenario == "vgg16":
         subjects.append(_matmul(options, "fp32"))
     return subjects
+
+
+def _forward(options: Options) -> list[Subject]:
+    forward = ("--forward_only",)
+    return [
+        _trained("cnnbench", options, "fp32", forward),
+        _trained("frozen", options, "fp32", (*forward, "--freeze_when_forward_only")),
+        _ancestor(options, forward),
+    ]
+
+
+def _input(options: Options) -> list[Subject]:
+    steps = INPUT_STEPS * options.batches
+    flags = _flags("resnet50", INPUT_BATCH, steps, INPUT_STEPS * options.warmup)
+    cnnbench = cnnbench_command(options.cnnbench_python)
+    files = f"--data_dir={options.data_dir}"
+    missing = "" if options.data_dir else "there are no ImageNet files"
+    own = (*cnnbench, *flags, "--input_only", files, f"--result_json={RECORD}")
+    python = options.cnnbench_python
+    bare = (
+        *(python, str(CHILDREN / "bare_input.py"), files, f"--batch_size={INPUT_BATCH}"),
+        *(f"--batches={steps}", f"--warmup={INPUT_STEPS * options.warmup}"),
+    )
+    return [
+        _ours("cnnbench", own, options, read_input_record, missing=missing),
+        Subject("tf.data", "fp32", bare, read_child, python, ("tensorflow",), missing=missing),
+    ]
 
 
 def _towers(options: Options) -> list[Subject]:
@@ -209,7 +240,7 @@ def _peer(
     return Subject(name, dtype, command, read_child, python, modules)
 
 
-def _ancestor(options: Options) -> Subject:
+def _ancestor(options: Options, more: Sequence[str] = ()) -> Subject:
     python, folder, missing = options.ancestor_python, (options.ancestor or Path()).resolve(), ""
     if options.ancestor is None:
         missing = "no --ancestor=FOLDER was given"
@@ -225,7 +256,7 @@ def _ancestor(options: Options) -> Subject:
         "fp32",
         (
             *(python, str(folder / "tf_cnn_benchmarks.py")),
-            *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1"),
+            *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1", *more),
         ),
         ancestor_reader(options.batch_size, f"tf_cnn_benchmarks {commit}"),
         python,
@@ -265,13 +296,26 @@ def read_record(_: EndedProcess, path: Path) -> Reading:
     if record.get("schema") != 1 or record.get("status") != "ok":
         raise ValueError(f"the record has status {record.get('status')!r}, not 'ok'")
     facts = record.get("environment", {})
+    work = "forward" if record.get("config", {}).get("forward_only") else "training"
     names = [name for name in ("cnnbench", "tensorflow") if f"{name}_version" in facts]
     return Reading(
         batch=int(record["batch"]["global"]),
         step_seconds=tuple(float(s) for s in record["step_seconds"]),
-        flops_per_image=float(record["model"]["training_flops_per_image"]),
+        flops_per_image=float(record["model"][f"{work}_flops_per_image"]),
         versions=", ".join(f"{name} {facts[f'{name}_version']}" for name in names),
     )
+
+
+def read_input_record(finished: EndedProcess, path: Path) -> Reading:
+    """The reading of a record of ``--input_only``: every step took its share of the loop.
+
+    Batches come in bursts, so that the median step says little.
+    """
+    reading = read_record(finished, path)
+    measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    steps = len(reading.step_seconds)
+    seconds = (float(measured["loop_seconds"]) / steps,) * steps
+    return dataclasses.replace(reading, step_seconds=seconds, flops_per_image=None)
 
 
 def ancestor_reader(batch: int, versions: str) -> Reader:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import compare_peers
 import pytest
+from peers import photos
 from peers import subjects as readers
 from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
 from peers.options import CLASSIC, SCENARIOS, parse
@@ -87,6 +88,9 @@ def test_record_reading(tmp_path):
     assert reading.images_per_sec == 16
     assert reading.achieved_flops_per_sec == 32e9
     assert reading.versions == "tensorflow 2.21.0"
+    inference = {"config": {"forward_only": True}, "model": {"forward_flops_per_image": 1e9}}
+    path.write_text(json.dumps({**record, **inference}))
+    assert readers.read_record(_printed(), path).achieved_flops_per_sec == 16e9
     path.write_text(json.dumps({**record, "status": "failed"}))
     with pytest.raises(ValueError, match="'failed'"):
         readers.read_record(_printed(), path)
@@ -199,6 +203,63 @@ def test_classic_networks_train_with_batch_16_on_their_data_set():
     assert all(work <= set(subject.command) for subject in subjects)
     subjects = scenario_subjects("inception3", _options("--ancestor=/a"))
     assert all({"--model=inception3", "--batch_size=16"} <= set(s.command) for s in subjects)
+
+
+def test_inference_is_compared_with_the_ancestor_and_frozen_with_both():
+    subjects = scenario_subjects("forward", _options("--ancestor=/a", "--batch_size=4"))
+    assert [s.name for s in subjects] == ["cnnbench", "frozen", "ancestor"]
+    assert all({"--forward_only", "--batch_size=4"} <= set(s.command) for s in subjects)
+    frozen = [s.name for s in subjects if "--freeze_when_forward_only" in s.command]
+    assert frozen == ["frozen"]
+
+
+def test_input_pipelines_read_the_same_files():
+    ours, bare = scenario_subjects("input", _options("--data_dir=/d", "--batches=2", "--warmup=1"))
+    assert {"--input_only", "--num_batches=10", "--num_warmup_batches=5"} <= set(ours.command)
+    assert {"--batches=10", "--warmup=5"} <= set(bare.command)
+    assert all({"--data_dir=/d", "--batch_size=64"} <= set(s.command) for s in (ours, bare))
+    without = scenario_subjects("input", _options())
+    assert {s.missing for s in without} == {"there are no ImageNet files"}
+
+
+def test_a_step_of_input_is_its_share_of_the_loop(tmp_path):
+    path = tmp_path / "record.json"
+    record = {
+        "schema": 1,
+        "status": "ok",
+        "batch": {"per_device": 4, "global": 4},
+        "step_seconds": [0.001, 1.0],
+        "model": {"training_flops_per_image": 2e9},
+        "measured": {"loop_seconds": 2.0},
+    }
+    path.write_text(json.dumps(record))
+    reading = readers.read_input_record(_printed(), path)
+    assert reading.images_per_sec == reading.mean_images_per_sec == 4
+    assert reading.achieved_flops_per_sec is None
+
+
+def test_photographs_are_made_where_they_are_needed_and_go(monkeypatch, capsys):
+    made = []
+
+    def fake(command, **_):
+        made.append(Path(command[2]))
+        if len(made) > 1:
+            raise OSError("disk full")
+        made[0].mkdir()
+        return EndedProcess(0, 1.0, (), "", False)
+
+    monkeypatch.setattr(photos, "run", fake)
+    with photos.with_imagenet_files(_options("--scenarios=input")) as options:
+        assert options.data_dir == made[0]
+        assert made[0].is_dir()
+    assert not made[0].exists()
+    with photos.with_imagenet_files(_options("--scenarios=input")) as options:
+        assert options.data_dir is None
+    assert "failed: disk full" in capsys.readouterr().err
+    for argv in (["--scenarios=towers"], ["--scenarios=input", "--data_dir=/d"]):
+        with photos.with_imagenet_files(_options(*argv)) as options:
+            assert options == _options(*argv)
+    assert len(made) == 2
 
 
 def test_two_towers_have_half_the_batch_each():

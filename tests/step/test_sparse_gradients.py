@@ -101,10 +101,10 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
         assert moved == (alone if mode["variable_update"] == "independent" else named)
 
 
-def crossing(built: BuiltRun) -> list[tuple[int, ...]]:
-    """Shapes of what operations hand to another device, weights that are read left out."""
+def crossing(built: BuiltRun) -> list[tf.Tensor]:
+    """What operations hand to another device, weights that are read left out."""
     return [
-        tuple(tensor.shape)
+        tensor
         for operation in built.step.graph.get_operations()
         for tensor in operation.inputs
         if operation.device and tensor.device and operation.device != tensor.device
@@ -122,12 +122,39 @@ def crossing(built: BuiltRun) -> list[tuple[int, ...]]:
     ids=["ps", "replicated", "xring"],
 )
 def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
-    sent = crossing(build(**mode))
+    sent = [tuple(tensor.shape) for tensor in crossing(build(**mode))]
     assert (BATCH, WIDTH) in sent
     assert (ROWS, WIDTH) not in sent
-    whole = crossing(build(**mode, sparse_to_dense_grads=True))
+    dense = crossing(build(**mode, sparse_to_dense_grads=True))
+    whole = [tuple(tensor.shape) for tensor in dense]
     assert (BATCH, WIDTH) not in whole
     assert max(np.prod(shape) for shape in whole) >= ROWS * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("mode", "ways"), [("parameter_server", 1), ("replicated", 2)], ids=["ps", "replicated"]
+)
+def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tables(
+    mode: str, ways: int
+) -> None:
+    users, items, batch, widths = 138_493, 26_744, 64, (64, 128)
+    flags = {"model": "ncf", "data_name": "ratings", "batch_size": batch, "dataset_plugin": None}
+
+    def sent(**more: Any) -> int:
+        """Bytes that belong to tables: whole ones, or the rows of a batch and their numbers."""
+        tensors = crossing(build(**flags, variable_update=mode, **more))
+        shapes = {*((rows, width) for rows in (users, items, batch) for width in widths)}
+        return sum(
+            int(np.prod(tensor.shape)) * tensor.dtype.size
+            for tensor in tensors
+            if tuple(tensor.shape) in shapes or tensor.dtype == tf.int64
+        )
+
+    slices, dense = sent(), sent(sparse_to_dense_grads=True)
+    # Each gradient goes to the device that adds; in replicated modes the sum comes back.
+    assert dense == ways * (users + items) * sum(widths) * 4
+    assert slices == ways * 2 * batch * sum(width * 4 + 8 for width in widths)
+    assert dense / slices == pytest.approx((users + items) / (2 * batch), rel=0.03)
 
 
 def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
