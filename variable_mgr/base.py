@@ -255,6 +255,11 @@ class VariableMgr(abc.ABC):
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
         return gradients.transposed(trained)
 
+    def share(self, variables: Iterable[TowerVariable]) -> None:
+        """Gives every tower of the job the value that copy 0 of the chief has (eagerly)."""
+        for variable in variables:
+            variable.broadcast()
+
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
         """Makes copies equal; call it after creation.
 
@@ -275,12 +280,16 @@ class VariableMgr(abc.ABC):
         Args:
           slots: optimizer state that was written likewise (see `savable_slots`).
         """
-        for facade in (*self._facades.values(), *slots):
-            facade.broadcast()
+        self.share([*self._facades.values(), *slots])
 
     def get_devices(self) -> tuple[str, ...]:
-        """Full device string of each tower."""
+        """Full device string of each tower of this process's step."""
         return self._spec.devices
+
+    @property
+    def num_towers(self) -> int:
+        """Towers of the whole job."""
+        return self._spec.num_towers
 
     def savable_variables(self) -> dict[str, TowerVariable]:
         """Trainable variables and moments by canonical name, in creation order."""

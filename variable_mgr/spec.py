@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cnnbench.errors import FlagError
 from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
+from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 REDUCTIONS = ("mean", "sum")
@@ -78,6 +79,8 @@ class VariableMgrSpec:
       staged: whether a step computes with the values that the step before read.
       aggregation: how copies of a variable agree on a gradient, where there are copies.
       seed: of the initial values.
+      job: all tasks of the run. `devices` are the towers of this process, which may be a part
+        of its towers. By default this process is the job.
 
     Raises:
       FlagError: for no devices, and for an unknown reduction, parameter device, strategy or
@@ -96,6 +99,7 @@ class VariableMgrSpec:
     staged: bool = False
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     seed: int = 0
+    job: Job | None = None
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -142,6 +146,18 @@ class VariableMgrSpec:
     @property
     def reduction_scale(self) -> float | None:
         """Factor that turns a sum over towers into the reduction; None when it is 1."""
-        if self.reduction == "sum" or len(self.devices) == 1:
+        if self.reduction == "sum" or self.num_towers == 1:
             return None
-        return 1.0 / len(self.devices)
+        return 1.0 / self.num_towers
+
+    @property
+    def num_towers(self) -> int:
+        """Towers of the whole job, over which gradients are reduced."""
+        return len(self.devices) if self.job is None else self.job.num_towers
+
+    @property
+    def cpu_devices(self) -> tuple[str, ...]:
+        """A CPU of every process that has some of `devices`, or `cpu_device` in a run of one."""
+        if self.job is None or not self.job.in_cluster:
+            return (self.cpu_device,)
+        return tuple(dict.fromkeys(map(cpu_of, self.devices)))

@@ -10,7 +10,7 @@ from cnnbench.allreduce import peers
 from cnnbench.allreduce.cases import Case, Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
-from cnnbench.flags.checks import check_labels, check_on_local_devices, local_groups
+from cnnbench.flags.checks import check_all_reduce, check_labels
 from cnnbench.flags.declare import specs_of, words
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
@@ -20,9 +20,11 @@ from cnnbench.flags.groups.allreduce import (
     parse_specs,
 )
 from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused, notices
+from cnnbench.runtime.job import Job
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 _DEFAULT_SIZES = "1K:64M:x4"
 
@@ -96,9 +98,9 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
         raise FlagError("num_gpus", "", "must name at least one number of devices")
     specs = parse_specs(params.all_reduce_spec)
     for spec, count in itertools.product(specs or (), counts):
-        check_on_local_devices(
+        check_all_reduce(
             spec,
-            count,
+            Job(towers_per_worker=count),
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
@@ -183,7 +185,7 @@ def _running(plan: AllReducePlan) -> frozenset[str]:
         name
         for spec in plan.specs or ()
         for count in plan.counts
-        for name in spec.running(local_groups(count, plan.params.all_reduce_group_size)).names
+        for name in spec.running(_groups(plan, count)).names
     )
 
 
@@ -192,7 +194,12 @@ def _has_two_levels(plan: AllReducePlan) -> bool:
 
 
 def _are_one_group(plan: AllReducePlan, count: int) -> bool:
-    return len(local_groups(count, plan.params.all_reduce_group_size)) == 1
+    return len(_groups(plan, count)) == 1
+
+
+def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
+    devices = Job(towers_per_worker=count).tower_devices
+    return groups_of(devices, plan.params.all_reduce_group_size)
 
 
 _UNUSED: tuple[Unused[AllReducePlan], ...] = (

@@ -21,7 +21,7 @@ class ArrayPipeline(Pipeline):
 
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
         super().__init__(spec, len(arrays[0]))
-        with tf.device("CPU:0"):
+        with tf.device(spec.host):
             # Eager tensors captured by the pipeline are its arguments, not part of its graph.
             self._arrays = tuple(tf.constant(array) for array in arrays)
 

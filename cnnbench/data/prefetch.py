@@ -18,8 +18,6 @@ from cnnbench.errors import DataError
 
 Step = tuple[TowerBatch, ...]
 
-HOST = "CPU:0"
-
 
 class PipelineInput(InputSource):
     """Real input: batches of a host pipeline, copied to each tower's device.
@@ -47,7 +45,7 @@ class PipelineInput(InputSource):
 
     def stages(self) -> list[Stage]:
         """See `Pipeline.stages`."""
-        with tf.device(HOST):
+        with tf.device(self.spec.host):
             return self._pipeline.stages()
 
     def skipped(self) -> Skipped:
@@ -87,7 +85,8 @@ class _Steps:
         self._steps_per_pass = steps_per_pass
         self._step_in_pass = 0
         self._error: DataError | None = None
-        with tf.device(HOST):
+        self._host = pipeline.spec.host
+        with tf.device(self._host):
             self._dataset = pipeline.tower_batches()
             self._iterator = iter(self._dataset)
 
@@ -117,7 +116,7 @@ class _Steps:
             )
         if self._step_in_pass == self._steps_per_pass:
             self._step_in_pass = 0
-            with tf.device(HOST):
+            with tf.device(self._host):
                 self._iterator = iter(self._dataset)
         self._step_in_pass += 1
         return tuple(_to_device(self._padded(), device) for device in self._devices)
@@ -125,7 +124,7 @@ class _Steps:
     def _padded(self) -> TowerBatch:
         """The next batch of the pass, filled up with zeros of weight 0."""
         spec = self._pipeline.spec
-        with tf.device(HOST):
+        with tf.device(self._host):
             values = next(self._iterator, None)
             if values is None:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}

@@ -39,7 +39,7 @@ class RatingsPipeline(ArrayPipeline):
             return
         super().__init__(spec, users, items)
         self.num_examples = len(users) * (1 + NEGATIVES_PER_POSITIVE)
-        with tf.device("CPU:0"):
+        with tf.device(spec.host):
             self._rated = tf.constant(np.sort(ratings_files.keys(users, items)))
             self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
 

@@ -41,7 +41,7 @@ class RecordPipeline(Pipeline):
         self._files = list(files)
         # An evaluation is a pass in a fixed order, whatever the flag says.
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
-        with tf.device("CPU:0"):
+        with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
@@ -244,7 +244,7 @@ class RecordPipeline(Pipeline):
 
     def _in_decoding(self) -> list[int]:
         """Keys of the records whose decoding has begun but not succeeded."""
-        with tf.device("CPU:0"):
+        with tf.device(self.spec.host):
             keys, _ = self._ledger.export()
         return sorted(keys.numpy().tolist())
 

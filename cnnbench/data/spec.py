@@ -30,7 +30,7 @@ class InputSpec:
       subset: "train" (shuffled, repeated, distorted when asked) or "validation" (an exact
         pass in a fixed order, repeated; what fills up the last batch has weight 0).
       batch_per_device: examples per tower and step.
-      num_devices: towers fed by this process.
+      num_devices: towers fed.
       image_size: height and width of the images handed out, in pixels; 0 without images.
       channels: colour channels.
       num_classes: labels must be in [0, num_classes).
@@ -42,7 +42,10 @@ class InputSpec:
       dtype: of features of real numbers: "float32", "float16" or "bfloat16". All preprocessing
         is float32.
       num_shards: processes that share the data; each sees its own part.
-      shard_index: which part this process reads.
+      shard_index: which part is read. Of synthetic data it says which rows of the global batch
+        of all shards are made.
+      host: the CPU that reads and prepares, "CPU:0" of this process or the full string of
+        another's.
       shuffle_buffer: records among which a training record is drawn.
     """
 
@@ -61,6 +64,7 @@ class InputSpec:
     dtype: str = "float32"
     num_shards: int = 1
     shard_index: int = 0
+    host: str = "CPU:0"
     shuffle_buffer: int = 10_000
 
     resize_method: str = "bilinear"
@@ -116,7 +120,7 @@ class InputSpec:
 
     @property
     def global_batch(self) -> int:
-        """Examples per step over all towers of this process."""
+        """Examples per step over all towers fed."""
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:

@@ -19,7 +19,8 @@ class SyntheticInput(InputSource):
     Each element is drawn as it says. Images look like normalised photographs: a truncated
     normal in [-1, 1] with standard deviation near one half. The labels are fixed, so that the
     loss can fall and stays finite. Row i of the global batch depends on the seed and on i only:
-    any number of towers sees the same global batch, tower t its rows [t*b, (t+1)*b).
+    any number of towers sees the same global batch, tower t its rows [t*b, (t+1)*b), where towers
+    are numbered over all shards.
     """
 
     synthetic = True
@@ -31,9 +32,10 @@ class SyntheticInput(InputSource):
     def _variables(self, tower: int) -> tuple[tf.Variable, ...]:
         """The tower's share, in the order of the elements."""
         spec = self.spec
-        first = tower * spec.batch_per_device
+        number = spec.shard_index * spec.num_devices + tower
+        first = number * spec.batch_per_device
         # On the host, so that every kind of device starts from the same bits.
-        with tf.device("CPU:0"):
+        with tf.device(spec.host):
             rows = tf.range(first, first + spec.batch_per_device)
             values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
             drawn = [(e.name, tf.cast(values[e.name], spec.dtype_of(e))) for e in spec.elements]

@@ -155,7 +155,7 @@ class BenchmarkCNN:
         with without_info_lines():
             tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
-            devices = runtime.configure(self._settings)
+            devices = runtime.configure(self._settings, self.plan.job)
         for notice in devices.notices:
             self._messages.notice(notice)
         self._warn_of_gaps()

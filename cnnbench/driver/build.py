@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cnnbench.data import InputSource, InputSpec, make_input
+from cnnbench.data.joined import JoinedInput
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
@@ -155,6 +157,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         staged=params.staged_vars and plan.trains,
         aggregation=plan.aggregation,
         seed=params.tf_random_seed,
+        job=devices.job,
     )
 
 
@@ -173,6 +176,7 @@ def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepCo
         frozen=params.forward_only and params.freeze_when_forward_only,
         xla_compile=params.xla_compile,
         seed=params.tf_random_seed,
+        first_tower=devices.job.own_towers.start,
         training_steps=plan.training_steps,
     )
 
@@ -203,7 +207,8 @@ def make_inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: st
         data_dir=params.data_dir,
         subset=subset,
         batch_per_device=plan.batch_per_device if training else plan.eval_batch_per_device,
-        num_devices=len(devices.towers),
+        num_devices=devices.job.towers_per_worker,
+        num_shards=devices.job.num_workers,
         image_size=getattr(plan.model, "image_size", 0),
         channels=plan.model.channels,
         num_classes=plan.spec.num_classes,
@@ -216,4 +221,16 @@ def make_inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: st
             runtime.Settings.of(params), devices.kind
         ),
     )
-    return make_input(spec, devices.towers)
+    job = devices.job
+    sources = [
+        make_input(
+            dataclasses.replace(
+                spec,
+                shard_index=worker.index,
+                host=worker.device("cpu"),
+            ),
+            [job.tower_device(tower) for tower in job.own_towers if job.worker_of(tower) == worker],
+        )
+        for worker in job.own_workers
+    ]
+    return sources[0] if len(sources) == 1 else JoinedInput(sources)

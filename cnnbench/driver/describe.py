@@ -34,8 +34,8 @@ def describe(
     measurements.placement = Placement(
         device=devices.kind,
         devices=devices.towers,
-        num_towers=len(devices.towers),
-        num_workers=1,
+        num_towers=plan.job.num_towers,
+        num_workers=plan.job.num_workers,
         variable_update=params.variable_update,
         # What reduces gradients; the header prints what was asked for.
         all_reduce=() if reducing is None else tuple(map(str, reducing.ranges)),

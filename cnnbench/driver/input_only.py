@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cnnbench.data.pipeline import Stage
 from cnnbench.data.source import InputSource
+from cnnbench.data.spec import InputSpec
 from cnnbench.records.run import InputStage
 from cnnbench.step.loss_scale import LossScale, StaticLossScale
 from cnnbench.step.train_step import StepResult
@@ -60,7 +61,7 @@ def time_stages(inputs: InputSource, examples: int) -> list[InputStage]:
       inputs: the pipeline; must not be in use.
       examples: to time each stage for; after two seconds fewer will do.
     """
-    return [_time_stage(stage, inputs.spec.batch_per_device, examples) for stage in inputs.stages()]
+    return [_time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
 
 
 def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
@@ -80,13 +81,13 @@ def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
     return _time(DEVICE_STAGE, step, spec.global_batch, None, seconds)
 
 
-def _time_stage(stage: Stage, per_chunk: int, examples: int) -> InputStage:
-    chunk = max(1, per_chunk // stage.examples)
+def _time_stage(stage: Stage, spec: InputSpec, examples: int) -> InputStage:
+    chunk = max(1, spec.batch_per_device // stage.examples)
     # What the stage makes is dropped inside tf.data: handing it to Python is none of its work.
     dropped = stage.dataset.map(
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )
-    with tf.device("CPU:0"):
+    with tf.device(spec.host):
         iterator = iter(dropped.batch(chunk))
     began = time.perf_counter()
     next(iterator)

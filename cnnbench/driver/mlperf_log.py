@@ -44,12 +44,13 @@ class MLPerfLog(Observer):
         self._reached = self._target is None
         self._started = self._finished = False
         self._log(_START, "init_start", None)
+        eval_batch = plan.eval_batch_per_device * plan.job.num_towers
         for key, value in (
             ("submission_benchmark", plan.model.name),
             ("seed", params.tf_random_seed),
             ("global_batch_size", plan.global_batch),
             ("train_samples", plan.train_examples),
-            ("eval_samples", plan.num_eval_batches * plan.eval_batch_per_device * params.num_gpus),
+            ("eval_samples", plan.num_eval_batches * eval_batch),
             ("gradient_accumulation_steps", 1),
             ("opt_name", params.optimizer),
             ("opt_base_learning_rate", learning_rate),

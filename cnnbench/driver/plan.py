@@ -18,12 +18,14 @@ from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
+from cnnbench.flags.cluster import job_of
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
+from cnnbench.runtime.job import Job
 from cnnbench.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.text.numbers import binary
 from cnnbench.variable_mgr import all_reduce
@@ -103,6 +105,7 @@ class Plan:
       num_eval_batches: global batches of one evaluation.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+      job: who takes part.
       examples: what one example of the data set is made of, sizes resolved.
     """
 
@@ -121,6 +124,7 @@ class Plan:
     eval_steps: frozenset[int]
     aggregation: AggregationSpec
     examples: tuple[Element, ...]
+    job: Job
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
         """The model's own way from an example to what it takes; None if it takes it as it is."""
@@ -207,7 +211,8 @@ def make_plan(params: Params) -> Plan:
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
-    towers = params.num_gpus
+    job = job_of(params)
+    towers = job.num_towers
     eval_batches, eval_epochs = 0, 0.0
     if mode in ("evaluation", "training + evaluation"):
         eval_batches, eval_epochs = batches_and_epochs(
@@ -223,7 +228,7 @@ def make_plan(params: Params) -> Plan:
         batches, epochs = batches_and_epochs(
             params.num_batches, params.num_epochs, batch * towers, train_examples
         )
-    _check_frozen(params, spec)
+    _check_frozen(params, spec, len(job.own_towers))
     return Plan(
         model=model,
         spec=spec,
@@ -240,16 +245,17 @@ def make_plan(params: Params) -> Plan:
         eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=_aggregation(params),
         examples=examples,
+        job=job,
     )
 
 
-def _check_frozen(params: Params, spec: ModelSpec) -> None:
-    size = {"fp32": 4}.get(params.precision, 2) * spec.parameters * params.num_gpus
+def _check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
+    size = {"fp32": 4}.get(params.precision, 2) * spec.parameters * towers
     if params.forward_only and params.freeze_when_forward_only and size >= _LARGEST_GRAPH:
         raise FlagError(
             "freeze_when_forward_only",
             "true",
-            f"{params.model} on {params.num_gpus} devices has {binary(size)} of weights, and a "
+            f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
             "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
         )
 

@@ -8,6 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from cnnbench.errors import FlagError
+from cnnbench.flags.cluster import (
+    CLIENT_PER_WORKER,
+    ONE_PROCESS,
+    SINGLE_CONTROLLER,
+    USES_PS,
+    job_of,
+)
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
@@ -70,7 +77,7 @@ def validate(params: Params) -> None:
 def reduces(params: Params) -> bool:
     """Whether gradients go through an all-reduce."""
     trains = not (params.eval or params.forward_only or params.input_only)
-    return trains and params.variable_update in ALL_REDUCING and params.num_gpus > 1
+    return trains and params.variable_update in ALL_REDUCING and job_of(params).num_towers > 1
 
 
 def running_all_reduce(params: Params) -> AllReduceSpec | None:
@@ -84,9 +91,8 @@ def running_all_reduce(params: Params) -> AllReduceSpec | None:
     """
     if not reduces(params):
         return None
-    return all_reduce_of(params).running(
-        local_groups(params.num_gpus, params.all_reduce_group_size)
-    )
+    groups = groups_of(job_of(params).tower_devices, params.all_reduce_group_size)
+    return all_reduce_of(params).running(groups)
 
 
 def all_reduce_of(params: Params) -> AllReduceSpec:
@@ -106,34 +112,29 @@ def bucket_bytes(params: Params) -> int:
     return BUCKET_BYTES if params.variable_update == "collective_all_reduce" and not joined else 0
 
 
-def local_groups(num_gpus: int, group_size: int) -> tuple[tuple[str, ...], ...]:
-    """The groups of two-level algorithms in one process, as device strings.
-
-    Args:
-      num_gpus: number of devices.
-      group_size: devices in a group, 0 for all.
-    """
-    return groups_of(_context(num_gpus, "cpu").devices, group_size)
-
-
-def check_on_local_devices(
-    spec: AllReduceSpec, num_gpus: int, device: str, *, network_topology: str, group_size: int
+def check_all_reduce(
+    spec: AllReduceSpec, job: Job, device: str, *, network_topology: str, group_size: int
 ) -> None:
-    """Refuses an all-reduce that cannot work on the devices of one process.
+    """Refuses an all-reduce that cannot work on the devices of a job.
 
     Args:
       spec: any names.
-      num_gpus: number of devices.
+      job: its towers have the tensors.
       device: "cpu", "gpu", or "auto": then only what can work on neither is refused.
       network_topology: of hierarchical copies.
-      group_size: devices in a group of two-level algorithms, 0 for all.
+      group_size: devices in a group of two-level algorithms, 0 for those of one process.
 
     Raises:
       FlagError: points into the spec.
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):
-        context = _context(num_gpus, kind, network_topology)
+        context = ReduceContext.of_towers(
+            job.on(kind).tower_devices,
+            job.cpu_device,
+            cpus=job.cpu_devices,
+            network_topology=network_topology,
+        )
         try:
             check_spec(spec, context, groups_of(context.devices, group_size))
         except FlagError as error:
@@ -170,13 +171,33 @@ def check_labels(text: str | None) -> None:
         raise FlagError(labels.FLAG, text, str(error)) from None
 
 
-def _context(num_gpus: int, kind: str, network_topology: str = "dgx1") -> ReduceContext:
-    job = Job(towers_per_worker=num_gpus, device=kind)
-    return ReduceContext.of_towers(
-        job.tower_devices,
-        job.cpu_device,
-        network_topology=network_topology,
-    )
+def _check_cluster(params: Params) -> Refusals:
+    mode, job_name = params.variable_update, params.job_name
+    hosts = ("worker_hosts", "ps_hosts", "controller_host")
+    given = [name for name in hosts if getattr(params, name)]
+    if given and not job_name:
+        yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
+    if not job_name:
+        return
+    if params.server_protocol != "grpc":
+        yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
+    if mode in ONE_PROCESS:
+        others = ", ".join(SINGLE_CONTROLLER + CLIENT_PER_WORKER)
+        yield "variable_update", f"works in one process only; with --job_name use one of {others}"
+    if mode in USES_PS and not params.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode} with --job_name needs tasks for variables"
+    if mode not in USES_PS and params.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode} has no use for them; leave them out"
+    if mode in CLIENT_PER_WORKER and params.controller_host:
+        yield "controller_host", f"--variable_update={mode} has none: every worker runs a step"
+    job = job_of(params)  # which refuses tasks and addresses
+    spec = params.all_reduce_spec
+    if spec is not None and "collective" in spec.names and not job.client_per_worker:
+        yield (
+            "all_reduce_spec",
+            "collective does not work where one process drives the others; leave it to "
+            "--variable_update=collective_all_reduce",
+        )
 
 
 def _check_run(params: Params) -> Refusals:
@@ -292,9 +313,9 @@ def _check_variable_update(params: Params) -> Refusals:
     if not reduces(params) or not (spec or params.hierarchical_copy):
         return
     try:
-        check_on_local_devices(
+        check_all_reduce(
             spec or single("hierarchical_copy"),
-            params.num_gpus,
+            job_of(params),
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
@@ -353,6 +374,7 @@ def _one_of_two(other: str) -> str:
 
 
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
+    _check_cluster,
     _check_run,
     _check_model,
     _check_fp16_vars,

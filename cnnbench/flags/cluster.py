@@ -12,6 +12,15 @@ from cnnbench.runtime.job import LOCAL, Job, Task, split_hosts
 CLIENT_PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
 """The modes in which every worker builds and runs the step of its own towers."""
 
+SINGLE_CONTROLLER = ("parameter_server", "distributed_replicated", "distributed_all_reduce")
+"""The modes in which one process builds the step of all towers of a job, and drives it."""
+
+USES_PS = ("parameter_server", "distributed_replicated", "parameter_server_strategy")
+"""The modes that keep the variables of a job on ps tasks."""
+
+ONE_PROCESS = ("replicated", "independent", "mirrored_strategy", "central_storage_strategy")
+"""The modes that know no other process."""
+
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
@@ -39,12 +48,14 @@ def agreed_facts(params: Params) -> dict[str, str]:
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
 
 
-def job_of(params: Params, device: str = "cpu") -> Job:
+def job_of(params: Params) -> Job:
     """The job that the flags describe.
 
     Args:
       params: values each checked by itself.
-      device: kind of the towers' devices, once it is known.
+
+    Returns:
+      It, with towers on CPU devices where --device=auto leaves their kind open.
 
     Raises:
       FlagError: for addresses or a task that cannot be.
@@ -56,5 +67,5 @@ def job_of(params: Params, device: str = "cpu") -> Job:
         controller_host=params.controller_host or None,
         client_per_worker=params.variable_update in CLIENT_PER_WORKER,
         towers_per_worker=params.num_gpus,
-        device=device,
+        device="gpu" if params.device == "gpu" else "cpu",
     )

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cnnbench.flags.checks import LOOKING, local_groups, running_all_reduce
+from cnnbench.flags.checks import LOOKING, running_all_reduce
+from cnnbench.flags.cluster import job_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
@@ -21,6 +22,7 @@ from cnnbench.flags.groups.variable_update import (
     VariableUpdateParams,
 )
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 R = TypeVar("R")
 
@@ -100,7 +102,7 @@ def _has_two_levels(params: Params) -> bool:
 
 
 def _groups(params: Params) -> int:
-    return len(local_groups(params.num_gpus, params.all_reduce_group_size))
+    return len(groups_of(job_of(params).tower_devices, params.all_reduce_group_size))
 
 
 _SITUATIONS: dict[str, Callable[[Params], bool]] = {
@@ -231,11 +233,13 @@ UNUSED: tuple[Unused[Params], ...] = (
         "--variable_update=replicated or distributed_all_reduce",
         *(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
     ),
-    _with(
-        "num_gpus=1",
-        *(name for name in _AGGREGATING if name != "variable_consistency"),
-        *("gradient_reduction", "bn_stats"),
-        why="there is nothing to reduce",
+    Unused(
+        (
+            *(name for name in _AGGREGATING if name != "variable_consistency"),
+            *("gradient_reduction", "bn_stats"),
+        ),
+        lambda p: job_of(p).num_towers == 1,
+        "with --num_gpus=1: there is nothing to reduce",
     ),
     _with("num_gpus=1", "check_replica_consistency", why="there is one copy of every variable"),
     *(
@@ -255,7 +259,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("all_reduce_spec",),
-        lambda p: _has_two_levels(p) and _groups(p) == p.num_gpus,
+        lambda p: _has_two_levels(p) and _groups(p) == job_of(p).num_towers,
         "where every device is a group of its own",
         says="has no first level",
     ),

@@ -7,6 +7,7 @@ where, asks it.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -47,8 +48,8 @@ class Job:
     """All tasks, towers and devices of a run.
 
     Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the
-    next. Tower i of a worker is on its device i. The idea of one value that knows every device
-    is that of TF-slim's model_deploy.
+    next. Tower i of a worker is on its device i, or as `device_order` says. The idea of one value
+    that knows every device is that of TF-slim's model_deploy.
 
     Attributes:
       task: this process.
@@ -60,6 +61,7 @@ class Job:
         towers and runs it on the others, which serve.
       towers_per_worker: towers of each worker.
       device: "cpu" or "gpu", the kind of the towers' devices.
+      device_order: number of the device of each tower of a worker; 0, 1, 2, ... if empty.
 
     Raises:
       FlagError: for addresses that are malformed or given twice, for a task that is none of
@@ -73,10 +75,15 @@ class Job:
     client_per_worker: bool = False
     towers_per_worker: int = 1
     device: str = "gpu"
+    device_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.towers_per_worker < 1:
             raise FlagError("num_gpus", self.towers_per_worker, "the number must be at least 1")
+        if sorted(self.device_order or range(self.towers_per_worker)) != list(
+            range(self.towers_per_worker)
+        ):
+            raise ValueError(f"order {self.device_order} of {self.towers_per_worker} devices")
         _check_choice("device", self.device, DEVICE_KINDS)
         if self.in_cluster:
             self._check_addresses()
@@ -199,6 +206,11 @@ class Job:
         first = self.task.index * self.towers_per_worker
         return range(first, first + self.towers_per_worker)
 
+    @property
+    def own_workers(self) -> tuple[Task, ...]:
+        """The tasks whose towers are `own_towers`."""
+        return tuple(dict.fromkeys(map(self.worker_of, self.own_towers)))
+
     def worker_of(self, tower: int) -> Task:
         """The task that has a tower.
 
@@ -215,7 +227,10 @@ class Job:
         Raises:
           ValueError: for a tower that does not exist.
         """
-        return self.worker_of(tower).device(self.device, tower % self.towers_per_worker)
+        number = tower % self.towers_per_worker
+        if self.device_order:
+            number = self.device_order[number]
+        return self.worker_of(tower).device(self.device, number)
 
     @property
     def tower_devices(self) -> tuple[str, ...]:
@@ -226,6 +241,15 @@ class Job:
     def own_tower_devices(self) -> tuple[str, ...]:
         """The devices of `own_towers`."""
         return tuple(self.tower_device(tower) for tower in self.own_towers)
+
+    def on(self, device: str, order: Sequence[int] = ()) -> Job:
+        """The same job with its towers on other devices.
+
+        Args:
+          device: "cpu" or "gpu".
+          order: see `device_order`.
+        """
+        return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.
 

@@ -51,21 +51,33 @@ class Devices:
     """The devices of one run.
 
     Attributes:
-      kind: "cpu" or "gpu".
-      towers: full TensorFlow name of each tower's device, tower 0 first.
-      labels: the same in the short form of tf_cnn_benchmarks, for the header ("/cpu:0").
-      cpu: the host device.
+      job: all tasks, and the devices of their towers, whose kind is known now.
+      labels: this process's towers in the short form of tf_cnn_benchmarks, for the header
+        ("/cpu:0").
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
       notices: lines about the choice of devices, for the user.
     """
 
-    kind: str
-    towers: tuple[str, ...]
+    job: Job
     labels: tuple[str, ...]
-    cpu: str
     intra_threads: int
     inter_threads: int
     notices: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Kind of the towers' devices, "cpu" or "gpu"."""
+        return self.job.device
+
+    @property
+    def towers(self) -> tuple[str, ...]:
+        """Full name of the device of each tower whose step this process builds."""
+        return self.job.own_tower_devices
+
+    @property
+    def cpu(self) -> str:
+        """The host device of this process."""
+        return self.job.cpu_device
 
 
 def available_cores() -> int:
@@ -136,11 +148,12 @@ def load_tensorflow() -> Any:
     return tf
 
 
-def configure(settings: Settings) -> Devices:
+def configure(settings: Settings, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags and returns the run's devices.
 
     Args:
       settings: validated.
+      job: who takes part; this process alone if None.
 
     Returns:
       The devices the towers run on.
@@ -167,12 +180,10 @@ def configure(settings: Settings) -> Devices:
         _use_gpus(tf, settings, [gpus[i] for i in visible])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
-    job = Job(towers_per_worker=max(order) + 1, device=kind)
+    job = job or Job(towers_per_worker=settings.num_gpus)
     return Devices(
-        kind=kind,
-        towers=tuple(job.tower_device(i) for i in order),
+        job=job.on(kind, order),
         labels=tuple(f"/{kind}:{i}" for i in chosen),
-        cpu=job.cpu_device,
         intra_threads=intra,
         inter_threads=inter,
         notices=notices,

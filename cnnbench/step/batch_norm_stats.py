@@ -109,9 +109,8 @@ def share_moving_averages(manager: VariableMgr) -> None:
     """Copies copy 0 of every untrained variable to the other copies (eagerly)."""
     if not manager.replicas_in_sync:
         return
-    for variable in manager.savable_variables().values():
-        if not variable.primary.trainable:
-            variable.broadcast()
+    variables = manager.savable_variables().values()
+    manager.share([variable for variable in variables if not variable.primary.trainable])
 
 
 def _mean(layer: Sequence[Moments]) -> Moments:

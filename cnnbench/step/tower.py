@@ -38,6 +38,8 @@ class StepConfig:
         as they are when the step is traced.
       xla_compile: compile each tower's forward and backward pass with XLA.
       seed: of dropout.
+      first_tower: number of this process's first tower among those of the job; a tower draws by
+        its number.
       training_steps: from the first step of the first run to the end of training, for layers
         that change on the way; 0 if training counts as over.
     """
@@ -55,6 +57,7 @@ class StepConfig:
     frozen: bool = False
     xla_compile: bool = False
     seed: int = 0
+    first_tower: int = 0
     training_steps: int = 0
 
     @property

@@ -180,7 +180,8 @@ class TrainStep:
         """One tower's pass; with staged variables `ahead` reads for the next step too."""
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
-            seed = tf.stack([tf.constant(self._config.seed + tower, tf.int64), self._counter])
+            number = self._config.first_tower + tower
+            seed = tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._config.frozen:

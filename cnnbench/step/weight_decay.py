@@ -53,7 +53,7 @@ class WeightDecay:
             for name in decayed
         }
         summed = reduction == "sum" and manager.replicas_in_sync
-        self._reduced_factor = factor * len(self._devices) if summed else factor
+        self._reduced_factor = factor * manager.num_towers if summed else factor
 
     def losses(self) -> WeightLosses:
         """Half the squared norm of every decayed weight, each on the weight's device."""

@@ -30,6 +30,14 @@ def test_one_process():
     assert (job.peers, job.hosts_by_job) == ((), {})
 
 
+def test_towers_on_other_devices():
+    job = _job(**TWO).on("gpu", (1, 0))
+    assert job.tower_devices == (W0 + "GPU:1", W0 + "GPU:0", W1 + "GPU:1", W1 + "GPU:0")
+    assert job.on("cpu") == _job(**TWO)
+    with pytest.raises(ValueError, match="order"):
+        job.on("gpu", (0, 2))
+
+
 def test_towers_are_numbered_over_the_workers():
     job = _job(**TWO)
     assert job.tower_devices == (W0 + "CPU:0", W0 + "CPU:1", W1 + "CPU:0", W1 + "CPU:1")
@@ -54,6 +62,7 @@ def test_towers_are_numbered_over_the_workers():
 def test_who_does_what(me, fields, own, chief, serves):
     job = _job(*me, **fields)
     assert (job.own_towers, job.is_chief, job.serves) == (own, chief, serves)
+    assert [worker.index for worker in job.own_workers] == sorted({t // 2 for t in own})
     assert job.own_tower_devices == tuple(job.tower_devices[tower] for tower in own)
 
 

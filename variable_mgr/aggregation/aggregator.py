@@ -46,6 +46,7 @@ class Aggregator:
             ReduceContext.of_towers(
                 spec.devices,
                 spec.cpu_device,
+                cpus=spec.cpu_devices,
                 add_on_cpu=spec.parameter_device == "cpu",
                 network_topology=options.network_topology,
                 share_memory=options.share_memory,

@@ -40,6 +40,7 @@ class ReduceContext:
         devices: Sequence[str],
         cpu: str,
         *,
+        cpus: Sequence[str] = (),
         add_on_cpu: bool = False,
         network_topology: str = "dgx1",
         share_memory: bool = True,
@@ -49,6 +50,7 @@ class ReduceContext:
         Args:
           devices: full device string of each tower; all different unless there is one.
           cpu: the host's, on which values may be added where no tower is a CPU itself.
+          cpus: one of every process, where there are several.
           add_on_cpu: whether copying adds on `cpu`.
           network_topology: see `ReduceContext`.
           share_memory: see `ReduceContext`.
@@ -56,7 +58,7 @@ class ReduceContext:
         towers = [device for device in devices if "/device:CPU:" in device]
         return cls(
             devices=tuple(devices),
-            cpu_devices=tuple(dict.fromkeys(towers or [cpu])),
+            cpu_devices=tuple(dict.fromkeys(towers or cpus or [cpu])),
             cpu_device=cpu if add_on_cpu else None,
             network_topology=network_topology,
             share_memory=share_memory,
