@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.data.source import InputSource, Skipped, TowerBatch
+from cnnbench.data.findings import Skipped
+from cnnbench.data.source import InputSource, TowerBatch
 
 
 class JoinedInput(InputSource):
