@@ -22,8 +22,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from cnnbench.cluster.ports import unbound
 from cnnbench.errors import BenchmarkError
 from cnnbench.runtime.job import Job, Task, host_and_port
 from cnnbench.text.escape import one_line
@@ -287,17 +287,11 @@ def _bind(address: str) -> tuple[socket.socket, socket.socket]:
     SO_REUSEADDR lets the server share the port with the silent one.
     """
     _, port = host_and_port(address)
-    both = socket.has_dualstack_ipv6()
     with contextlib.ExitStack() as stack:
-        pair: list[Any] = []
-        for _ in range(2):
-            one = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
-            stack.callback(one.close)
+        pair = [stack.enter_context(unbound()) for _ in range(2)]
+        for one in pair:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if both:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             one.bind(("", port))
-            pair.append(one)
         pair[0].listen(128)
         stack.pop_all()
     return pair[0], pair[1]

@@ -68,12 +68,12 @@ def main(argv: Sequence[str]) -> int:
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
     # Imported late: --help and wrong flags need none of it.
+    from cnnbench.cluster.ports import ReservedPorts
     from cnnbench.launch.session import Launch, Session
     from cnnbench.launch.tasks import (
         Layout,
         check,
         gpu_variables,
-        reserved_ports,
         shares_of_cores,
         task_flags,
     )
@@ -86,9 +86,9 @@ def main(argv: Sequence[str]) -> int:
     logs = _log_folder(options.log_dir)
     interrupt_on_signals()
     show = LineWriter(sys.stderr)
-    with reserved_ports(layout.size) as ports:
+    with ReservedPorts(layout.size) as ports:
         launch = Launch(
-            job=layout.job(ports),
+            job=layout.job(ports.numbers),
             command=lambda job: (*program(), "run", *task_flags(job, flags, options.towers)),
             variables=lambda job: gpu_variables(job, params),
             logs=logs,

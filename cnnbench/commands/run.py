@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from cnnbench.commands import interrupt_on_signals
 from cnnbench.driver.console import Console
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_args
+from cnnbench.flags.cluster import settled
 from cnnbench.text.progress import Messages, Progress
 
 
@@ -28,11 +30,12 @@ def main(argv: Sequence[str]) -> int:
     for notice in parsed.notices:
         messages.notice(notice)
     interrupt_on_signals()
+    params = settled(parsed.params, os.environ, messages.notice)
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 
     benchmark = BenchmarkCNN(
-        parsed.params,
+        params,
         command=["cnnbench", *argv],
         explicit_flags=parsed.explicit_flags,
         console=Console(sys.stdout, progress.clear),

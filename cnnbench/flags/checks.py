@@ -63,15 +63,24 @@ def validate(params: Params) -> None:
     """
     if params.validated:
         return
+    check_each(params)
+    for check in _CHECKS:
+        for name, reason in check(params):
+            raise FlagError(name, _SPECS[name].text(getattr(params, name)), reason)
+    params.mark_validated()
+
+
+def check_each(params: Params) -> None:
+    """Checks every value by itself.
+
+    Raises:
+      FlagError: names flag and value and says what would be valid.
+    """
     for spec in FLAGS:
         value = getattr(params, spec.name)
         check_gone(spec, value)
         spec.check(value, available_choices(spec))
         check_available(spec, value)
-    for check in _CHECKS:
-        for name, reason in check(params):
-            raise FlagError(name, _SPECS[name].text(getattr(params, name)), reason)
-    params.mark_validated()
 
 
 def reduces(params: Params) -> bool:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, MutableMapping
+
+from cnnbench.cluster.rendezvous import exchange
+from cnnbench.cluster.resolve import mpi_ranks, resolve
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.machine.software import packages
 from cnnbench.runtime.job import LOCAL, Job, Task, split_hosts
+
+ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
+"""The flags that --cluster stands for, where it names an environment."""
 
 CLIENT_PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
 """The modes in which every worker builds and runs the step of its own towers."""
@@ -25,8 +33,8 @@ _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
     # The handshake compares the addresses themselves.
-    *("job_name", "task_index", "cluster", "cluster_timeout", "rendezvous"),
-    *("worker_hosts", "ps_hosts", "controller_host"),
+    *ADDRESSES,
+    *("cluster", "cluster_ps", "cluster_timeout", "rendezvous"),
     # Machines may keep data in different places and have different GPUs.
     *("data_dir", "gpu_indices"),
     *(spec.name for spec in specs_of(OutputParams)),
@@ -46,6 +54,65 @@ def agreed_facts(params: Params) -> dict[str, str]:
     versions = packages(Host())
     flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in FLAGS if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
+
+
+def located(params: Params, environ: Mapping[str, str]) -> Params:
+    """The parameters with the job that --cluster finds in the environment.
+
+    Args:
+      params: values each checked by itself.
+      environ: environment variables.
+
+    Returns:
+      With --cluster=mpi the addresses only tell the ranks until `settled`.
+
+    Raises:
+      UsageError: a variable is missing or malformed.
+    """
+    if params.cluster == "flags" or params.worker_hosts:
+        return params
+    place = resolve(params.cluster, params.cluster_ps, environ)
+    return params.replace(
+        job_name=place.task.job,
+        task_index=place.task.index,
+        worker_hosts=",".join(place.worker_hosts),
+        ps_hosts=",".join(place.ps_hosts),
+        controller_host=place.controller_host,
+    )
+
+
+def settled(
+    params: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
+) -> Params:
+    """The parameters with what only the process that runs can find out; to be called once.
+
+    With --cluster=mpi the processes exchange their addresses. A process that knows its number
+    on its machine gets GPUs of its own by CUDA_VISIBLE_DEVICES.
+
+    Args:
+      params: `located` and validated.
+      environ: environment variables; changed.
+      tell: prints a line about who is missing.
+
+    Raises:
+      FlagError: --rendezvous is needed.
+      BenchmarkError: a process has not come in time.
+    """
+    if params.cluster not in ("slurm", "mpi"):
+        return params
+    place = resolve(params.cluster, params.cluster_ps, environ)
+    if place.local_rank is not None and params.device != "cpu" and not params.gpu_indices:
+        share = share_of_gpus(Host(environ=environ), place.local_rank, params.num_gpus)
+        if share is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = share
+    ranks = mpi_ranks(environ) if params.cluster == "mpi" else None
+    if ranks is None:
+        return params
+    hosts = exchange(ranks, params.rendezvous, params.cluster_timeout, tell)
+    workers = len(place.worker_hosts)
+    return params.replace(
+        worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:])
+    )
 
 
 def job_of(params: Params) -> Job:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from absl import flags
 
-from cnnbench.errors import UsageError
-from cnnbench.flags.checks import check_fp16, validate
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.checks import check_each, check_fp16, validate
+from cnnbench.flags.cluster import ADDRESSES, located
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
@@ -47,12 +49,24 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
         check_fp16(given["precision"], given["use_fp16"])
     known = {spec.name for spec in FLAGS}
     params = Params(**{name: value for name, value in given.items() if name in known})
+    if params.cluster != "flags":
+        check_each(params)
+        params = _located(params, given)
     validate(params)
     return ParsedArgs(
         params=params,
         explicit_flags=tuple(given),
         notices=(*obsolete_notices(given), *unused_notices(params, given)),
     )
+
+
+def _located(params: Params, given: Mapping[str, Any]) -> Params:
+    """With the job of the environment, which flags must not contradict."""
+    for name in ADDRESSES:
+        if name in given:
+            reason = f"contradicts --cluster={params.cluster}, which finds it in the environment"
+            raise FlagError(name, given[name], reason)
+    return located(params, os.environ)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:

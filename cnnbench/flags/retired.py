@@ -109,6 +109,7 @@ _MISSING: dict[str, tuple[str, ...]] = {
     "runs of several processes": (
         *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
         *("server_protocol", "cross_replica_sync", "cluster", "cluster_timeout", "rendezvous"),
+        *("cluster_ps",),
     ),
 }
 

@@ -1,18 +1,16 @@
-"""From a number of workers to the command of each process, on ports that stay free."""
+"""From a number of workers to the command of each process."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
-import random
-import re
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.cluster.ports import LOWEST
+from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine.gpu import share_of_gpus
@@ -26,11 +24,9 @@ _RESERVED = {
         "is set by launch for every process",
     ),
     "cluster": "launch gives every process its flags",
+    "cluster_ps": "launch has --ps for this",
     "rendezvous": "launch gives every process its flags",
 }
-_LOWEST_PORT = 10000
-_HIGHEST_PORT = 65535
-_TRIES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +84,7 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
     if towers is not None and given.get("num_gpus", towers) != towers:
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
     # Any ports will do for checks.
-    job = layout.job(range(_LOWEST_PORT, _LOWEST_PORT + layout.size))
+    job = layout.job(range(LOWEST, LOWEST + layout.size))
     parsed = [
         parse_args(task_flags(replace(job, task=task), flags, towers))
         for task in {task.job: task for task in reversed(job.tasks)}.values()
@@ -153,48 +149,6 @@ def on_cores(cores: set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextlib.contextmanager
-def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Ports that nobody else gets while the context lasts, and on which servers can listen.
-
-    Each is held by a socket that does not listen and, once it is bound, allows others with
-    SO_REUSEADDR, as servers are, beside it. They are none that the system gives to outgoing
-    connections, so they stay free between two runs of a process, too.
-
-    Args:
-      count: how many.
-
-    Raises:
-      BenchmarkError: there are not so many.
-    """
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        low, high = _outgoing()
-        free = [*range(_LOWEST_PORT, low), *range(high + 1, _HIGHEST_PORT + 1)]
-        candidates = random.SystemRandom().sample(free or range(low, high), _TRIES)
-        for port in candidates:
-            if len(ports) == count:
-                break
-            both = socket.has_dualstack_ipv6()
-            one = stack.enter_context(socket.socket(socket.AF_INET6 if both else socket.AF_INET))
-            if both:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            with contextlib.suppress(OSError):
-                one.bind(("", port))
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                ports.append(port)
-        if len(ports) < count:
-            raise BenchmarkError(f"only {len(ports)} of {count} ports are free")
-        yield ports
-
-
-def _outgoing() -> tuple[int, int]:
-    """The ports of outgoing connections, both ends included."""
-    text = Host().text("proc/sys/net/ipv4/ip_local_port_range") or "32768 60999"
-    low, high = map(int, re.findall(r"\d+", text)[:2])
-    return low, high
 
 
 def log_of(folder: Path, task: Task) -> Path:

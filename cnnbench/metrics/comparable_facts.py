@@ -77,6 +77,7 @@ RULES: dict[str, FlagRule] = {
     "worker_hosts": _ADDRESSES,
     "controller_host": FlagRule(Use.PRESENCE, "the name of a machine"),
     "cluster": FlagRule(Use.IGNORED, "where addresses come from; how many there are counts"),
+    "cluster_ps": FlagRule(Use.IGNORED, "how many addresses there are counts"),
     "cluster_timeout": FlagRule(Use.IGNORED, "waits before the run"),
     "rendezvous": FlagRule(Use.IGNORED, "used before the run"),
     "gpu_indices": FlagRule(Use.NUMBER, "which of like GPUs; their names are compared"),

@@ -55,6 +55,7 @@ NEW_FLAGS = {
     "quiet_conditions",
     "cluster",
     "cluster_timeout",
+    "cluster_ps",
     "rendezvous",
 }
 

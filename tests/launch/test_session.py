@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
 from cnnbench.launch.session import Launch, Patience, Session
-from cnnbench.launch.tasks import Layout, reserved_ports, task_flags
+from cnnbench.launch.tasks import Layout, task_flags
 
 FAKE = Path(__file__).with_name("fake_task.py")
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of it
@@ -40,9 +41,9 @@ class Jobs:
 
         @contextlib.contextmanager
         def made():
-            with reserved_ports(layout.size) as ports:
+            with ReservedPorts(layout.size) as ports:
                 launch = Launch(
-                    job=layout.job(ports),
+                    job=layout.job(ports.numbers),
                     command=lambda job: (*program, *task_flags(job, flags, None)),
                     variables=lambda job: {},
                     logs=self.folder,

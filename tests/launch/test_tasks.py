@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import pytest
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
-from cnnbench.launch import tasks
 from cnnbench.launch.tasks import (
     Layout,
     check,
     gpu_variables,
     log_of,
     on_cores,
-    reserved_ports,
     shares_of_cores,
     task_flags,
 )
@@ -69,32 +66,6 @@ def test_flags_that_contradict_the_launch(flags, towers, flag):
 def test_unknown_flags():
     with pytest.raises(UsageError, match="unknown flag --modle"):
         check(Layout(), ["--modle=x"], None)
-
-
-def test_ports_are_held_against_all_but_servers():
-    with reserved_ports(5) as ports, reserved_ports(5) as others:
-        assert len({*ports, *others}) == 10
-        low, high = tasks._outgoing()
-        assert not any(low <= port <= high for port in ports)
-        for port in ports:
-            with socket.socket() as client, pytest.raises(OSError):
-                client.bind(("", port))
-            for family in (socket.AF_INET, socket.AF_INET6):
-                both = family == socket.AF_INET6
-                with socket.create_server(("", port), family=family, dualstack_ipv6=both):
-                    socket.create_connection(("localhost", port), 5).close()
-    with socket.socket() as client:
-        client.bind(("", ports[0]))
-
-
-def test_ports_that_are_in_use_are_left_out(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = server.getsockname()[1]
-        monkeypatch.setattr(tasks, "_outgoing", lambda: (10000, taken - 1))
-        monkeypatch.setattr(tasks, "_HIGHEST_PORT", taken + 60)
-        monkeypatch.setattr(tasks, "_TRIES", 61)
-        with reserved_ports(20) as ports:
-            assert taken not in ports
 
 
 def test_processors_are_divided(monkeypatch):

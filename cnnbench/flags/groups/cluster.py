@@ -27,6 +27,13 @@ class ClusterParams:
         choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
         lower=True,
     )
+    cluster_ps: int = flag(
+        0,
+        "How many of the processes that --cluster=slurm, kubernetes or mpi numbers are parameter "
+        "servers: the last ones.",
+        minimum=0,
+        maximum=65535,
+    )
     cluster_timeout: int = flag(
         600, "Seconds to wait for the other processes at the start.", minimum=1, maximum=86400
     )

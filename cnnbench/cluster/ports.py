@@ -1,0 +1,79 @@
+"""Ports that stay free for the servers of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import socket
+from pathlib import Path
+
+from cnnbench.errors import BenchmarkError
+
+LOWEST = 10000
+HIGHEST = 65535
+
+_TRIES = 1000
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class ReservedPorts(contextlib.ExitStack):
+    """Ports that nobody else gets until it is closed, and on which servers can listen.
+
+    Each is held by a socket that does not listen and, once it is bound, allows others with
+    SO_REUSEADDR, as servers are, beside it. They are none that the system gives to outgoing
+    connections, so they also stay free between two runs of a process.
+
+    Attributes:
+      numbers: the ports.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Takes ports.
+
+        Args:
+          count: how many.
+
+        Raises:
+          BenchmarkError: there are not so many.
+        """
+        super().__init__()
+        self.numbers: list[int] = []
+        low, high = _outgoing()
+        free = [*range(LOWEST, low), *range(high + 1, HIGHEST + 1)] or range(low, high + 1)
+        for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
+            if len(self.numbers) == count:
+                return
+            self._take(port)
+        if len(self.numbers) < count:
+            self.close()
+            raise BenchmarkError(f"only {len(self.numbers)} of {count} ports are free")
+
+    def _take(self, port: int) -> None:
+        one = unbound()
+        try:
+            one.bind(("", port))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        except OSError:
+            one.close()
+        else:
+            self.enter_context(one)
+            self.numbers.append(port)
+
+
+def unbound() -> socket.socket:
+    """A socket for any address of this machine, of both families where it has both."""
+    both = socket.has_dualstack_ipv6()
+    one = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    if both:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return one
+
+
+def _outgoing() -> tuple[int, int]:
+    """The ports of outgoing connections, both ends included."""
+    text = "32768 60999"
+    with contextlib.suppress(OSError):  # not on every platform
+        text = _RANGE_FILE.read_text(encoding="ascii")
+    low, high = map(int, re.findall(r"\d+", text)[:2])
+    return low, high
