@@ -82,6 +82,11 @@ class VariableMgr(abc.ABC):
         return False
 
     @property
+    def stages_variables(self) -> bool:
+        """Whether a step computes with the values that the step before read."""
+        return self._spec.staged
+
+    @property
     @abc.abstractmethod
     def replicas_in_sync(self) -> bool:
         """Whether all towers hold equal trainable variables after every step."""

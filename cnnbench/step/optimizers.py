@@ -116,17 +116,52 @@ class Optimizer(abc.ABC):
                 ops.append(self.apply(cast(gradient, dtype), variable, rates[dtype]))
         return [op for op in ops if op is not None]
 
+    def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
+        """Asks that updates of a variable include weight decay: g + factor w in place of g.
+
+        Args:
+          variable: on its own device from now on, for all updates.
+          factor: of w.
+
+        Returns:
+          Whether they will; otherwise nothing has changed.
+        """
+        del variable, factor
+        return False
+
     def _slot(self, name: str, variable: tf.Variable) -> tf.Tensor:
         return self._slots[name, variable.ref()].handle
 
 
 class GradientDescent(Optimizer):
-    """w -= lr g."""
+    """w -= lr (g + d w), where d is 0 unless `fold_decay` has set it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decays: dict[Any, float] = {}
+
+    def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
+        """See `Optimizer.fold_decay`; there is such an op for CPUs."""
+        if "device:CPU:" not in variable.device or variable.dtype != tf.float32:
+            return False
+        self._decays[variable.ref()] = factor
+        return True
 
     def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
         """See `Optimizer.apply`."""
-        return tf.raw_ops.ResourceApplyGradientDescent(
-            var=variable.handle, alpha=learning_rate, delta=gradient
+        decay = self._decays.get(variable.ref())
+        if decay is None:
+            return tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=learning_rate, delta=gradient
+            )
+        # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
+        # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
+        return tf.raw_ops.ResourceApplyProximalGradientDescent(
+            var=variable.handle,
+            alpha=learning_rate / (1.0 - learning_rate * decay),
+            l1=0.0,
+            l2=decay,
+            delta=gradient,
         )
 
 

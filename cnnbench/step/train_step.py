@@ -24,6 +24,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import update_moving_averages
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
+from cnnbench.step.readers import Readers
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.step.traced import TracedFunction
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
@@ -86,6 +87,8 @@ class TrainStep:
         self._decay = WeightDecay(
             manager, self._trainables, config.weight_decay, config.gradient_reduction
         )
+        if optimizer is not None and config.gradient_clip is None:
+            self._decay.fold_into(optimizer.fold_decay)
         self._loss_scale = loss_scale
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
@@ -166,7 +169,7 @@ class TrainStep:
             return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
         report = self._config.report_total_loss
         weight_losses = self._decay.losses() if report else {}
-        updates = self._update(towers, weight_losses, factor)
+        updates = self._update(towers, factor)
         with tf.device(self._devices[0]):
             updates.ops.append(self._counter.assign_add(1, read_value=False))
         return self._result(towers, weight_losses, updates)
@@ -212,9 +215,7 @@ class TrainStep:
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
             return made, [tf.identity(part) for part in parts if part is not None]
 
-    def _update(
-        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, factor: Factor
-    ) -> _Updates:
+    def _update(self, towers: Sequence[TowerResult], factor: Factor) -> _Updates:
         """Everything that changes the state of the model and of its optimizer."""
         manager = self._manager
         # Before the next step the factor may change; otherwise it stays on until the update,
@@ -231,11 +232,12 @@ class TrainStep:
             together=manager.replicas_in_sync,
         )
         ops = list(verdict.updates)
+        readers = Readers(towers[0].loss.graph)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_of(late)
                 pairs = [(unscaled(gradient, inverse), v) for gradient, v in reduced[index]]
-                ops += self._apply(pairs, verdict.guards[index], device, weight_losses)
+                ops += self._apply(pairs, verdict.guards[index], device, readers)
         moments = [tower.moments for tower in towers]
         guards = verdict.guards
         if manager.defers_gradients:
@@ -264,13 +266,14 @@ class TrainStep:
         reduced: GradientPairs,
         guard: LossScaleLike,
         device: str,
-        weight_losses: WeightLosses,
+        readers: Readers,
     ) -> list[Any]:
         assert self._optimizer is not None
         pairs = []
         for gradient, variable in reduced:
-            complete = self._decay.after_reduction(gradient, variable, weight_losses)
-            pairs.append((self._clipped(complete, variable), variable))
+            clipped = self._clipped(self._decay.after_reduction(gradient, variable), variable)
+            with tf.device(variable.device):
+                pairs.append((readers.before_update(variable, clipped), variable))
         return self._manager.append_apply_gradients(
             self._optimizer,
             pairs,

@@ -9,7 +9,8 @@ every tower adds it to its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -54,6 +55,21 @@ class WeightDecay:
         }
         summed = reduction == "sum" and manager.replicas_in_sync
         self._reduced_factor = factor * manager.num_towers if summed else factor
+        self._folded: set[Any] = set()
+
+    def fold_into(self, fold: Callable[[tf.Variable, float], bool]) -> None:
+        """Leaves the L2 gradient to the update of every variable for which that can be done.
+
+        It cannot where the L2 gradient is not that of the weights just before the update.
+
+        Args:
+          fold: takes a variable and the factor of its value; see `Optimizer.fold_decay`.
+        """
+        if self._manager.defers_gradients or self._manager.stages_variables:
+            return
+        for variable in itertools.chain.from_iterable(self._updated):
+            if fold(variable, self._reduced_factor):
+                self._folded.add(variable.ref())
 
     def losses(self) -> WeightLosses:
         """Half the squared norm of every decayed weight, each on the weight's device."""
@@ -86,24 +102,16 @@ class WeightDecay:
             for column in columns
         ]
 
-    def after_reduction(
-        self, gradient: tf.Tensor, variable: tf.Variable, losses: WeightLosses
-    ) -> tf.Tensor:
+    def after_reduction(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         """The reduced gradient with that of the L2 loss, on the variable's device.
 
         Args:
           gradient: dense, float32.
           variable: what it is of.
-          losses: the tensors made from the weights before they change.
         """
-        if variable.ref() not in self._refs or self._manager.defers_gradients:
+        if variable.ref() not in self._refs - self._folded or self._manager.defers_gradients:
             return gradient
-        loss = losses.get(variable.ref())
-        # The update works in place only when nobody holds the old value any more.
-        with (
-            tf.device(variable.device),
-            tf.control_dependencies([] if loss is None else [loss]),
-        ):
+        with tf.device(variable.device):
             return gradient + self._manager.decayed(variable) * self._reduced_factor
 
     def _completed(self, column: Column) -> Column:

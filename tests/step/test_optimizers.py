@@ -253,3 +253,30 @@ def test_the_flags_of_the_command_line_fit():
     from cnnbench.flags import Params
 
     assert isinstance(make_optimizer(Params(optimizer="rmsprop")), RMSProp)
+
+
+@pytest.mark.parametrize("decay", [0.0, 4e-5, 0.25])
+def test_folded_decay_is_that_of_the_gradient(decay, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer="sgd"))
+    variables = make_variables(cpu_devices[:1])
+    start = [v.numpy().astype(np.float64) for v in variables]
+    optimizer.create_slots(variables)
+    assert all(optimizer.fold_decay(variable, decay) for variable in variables)
+    gradients = draw_gradients()
+    run(optimizer, [variables], gradients, RATES)
+    for index, variable in enumerate(variables):
+        weights = start[index]
+        for step, rate in zip(gradients, RATES, strict=True):
+            weights = weights - rate * (step[index].astype(np.float64) + decay * weights)
+        np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["momentum", "rmsprop", "adam"])
+def test_other_updates_do_not_take_decay_along(name, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    assert not any(optimizer.fold_decay(v, 0.1) for v in make_variables(cpu_devices[:1]))
+
+
+def test_sixteen_bit_variables_do_not_take_decay_along():
+    variable = tf.Variable(tf.ones([3], tf.float16))
+    assert not make_optimizer(Flags(optimizer="sgd")).fold_decay(variable, 0.1)

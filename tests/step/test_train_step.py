@@ -207,7 +207,7 @@ def test_reading_the_loss_means_the_step_is_over() -> None:
             queue.extend(operation.control_inputs)
             queue.extend(i.op for i in operation.inputs)
     operations = built.step.graph.get_operations()
-    updates = {o for o in operations if o.type == "ResourceApplyGradientDescent"}
+    updates = {o for o in operations if o.type == "ResourceApplyProximalGradientDescent"}
     assert len(updates) == 2 * 8
     assert updates <= waited_for
 

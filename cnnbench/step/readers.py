@@ -1,0 +1,52 @@
+"""What in a step reads a variable, so that the variable's update can wait for it.
+
+A read hands out the variable's own buffer. An update that runs while an operation still holds
+that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
+updates behind reads only, not behind the readers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import tensorflow as tf
+
+_SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
+"""Operations whose result is the buffer of their first input."""
+
+
+class Readers:
+    """The operations of a traced function, so far, that take the value of a variable.
+
+    Args:
+      graph: of the function.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        handles = {inside.name: id(handle) for handle, inside in graph.captures}
+        # By name of a tensor the handle whose variable's buffer it is.
+        values: dict[str, int] = {}
+        self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
+        for operation in graph.get_operations():  # what makes a tensor comes before what takes it
+            names = [tensor.name for tensor in operation.inputs]
+            if operation.type == "ReadVariableOp" and names[0] in handles:
+                values[operation.outputs[0].name] = handles[names[0]]
+                continue
+            for handle in {values[name] for name in names if name in values}:
+                self._readers[handle].append(operation)
+            if operation.type in _SHARING and names[0] in values:
+                values[operation.outputs[0].name] = values[names[0]]
+
+    def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
+        """The gradient, once all readers of the variable have run.
+
+        Args:
+          variable: what the gradient updates.
+          gradient: a tensor on the current device.
+        """
+        readers = self._readers.get(id(variable.handle))
+        if not readers:
+            return gradient
+        # One signal from each device, however many readers it has.
+        with tf.control_dependencies([tf.group(*readers)]):
+            return tf.identity(gradient, name="waiting")
