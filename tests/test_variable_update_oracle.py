@@ -115,10 +115,16 @@ def expected_losses(
 def run(**flags: object) -> tuple[float, ...]:
     own = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
+    if flags.get("variable_update") == "mirrored_strategy":
+        # Its collectives could not run on other devices in another test.
+        own["cross_device_ops"] = "reduction_to_one_device"
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run().losses
 
 
-MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
+MODES = (
+    *("parameter_server", "replicated", "independent", "distributed_replicated"),
+    *("mirrored_strategy", "central_storage_strategy"),
+)
 REDUCTIONS = ("mean", "sum")
 
 
@@ -144,6 +150,26 @@ def test_losses_equal_the_oracle(
     expected = expected_losses(slopes(devices), mode, optimizer, decay, reduction)
     scale = max(1.0, *map(abs, expected))
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(
+    ("devices", "flags"),
+    [
+        (2, {"cross_device_ops": "auto"}),
+        (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
+        (4, {"cross_device_ops": "hierarchical_copy"}),
+        (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
+        (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
+        (1, {"variable_update": "one_device_strategy", "cross_device_ops": "auto"}),
+    ],
+)
+def test_cross_device_operations_train_like_the_oracle(
+    devices: int, flags: dict[str, object]
+) -> None:
+    given = {"variable_update": "mirrored_strategy", "optimizer": "adam", "weight_decay": 0.0625}
+    losses = run(num_gpus=devices, gradient_reduction="sum", **{**given, **flags})
+    expected = expected_losses(slopes(devices), "replicated", "adam", 0.0625, "sum")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("devices", [1, 3])

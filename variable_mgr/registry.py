@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 _Class = TypeVar("_Class", bound="type[VariableMgr]")
 
 # Imported on first use, because they need TensorFlow and this module does not.
-_BUILT_IN = ("distributed_replicated", "parameter_server", "per_tower")
+_BUILT_IN = (
+    *("distributed_replicated", "parameter_server", "per_tower"),
+    *("strategies.mirrored", "strategies.central_storage", "strategies.one_device"),
+)
 
 _managers: dict[str, type[VariableMgr]] = {}
 

@@ -10,6 +10,7 @@ from cnnbench.errors import FlagError
 from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
 from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 REDUCTIONS = ("mean", "sum")
 PARAMETER_DEVICES = ("cpu", "towers")
@@ -78,6 +79,7 @@ class VariableMgrSpec:
       reduction: "mean" or "sum" of the gradients over towers.
       staged: whether a step computes with the values that the step before read.
       aggregation: how copies of a variable agree on a gradient, where there are copies.
+      cross_device: how a MirroredStrategy reduces.
       seed: of the initial values.
       job: all tasks of the run. `devices` are the towers of this process, which may be a part
         of its towers. By default this process is the job.
@@ -98,6 +100,7 @@ class VariableMgrSpec:
     reduction: str = "mean"
     staged: bool = False
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
+    cross_device: CrossDeviceSpec = field(default_factory=CrossDeviceSpec)
     seed: int = 0
     job: Job | None = None
 

@@ -89,17 +89,28 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
 
 
 def _merge(towers: Sequence[_TowerThread]) -> None:
-    points = [tower.visit.point if tower.visit else "its end" for tower in towers]
-    for number, point in enumerate(points):
-        if point != points[0]:
-            raise RuntimeError(
-                f"towers part: tower 0 has come to {points[0]}, tower {number} to {point}"
-            )
+    check_points([tower.visit.point if tower.visit else "its end" for tower in towers])
     visits = [cast("_Visit", tower.visit) for tower in towers]
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
     for tower, result in zip(towers, results, strict=True):
         tower.answer = result
+
+
+def check_points(points: Sequence[str]) -> None:
+    """Refuses towers that have come to different points.
+
+    Args:
+      points: names, in the order of the towers.
+
+    Raises:
+      RuntimeError: names the first two that differ.
+    """
+    for number, point in enumerate(points):
+        if point != points[0]:
+            raise RuntimeError(
+                f"towers part: tower 0 has come to {points[0]}, tower {number} to {point}"
+            )
 
 
 class _Visit(NamedTuple):

@@ -1,29 +1,27 @@
 """Reductions of other projects: the cross-device ops of tf.distribute, to measure beside ours.
 
 TensorFlow's collective ring, its default, is not here: it is the algorithm `collective`.
-(A MirroredStrategy also numbers its groups of devices from 1 in every instance, so that
-two of them over different devices end all collectives of the process.)
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 from cnnbench.variable_mgr.all_reduce.context import process_of
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The name here and the class in tf.distribute.
-_CLASSES = {
-    "reduction_to_one_device": "ReductionToOneDevice",
-    "hierarchical_copy_all_reduce": "HierarchicalCopyAllReduce",
-    "nccl_all_reduce": "NcclAllReduce",
+# The name here and that of --cross_device_ops.
+_OPS = {
+    "reduction_to_one_device": "reduction_to_one_device",
+    "hierarchical_copy_all_reduce": "hierarchical_copy",
+    "nccl_all_reduce": "nccl",
 }
-NAMES = tuple(_CLASSES)
+NAMES = tuple(_OPS)
 
 
 class Peer:
@@ -50,7 +48,9 @@ class Peer:
         check(name, devices)
         self.name = name
         self.devices = tuple(devices)
-        self._strategy = _strategy(name, self.devices)
+        from cnnbench.variable_mgr.strategies import make
+
+        self._strategy: Any = make.mirrored(self.devices, CrossDeviceSpec(ops=_OPS[name]))
 
     def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """Sums each tensor over the devices.
@@ -89,7 +89,7 @@ def check(name: str, devices: Sequence[str]) -> None:
     Raises:
       ValueError: gives the reason.
     """
-    if name not in _CLASSES:
+    if name not in _OPS:
         raise ValueError(f"there is no peer {name!r}; must be one of {', '.join(NAMES)}")
     if len({process_of(device) for device in devices}) > 1:
         raise ValueError("a MirroredStrategy reduces between the devices of one process")
@@ -101,14 +101,3 @@ def check(name: str, devices: Sequence[str]) -> None:
         )
     if name == "nccl_all_reduce":
         registry.create("nccl", ReduceContext(devices=tuple(devices)))
-
-
-@functools.cache
-def _strategy(name: str, devices: tuple[str, ...]) -> Any:
-    """One strategy for all functions, made outside of their traces."""
-    import tensorflow as tf
-
-    with tf.init_scope():
-        return tf.distribute.MirroredStrategy(
-            devices, cross_device_ops=getattr(tf.distribute, _CLASSES[name])()
-        )

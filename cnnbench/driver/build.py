@@ -23,6 +23,7 @@ from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
@@ -156,6 +157,11 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         reduction=params.gradient_reduction,
         staged=params.staged_vars and plan.trains,
         aggregation=plan.aggregation,
+        cross_device=CrossDeviceSpec(
+            ops=params.cross_device_ops,
+            bytes_per_pack=params.bytes_per_pack,
+            num_packs=params.num_packs,
+        ),
         seed=params.tf_random_seed,
         job=devices.job,
     )

@@ -21,7 +21,9 @@ _RULE = "-" * 64
 # What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
-_SHOWS_ALL_REDUCE = ("replicated", "distributed_all_reduce", "collective_all_reduce")
+_SHOWS_ALL_REDUCE = (
+    *("replicated", "distributed_all_reduce", "collective_all_reduce", "mirrored_strategy"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cnnbench.driver.console import HeaderInfo
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
-from cnnbench.flags.checks import running_all_reduce
+from cnnbench.flags.checks import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement
@@ -23,7 +23,6 @@ def describe(
       plan: of the run.
       devices: as TensorFlow was configured.
     """
-    reducing = running_all_reduce(params)
     measurements.model = ModelInfo(
         name=plan.model.name,
         parameters=plan.spec.parameters,
@@ -38,7 +37,7 @@ def describe(
         num_workers=plan.job.num_workers,
         variable_update=params.variable_update,
         # What reduces gradients; the header prints what was asked for.
-        all_reduce=() if reducing is None else tuple(map(str, reducing.ranges)),
+        all_reduce=_all_reduce(params, on_gpu=devices.kind == "gpu"),
     )
     settings = runtime.Settings.of(params)
     measurements.update_config(
@@ -49,6 +48,14 @@ def describe(
         datasets_num_private_threads=runtime.input_threads(settings, devices.kind),
     )
     measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+
+
+def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
+    by_strategy = strategy_reduction(params, on_gpu=on_gpu)
+    if by_strategy is not None:
+        return (by_strategy,)
+    reducing = running_all_reduce(params)
+    return () if reducing is None else tuple(map(str, reducing.ranges))
 
 
 def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
@@ -81,6 +88,10 @@ def header(
         data_format=runtime.data_format(params.data_format, devices.kind),
         optimizer=params.optimizer,
         variable_update=params.variable_update,
-        all_reduce_spec=params.as_dict()["all_reduce_spec"],
+        all_reduce_spec=(
+            params.cross_device_ops
+            if params.variable_update == "mirrored_strategy"
+            else params.as_dict()["all_reduce_spec"]
+        ),
         staged_vars=params.staged_vars,
     )

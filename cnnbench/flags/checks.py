@@ -15,7 +15,9 @@ from cnnbench.flags.cluster import (
     USES_PS,
     job_of,
 )
+from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
+from cnnbench.flags.groups.strategies import STRATEGIES, StrategyParams
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available, check_gone
@@ -25,6 +27,7 @@ from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec, refuse_devices
 
 # The modes for which it is decided whose gradients stop whose update.
 _AUTO_LOSS_SCALE_MODES = (
@@ -33,6 +36,7 @@ _AUTO_LOSS_SCALE_MODES = (
     "independent",
     "distributed_all_reduce",
     "distributed_replicated",
+    *STRATEGIES,
 )
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
@@ -119,6 +123,25 @@ def bucket_bytes(params: Params) -> int:
         return params.gradient_bucket_bytes
     joined = params.gradient_repacking or params.agg_small_grads_max_bytes
     return BUCKET_BYTES if params.variable_update == "collective_all_reduce" and not joined else 0
+
+
+def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
+    """The cross-device operation with which a strategy reduces gradients.
+
+    Args:
+      params: validated parameters.
+      on_gpu: whether the devices are GPUs.
+
+    Returns:
+      Its name; None without a strategy that reduces.
+    """
+    if params.eval or params.forward_only or params.input_only or params.num_gpus == 1:
+        return None
+    if params.variable_update == "central_storage_strategy":
+        return "reduction_to_one_device"
+    if params.variable_update == "mirrored_strategy":
+        return CrossDeviceSpec(ops=params.cross_device_ops).running(on_gpu)
+    return None
 
 
 def check_all_reduce(
@@ -336,6 +359,16 @@ def _check_variable_update(params: Params) -> Refusals:
         yield "network_topology", error.reason.partition(": ")[2]
 
 
+def _check_strategies(params: Params) -> Refusals:
+    mode = params.variable_update
+    if mode == "one_device_strategy" and params.num_gpus > 1:
+        yield "variable_update", "keeps everything on one device; it needs --num_gpus=1"
+    for spec in specs_of(StrategyParams):
+        if mode != "mirrored_strategy" and getattr(params, spec.name) != spec.default:
+            yield spec.name, f"needs --variable_update=mirrored_strategy, not {mode}"
+    refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
+
+
 def _check_runtime(params: Params) -> Refusals:
     if params.device == "cpu" and params.data_format == "NCHW":
         yield (
@@ -389,6 +422,7 @@ _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_fp16_vars,
     _check_optimizer,
     _check_variable_update,
+    _check_strategies,
     _check_runtime,
     _check_output,
 )

@@ -26,7 +26,10 @@ SINGLE_CONTROLLER = ("parameter_server", "distributed_replicated", "distributed_
 USES_PS = ("parameter_server", "distributed_replicated", "parameter_server_strategy")
 """The modes that keep the variables of a job on ps tasks."""
 
-ONE_PROCESS = ("replicated", "independent", "mirrored_strategy", "central_storage_strategy")
+ONE_PROCESS = (
+    *("replicated", "independent"),
+    *("mirrored_strategy", "central_storage_strategy", "one_device_strategy"),
+)
 """The modes that know no other process."""
 
 _VERSIONS = ("cnnbench_version", "tensorflow_version")

@@ -16,6 +16,7 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
+from cnnbench.flags.groups.strategies import STRATEGIES, StrategyParams
 from cnnbench.flags.groups.variable_update import (
     ALL_REDUCING,
     WITHOUT_EQUAL_COPIES,
@@ -23,6 +24,7 @@ from cnnbench.flags.groups.variable_update import (
 )
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, PACKED
 
 R = TypeVar("R")
 
@@ -58,12 +60,14 @@ _NOT_AGGREGATING = (
     *("variable_update", "local_parameter_device", "gradient_reduction", "bn_stats"),
     *("staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
 )
+_CROSS_DEVICE = tuple(spec.name for spec in specs_of(StrategyParams))
 _AGGREGATING = tuple(
     spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING
 )
 _UPDATING = (
     *(spec.name for spec in specs_of(OptimizerParams)),
     *_AGGREGATING,
+    *_CROSS_DEVICE,
     "gradient_reduction",
     "bn_stats",
     "staged_vars",
@@ -233,10 +237,14 @@ UNUSED: tuple[Unused[Params], ...] = (
         "--variable_update=replicated or distributed_all_reduce",
         *(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
     ),
+    *(
+        _with(f"variable_update={mode}", "local_parameter_device", why="TensorFlow decides")
+        for mode in STRATEGIES
+    ),
     Unused(
         (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
-            *("gradient_reduction", "bn_stats"),
+            *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
         ),
         lambda p: job_of(p).num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
@@ -245,6 +253,16 @@ UNUSED: tuple[Unused[Params], ...] = (
     *(
         _with(f"variable_update={mode}", "check_replica_consistency", why=why)
         for mode, why in WITHOUT_EQUAL_COPIES.items()
+    ),
+    Unused(
+        ("bytes_per_pack",),
+        lambda p: p.cross_device_ops not in COLLECTIVE,
+        "without --cross_device_ops=ring or auto",
+    ),
+    Unused(
+        ("num_packs",),
+        lambda p: p.cross_device_ops not in PACKED,
+        "without --cross_device_ops=hierarchical_copy or nccl",
     ),
     Unused(
         ("local_parameter_device",),

@@ -15,6 +15,7 @@ from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
+from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 
 
@@ -25,6 +26,7 @@ class Params(
     DataParams,
     OptimizerParams,
     VariableUpdateParams,
+    StrategyParams,
     ClusterParams,
     RuntimeParams,
     OutputParams,
@@ -85,6 +87,7 @@ GROUPS: tuple[tuple[str, type], ...] = (
     ("Data", DataParams),
     ("Optimizer and learning rate", OptimizerParams),
     ("Variables and gradients", VariableUpdateParams),
+    ("Strategies of tf.distribute", StrategyParams),
     ("Cluster", ClusterParams),
     ("Devices, threads, compiler", RuntimeParams),
     ("Output", OutputParams),

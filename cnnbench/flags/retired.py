@@ -119,9 +119,7 @@ NOT_YET: dict[str, NotYet] = {
         "this mode",
         (
             "collective_all_reduce",
-            "mirrored_strategy",
             "multi_worker_mirrored_strategy",
-            "central_storage_strategy",
             "parameter_server_strategy",
         ),
     ),

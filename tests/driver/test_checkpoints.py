@@ -39,6 +39,13 @@ MODES: dict[str, dict[str, object]] = {
     },
     "shadows": {"num_gpus": 2, "variable_update": "distributed_replicated"},
     "independent": {"num_gpus": 2, "variable_update": "independent"},
+    "mirrored": {
+        "num_gpus": 3,
+        "variable_update": "mirrored_strategy",
+        "cross_device_ops": "reduction_to_one_device",
+    },
+    "central-storage": {"num_gpus": 2, "variable_update": "central_storage_strategy"},
+    "one-device": {"num_gpus": 1, "variable_update": "one_device_strategy"},
 }
 
 

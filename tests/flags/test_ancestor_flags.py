@@ -27,6 +27,9 @@ NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
     "input_only",
+    "cross_device_ops",
+    "bytes_per_pack",
+    "num_packs",
     "all_reduce_group_size",
     "gradient_bucket_bytes",
     "all_reduce_share_memory",

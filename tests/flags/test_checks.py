@@ -32,6 +32,7 @@ FP16_VARS = {"precision": "fp16", "fp16_vars": True}
 PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
+MIRRORED = {"variable_update": "mirrored_strategy", "num_gpus": 2}
 TWO = {"variable_update": "replicated", "num_gpus": 2}
 
 
@@ -114,6 +115,27 @@ REFUSED = [
     ),
     ({"bn_stats": "sync", "variable_update": "independent"}, "bn_stats", "independent"),
     ({"bn_stats": "sync", "xla_compile": True}, "bn_stats", "cannot go with --xla_compile"),
+    *(
+        ({**TWO, flag: value}, flag, "needs --variable_update=mirrored_strategy, not replicated")
+        for flag, value in (("cross_device_ops", "ring"), ("bytes_per_pack", 9), ("num_packs", 2))
+    ),
+    (
+        {"variable_update": "central_storage_strategy", "cross_device_ops": "ring"},
+        "cross_device_ops",
+        "needs --variable_update=mirrored_strategy",
+    ),
+    (
+        {**MIRRORED, "cross_device_ops": "hierarchical_copy", "num_gpus": 3},
+        "cross_device_ops",
+        "leaves out the last of 3 devices",
+    ),
+    ({**MIRRORED, "cross_device_ops": "nccl", "device": "cpu"}, "cross_device_ops", "needs GPUs"),
+    (
+        {"variable_update": "one_device_strategy", "num_gpus": 2},
+        "variable_update",
+        "needs --num_gpus=1",
+    ),
+    ({**MIRRORED, "staged_vars": True}, "staged_vars", "not mirrored_strategy"),
     ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),
     ({**TWO, "all_reduce_spec": "copy:1K:xring"}, "all_reduce_spec", "algorithms by size"),
     ({**TWO, "gradient_repacking": 501}, "gradient_repacking", "at most 500 packs"),
@@ -182,12 +204,12 @@ def test_accepted(changes):
 
 
 def test_automatic_loss_scale_needs_a_mode_that_supports_it():
-    for mode in ("parameter_server", "replicated", "independent"):
+    for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy"):
         validate(Params(variable_update=mode, **AUTO_SCALE))
-    unavailable = Params(variable_update="mirrored_strategy", **AUTO_SCALE)
+    unavailable = Params(variable_update="parameter_server_strategy", **AUTO_SCALE)
     ((flag, reason),) = checks._check_model(unavailable)
     assert flag == "fp16_enable_auto_loss_scale"
-    assert "cannot go with --variable_update=mirrored_strategy" in reason
+    assert "cannot go with --variable_update=parameter_server_strategy" in reason
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from cnnbench.flags.ineffective import UNUSED
 DURING = "--eval_during_training_every_n_steps=5"
 
 # A flag, flags beside which it does nothing, flags beside which it does something.
+MIRRORED = ["--variable_update=mirrored_strategy", "--num_gpus=2"]
 CASES = [
     (f"--{flag}", idle, ["--train_dir=d"])
     for flag in ("save_model_secs=9", "save_model_steps=9", "max_ckpts_to_keep=2")
@@ -75,6 +76,13 @@ CASES += [
         )
     ),
     ("--local_parameter_device=cpu", ["--variable_update=independent"], []),
+    ("--local_parameter_device=cpu", MIRRORED, []),
+    ("--bytes_per_pack=9", [*MIRRORED, "--cross_device_ops=hierarchical_copy"], MIRRORED),
+    ("--num_packs=9", MIRRORED, [*MIRRORED, "--cross_device_ops=hierarchical_copy"]),
+    ("--cross_device_ops=ring", ["--variable_update=mirrored_strategy"], MIRRORED),
+    ("--cross_device_ops=ring", [*MIRRORED, "--forward_only"], MIRRORED),
+    ("--all_reduce_spec=xring", MIRRORED, ["--variable_update=replicated", "--num_gpus=2"]),
+    ("--gradient_repacking=2", MIRRORED, ["--variable_update=replicated", "--num_gpus=2"]),
     ("--local_parameter_device=cpu", ["--variable_update=replicated", "--forward_only"], []),
     ("--local_parameter_device=cpu", ["--variable_update=replicated"], ["--forward_only"]),
     ("--print_training_accuracy", ["--forward_only"], []),

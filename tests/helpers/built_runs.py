@@ -22,6 +22,13 @@ MODES = [
         {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:8:xring"},
         id="distributed",
     ),
+    pytest.param(
+        {
+            "variable_update": "mirrored_strategy",
+            "cross_device_ops": "reduction_to_one_device",
+        },
+        id="mirrored",
+    ),
 ]
 
 

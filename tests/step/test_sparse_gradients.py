@@ -17,6 +17,7 @@ from cnnbench.flags import Params
 from cnnbench.variable_mgr.distributed_replicated import DistributedReplicatedVariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
+from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -26,6 +27,7 @@ MANAGERS = {
     "parameter_server": ParameterServerVariableMgr,
     "independent": IndependentVariableMgr,
     "distributed_replicated": DistributedReplicatedVariableMgr,
+    "mirrored_strategy": MirroredStrategyVariableMgr,
 }
 
 

@@ -13,6 +13,7 @@ from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +94,10 @@ def make_manager(declared, cpu_devices) -> Maker:
         if mode == "distributed_all_reduce":
             hybrid = parse_all_reduce_spec("psgpu:16:xring")
             fields = {"aggregation": AggregationSpec(all_reduce=hybrid), **fields}
+        if mode == "mirrored_strategy":
+            # Its collectives could not run on other devices in another test.
+            simple = CrossDeviceSpec(ops="reduction_to_one_device")
+            fields = {"cross_device": simple, **fields}
         if isinstance(towers, int):
             towers = [cpu_devices[t % len(cpu_devices)] for t in range(towers)]
         spec = VariableMgrSpec(

@@ -18,14 +18,12 @@ from cnnbench.variable_mgr import names
 from cnnbench.variable_mgr.gradients import Column
 
 TOWERS = (1, 2, 3, 4, 8)
+ONE_COPY = ("parameter_server", "central_storage_strategy")
+UPDATED_ONCE = (*ONE_COPY, "distributed_replicated")
 MODES = (
-    "parameter_server",
-    "replicated",
-    "distributed_replicated",
-    "distributed_all_reduce",
-    "independent",
+    *UPDATED_ONCE,
+    *("replicated", "distributed_all_reduce", "independent", "mirrored_strategy"),
 )
-UPDATED_ONCE = ("parameter_server", "distributed_replicated")
 RATE = 0.1
 STEPS = 3
 
@@ -181,11 +179,16 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
 def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
     arguments = {Momentum: (0.9,), RMSProp: (0.9, 0.9, 1.0), Adam: (0.9, 0.999, 1e-8)}
     results = []
-    for mode in ("parameter_server", "replicated", "distributed_replicated"):
-        for place in ("cpu", "towers"):
-            manager = make_manager(mode, 3, parameter_device=place, seed=2)
-            train(manager, optimizer(*arguments.get(optimizer, ())), trainable)
-            results += weights_of(manager, trainable)
+    places = [
+        (m, place)
+        for m in ("parameter_server", "replicated", "distributed_replicated")
+        for place in ("cpu", "towers")
+    ]
+    places += [("mirrored_strategy", "cpu"), ("central_storage_strategy", "cpu")]
+    for mode, place in places:
+        manager = make_manager(mode, 3, parameter_device=place, seed=2)
+        train(manager, optimizer(*arguments.get(optimizer, ())), trainable)
+        results += weights_of(manager, trainable)
     for result in results[1:]:
         for value, first in zip(result, results[0], strict=True):
             np.testing.assert_array_equal(value, first)
@@ -258,7 +261,7 @@ def test_updates_run_where_the_variables_are(mode, place, make_manager, trainabl
 
 
 @pytest.mark.parametrize("towers", [2, 3])
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "distributed_replicated"])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "independent"])
 def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     gradients = [[tf.fill(v.shape, float(t + 1)) for v in trainable] for t in range(towers)]
@@ -302,6 +305,8 @@ def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, traina
         ("replicated", [True, True]),
         ("distributed_replicated", [True, True]),
         ("independent", [False, True]),
+        ("mirrored_strategy", [True, True]),
+        ("central_storage_strategy", [True, True]),
     ],
 )
 def test_nan_in_tower_1(mode, poisoned, make_manager, trainable):
@@ -393,4 +398,4 @@ def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
 
 
 def test_every_registered_mode_is_tested_here():
-    assert set(names()) == set(MODES)
+    assert set(names()) == {*MODES, "one_device_strategy"}  # which takes one tower

@@ -6,6 +6,9 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import VariableMgrSpec, create, names, register
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
+from cnnbench.variable_mgr.strategies.central_storage import CentralStorageStrategyVariableMgr
+from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
+from cnnbench.variable_mgr.strategies.one_device import OneDeviceStrategyVariableMgr
 
 
 def spec(mode, **fields):
@@ -18,6 +21,9 @@ def spec(mode, **fields):
         ("parameter_server", ParameterServerVariableMgr),
         ("replicated", ReplicatedVariableMgr),
         ("independent", IndependentVariableMgr),
+        ("mirrored_strategy", MirroredStrategyVariableMgr),
+        ("central_storage_strategy", CentralStorageStrategyVariableMgr),
+        ("one_device_strategy", OneDeviceStrategyVariableMgr),
     ],
 )
 def test_one_spec_one_manager(mode, cls, declared):

@@ -15,6 +15,8 @@ ALL_REDUCING = ("replicated", "distributed_all_reduce", "collective_all_reduce")
 WITHOUT_EQUAL_COPIES = {
     "parameter_server": "it keeps one copy of every variable",
     "independent": "its copies are meant to differ",
+    "central_storage_strategy": "it keeps one copy of every variable",
+    "one_device_strategy": "it keeps one copy of every variable",
 }
 """The modes without copies of a variable that must be equal, and why."""
 
@@ -34,7 +36,8 @@ class VariableUpdateParams:
         "reduced gradients, distributed_all_reduce the same with algorithms by size, "
         "collective_all_reduce the same by TensorFlow's collectives between processes, "
         "distributed_replicated a copy per device and one more that is updated and copied back, "
-        "independent a copy per device and no reduction at all.",
+        "independent a copy per device and no reduction at all; the strategies are those of "
+        "tf.distribute.",
         choices=(
             "parameter_server",
             "replicated",
@@ -45,6 +48,7 @@ class VariableUpdateParams:
             "mirrored_strategy",
             "multi_worker_mirrored_strategy",
             "central_storage_strategy",
+            "one_device_strategy",
             "parameter_server_strategy",
         ),
     )

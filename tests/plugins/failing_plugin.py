@@ -1,0 +1,38 @@
+"""Networks one of whose towers fails: while it is built, or when it runs."""
+
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+
+class FailsToBuild(Model):
+    name = "fails_to_build"
+    dataset = "imagenet"
+    image_size = 2
+    batch_size = 2
+    learning_rate = LearningRateSpec(base=0.0625)
+
+    def build(self, net, images):
+        x = net.conv(images, 3, 2, batch_norm=True)
+        x = net.logits(net.flatten(x), stddev=0.5)
+        return net.apply(self.fail, x, shape=(net.num_classes,))
+
+    def fail(self, x):
+        import tensorflow as tf
+
+        if "tower_1" in tf.get_current_name_scope():
+            raise LookupError("the second tower cannot be built")
+        return x
+
+
+class FailsToRun(FailsToBuild):
+    name = "fails_to_run"
+
+    def fail(self, x):
+        import tensorflow as tf
+
+        if "tower_1" in tf.get_current_name_scope():
+            return tf.debugging.check_numerics(x / 0.0, "the second tower cannot run")
+        return x
+
+
+for model in (FailsToBuild, FailsToRun):
+    register_model(model.name, "imagenet", model)

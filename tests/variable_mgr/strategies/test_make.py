@@ -1,0 +1,57 @@
+"""Where strategies are made: what is refused, in one line, and before TensorFlow fails on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.variable_mgr.strategies import make
+from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
+
+SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
+
+
+def test_m1_devices_are_checked(cpu_devices):
+    with pytest.raises(UsageError, match="at least one device"):
+        make.mirrored([], SIMPLE)
+    with pytest.raises(UsageError, match="CPU:1 is given twice"):
+        make.mirrored([*cpu_devices[:2], cpu_devices[1]], SIMPLE)
+    with pytest.raises(UsageError, match="CPU:0 is given twice"):
+        make.central_storage([cpu_devices[0]] * 2, cpu_devices[0])
+    elsewhere = "/job:worker/replica:0/task:1/device:CPU:0"
+    with pytest.raises(UsageError, match="devices of one process"):
+        make.mirrored([cpu_devices[0], elsewhere], SIMPLE)
+
+
+def test_the_same_strategy_is_made_once(cpu_devices):
+    assert make.mirrored(cpu_devices[:2], SIMPLE) is make.mirrored(cpu_devices[:2], SIMPLE)
+    assert make.mirrored(cpu_devices[:2], SIMPLE) is not make.mirrored(cpu_devices[:3], SIMPLE)
+
+
+def test_collectives_over_other_devices_are_refused(cpu_devices, monkeypatch):
+    monkeypatch.setattr(make, "_collective_devices", None)
+    make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring"))
+    make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto"))
+    make.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
+    make.mirrored(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
+    with pytest.raises(UsageError, match="over 2 devices already") as error:
+        make.mirrored(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("ops", "count", "words"),
+    [("nccl", 2, "needs GPUs"), ("hierarchical_copy", 3, "leaves out the last of 3 devices")],
+)
+def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices):
+    with pytest.raises(FlagError, match=words) as error:
+        make.mirrored(cpu_devices[:count], CrossDeviceSpec(ops=ops))
+    assert error.value.flag == "cross_device_ops"
+
+
+@pytest.mark.parametrize(
+    ("ops", "on_gpu", "running"),
+    [("auto", False, "ring"), ("auto", True, "nccl"), ("ring", True, "ring")],
+)
+def test_what_runs(ops, on_gpu, running):
+    assert CrossDeviceSpec(ops=ops).running(on_gpu) == running

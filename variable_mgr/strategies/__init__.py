@@ -1,0 +1,1 @@
+"""Strategies of tf.distribute as variable managers; importing this does not import TensorFlow."""

@@ -1,0 +1,129 @@
+"""What the managers of all strategies have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr import gradients, towers
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+_T = TypeVar("_T")
+
+
+class StrategyVariableMgr(VariableMgr):
+    """A strategy of tf.distribute creates the variables, runs the towers and reduces.
+
+    Initial values, optimizer and what comes after the reduction are those of all managers: they
+    work on the variables that the strategy has made for each device, named "v/<name>" and, from
+    the second device on, "v/<name>/replica_<t>".
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        super().__init__(spec, variables)
+        self._strategy = self._make_strategy()
+        # The variables as the strategy sees them, by each of their copies.
+        self._distributed: dict[Any, Any] = {}
+
+    @abc.abstractmethod
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        """The strategy, over the towers' devices."""
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The strategy."""
+        return self._strategy
+
+    @property
+    def replicas_in_sync(self) -> bool:
+        """See `VariableMgr.replicas_in_sync`."""
+        return True
+
+    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+        """See `VariableMgr.run_towers`; by `tf.distribute.Strategy.run`, meeting or not.
+
+        Towers meet by `merge_call`.
+        """
+        results: dict[int, _T] = {}
+        visits: dict[int, tuple[str, Any]] = {}
+        merged: list[Any] = []
+
+        def replica() -> None:
+            context = tf.distribute.get_replica_context()
+            tower = int(tf.get_static_value(context.replica_id_in_sync_group))
+
+            def meet(point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
+                def join(_: Any) -> None:
+                    of_towers = [visits[t] for t in sorted(visits)]
+                    towers.check_points([point for point, _ in of_towers])
+                    merged[:] = merge([value for _, value in of_towers])
+
+                visits[tower] = (point, value)
+                context.merge_call(join)
+                return merged[tower]
+
+            with towers.meeting_by(meet):
+                results[tower] = build(tower)
+
+        self._strategy.run(replica)
+        return [results[tower] for tower in range(len(self._spec.devices))]
+
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+        """See `VariableMgr.preprocess_device_grads`; reduced by the strategy."""
+        keep_sparse = not self._spec.aggregation.sparse_to_dense
+        complete = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
+        reduced = self._reduced(complete) if len(self._spec.devices) > 1 else complete
+        return list(dict.fromkeys(self._homes())), [_dense(column) for column in reduced]
+
+    @abc.abstractmethod
+    def _homes(self) -> Sequence[str]:
+        """Devices of the copies of a variable."""
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
+        """Of reductions; None for the strategy's own."""
+        return None
+
+    def _reduced(self, columns: Sequence[Column]) -> list[Column]:
+        means = self._spec.reduction == "mean"
+        op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
+        with self._strategy.scope():
+            pairs = [
+                (self._of_replicas(column.gradients), self._distributed[column.variables[0].ref()])
+                for column in columns
+            ]
+            totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
+        results = []
+        for column, total in zip(columns, totals, strict=True):
+            made = list(self._strategy.experimental_local_results(total))
+            results.append(Column(made, column.variables[: len(made)]))
+        return results
+
+    def _of_replicas(self, values: Sequence[Any]) -> Any:
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group]
+        )
+
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        with tf.device(self._spec.cpu_device):
+            value = self._initial_value(variable)
+        with self._strategy.scope():
+            made = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
+        copies = self._strategy.experimental_local_results(made)
+        self._distributed.update({copy.ref(): made for copy in copies})
+        return TowerVariable(variable.name, copies)
+
+
+def _dense(column: Column) -> Column:
+    if not column.sparse:
+        return column
+    made = []
+    for gradient, variable in zip(column.gradients, column.variables, strict=True):
+        with tf.device(variable.device):
+            made.append(gradients.dense(gradient, variable))
+    return Column(made, column.variables)

@@ -1,0 +1,42 @@
+"""--variable_update=mirrored_strategy: a copy of every variable per device, by TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.registry import register
+from cnnbench.variable_mgr.strategies import make
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+from cnnbench.variable_mgr.strategies.spec import COLLECTIVE
+
+
+@register("mirrored_strategy")
+class MirroredStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.MirroredStrategy`.
+
+    Raises:
+      FlagError: the cross-device operations do not work on the devices.
+      UsageError: see `make.mirrored`.
+    """
+
+    def each_tower_has_variables(self) -> bool:
+        """See `VariableMgr.each_tower_has_variables`."""
+        return True
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return make.mirrored(self._spec.devices, self._spec.cross_device)
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
+        spec = self._spec.cross_device
+        if spec.ops not in COLLECTIVE:
+            return None
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        return tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=spec.bytes_per_pack,
+            implementation=kinds.RING if spec.ops == "ring" else kinds.AUTO,
+        )

@@ -1,0 +1,67 @@
+"""How a MirroredStrategy reduces: plain data, without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.errors import FlagError
+
+CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
+COLLECTIVE = ("auto", "ring")
+"""Those that are collective operations of TensorFlow, packed by bytes."""
+PACKED = ("hierarchical_copy", "nccl")
+"""Those that join all tensors and cut them into packs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossDeviceSpec:
+    """Cross-device operations of a strategy.
+
+    Attributes:
+      ops: one of `CROSS_DEVICE_OPS`; "auto" is TensorFlow's default, a collective operation: a
+        ring on CPUs, NCCL on GPUs.
+      bytes_per_pack: of the tensors that a collective operation joins; 0 for all in one.
+      num_packs: of hierarchical copies and NCCL; 0 for no packing.
+    """
+
+    ops: str = "auto"
+    bytes_per_pack: int = 0
+    num_packs: int = 1
+
+    def check(self, devices: Sequence[str]) -> None:
+        """Refuses devices on which the operations do not work, or reduce wrongly.
+
+        Args:
+          devices: full device strings.
+
+        Raises:
+          FlagError: says why.
+        """
+        refuse_devices(self.ops, len(devices), on_gpu=all("GPU:" in device for device in devices))
+
+    def running(self, on_gpu: bool) -> str:
+        """The operation that runs, as records name it."""
+        return ("nccl" if on_gpu else "ring") if self.ops == "auto" else self.ops
+
+
+def refuse_devices(ops: str, count: int, *, on_gpu: bool) -> None:
+    """Refuses a number or kind of devices.
+
+    Args:
+      ops: one of `CROSS_DEVICE_OPS`.
+      count: of the devices.
+      on_gpu: whether they are, or may be, GPUs.
+
+    Raises:
+      FlagError: says why.
+    """
+    if ops == "nccl" and not on_gpu:
+        raise FlagError("cross_device_ops", ops, "needs GPUs; use ring on CPUs")
+    if ops == "hierarchical_copy" and count > 1 and count % 2:
+        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        raise FlagError(
+            "cross_device_ops",
+            ops,
+            f"leaves out the last of {count} devices; it needs an even number",
+        )
