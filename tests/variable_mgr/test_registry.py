@@ -35,7 +35,9 @@ def test_unknown_manager(declared):
     with pytest.raises(FlagError) as error:
         create(spec("horovod"), declared)
     assert str(error.value).startswith("--variable_update=horovod: must be one of ")
-    assert "independent, parameter_server, replicated" in str(error.value)
+    assert "independent, mirrored_strategy, one_device_strategy, parameter_server" in str(
+        error.value
+    )
 
 
 def test_a_name_is_taken_once():
