@@ -105,13 +105,17 @@ def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     Args:
       values: of any shape.
     """
-    flat = np.asarray(values, np.float64).ravel()
-    flat = flat[np.isfinite(flat)]
+    # Looked at where they are: copies in double precision are memory that the system has to map.
+    flat = np.asarray(values).ravel()
+    finite = np.isfinite(flat)
+    if not finite.all():
+        flat = flat[finite]
     if not flat.size:
         return np.zeros((0, 3))
     one = flat.min() == flat.max()
     counts, edges = np.histogram(flat, 1 if one else _BUCKETS)
-    return np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
+    columns = (edges[:-1], edges[1:], counts)
+    return np.stack([column.astype(np.float64) for column in columns], axis=1)
 
 
 def _to_bytes(image: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """Makes ImageNet files of generated photographs: photos.py OUT COUNT.
 
-Noise at several scales, 500 x 375 and the other way round, as JPEGs of some 100 KB, like the
+Noise at several scales, 500 x 375 and the other way round, as JPEGs of some 70 KB, like the
 photographs of ImageNet: what it costs to decode one is what matters here.
 """
 
