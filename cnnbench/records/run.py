@@ -106,7 +106,8 @@ class Evaluation:
       images_per_sec: rate of the examples.
       metrics: the model's other metrics by name.
       loop_seconds, wall_seconds: of an evaluation during training, since the timed loop began:
-        those of the loop without evaluations, to its beginning, and all, to its end.
+        those of the loop without evaluations, to its beginning, and all, to its end (to that of
+        its last step where a process of its own computes metrics).
     """
 
     global_step: int
