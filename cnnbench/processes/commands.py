@@ -51,7 +51,9 @@ _FACTS = (
     "cnnbench_version",
 )
 
-OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes", "report", "sweep")
+OTHER_COMMANDS = (
+    *("ab", "compare", "history", "launch", "metrics", "predict", "processes", "report", "sweep"),
+)
 """Packages and modules of cnnbench that no measuring process imports."""
 
 
