@@ -12,6 +12,7 @@ from typing import NoReturn, cast
 
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+from cnnbench.runtime import supervisor
 from cnnbench.text.terminal import discard, print_message, print_result, unwritable
 
 DEFAULT_COMMAND = "run"
@@ -25,7 +26,10 @@ _HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    sys.exit(main(sys.argv[1:]))
+    supervisor.offer()
+    code = main(sys.argv[1:])
+    supervisor.announce(code)
+    sys.exit(code)
 
 
 def _open_closed_streams() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -99,6 +100,18 @@ class AllReduceBench:
                 self._results.write(self.record("failed", _info(error)), list)
             raise
         return self._finish()
+
+    def lost(self, error: BenchmarkError) -> None:
+        """Completes the record of a run whose process has ended without doing so.
+
+        Args:
+          error: how it ended.
+        """
+        written = self._results.holds(self._run_id)
+        so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
+        if so_far.status == "interrupted":
+            failed = dataclasses.replace(so_far, status="failed", error=_info(error))
+            self._results.write(failed, list)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """What has been measured so far.

@@ -12,6 +12,7 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.runtime.supervisor import supervised
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
 
@@ -83,12 +84,14 @@ def main(argv: Sequence[str]) -> int:
     interrupt_on_signals()
     from cnnbench.allreduce.session import AllReduceBench
 
-    AllReduceBench(
+    bench = AllReduceBench(
         params,
         LineWriter(sys.stdout, progress.clear),
         command=["cnnbench", "allreduce", *argv],
         explicit_flags=tuple(given),
         messages=Messages(sys.stderr, progress),
         progress=progress,
-    ).run()
+    )
+    supervised(bench.lost)
+    bench.run()
     return ExitCode.OK

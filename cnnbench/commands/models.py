@@ -46,6 +46,7 @@ class Listed:
     statistics: int
     forward_flops_per_image: int
     training_flops_per_image: int
+    memory_bytes_per_image: int
 
 
 (_FORMAT,) = specs_of(ModelsFlags)
@@ -53,14 +54,23 @@ _FLAGS = (
     *(spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")),
     _FORMAT,
 )
-_HEADS = ("model", "image", "batch/device", "parameters", "GFLOPs forward", "GFLOPs training")
+_HEADS = (
+    "model",
+    "image",
+    "batch/device",
+    "parameters",
+    "GFLOPs forward",
+    "GFLOPs training",
+    "MiB",
+)
 
 _ABOUT = """\
 Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
                        [--format=table|csv|json]
 
 Lists the models by data set: image size in pixels, default batch size per device, trainable
-parameters, and GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step.
+parameters, GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step, and
+the memory that a training step takes for each image of the batch, in float32, as estimated.
 """
 
 
@@ -107,6 +117,7 @@ def _listed(names: Sequence[str]) -> Iterator[Listed]:
 def _models(dataset: Dataset) -> Iterator[Listed]:
     from cnnbench.models import registry
     from cnnbench.models.declare import declare
+    from cnnbench.models.memory import bytes_per_image
 
     for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
@@ -125,6 +136,7 @@ def _models(dataset: Dataset) -> Iterator[Listed]:
             spec.statistics,
             spec.forward_flops_per_image,
             spec.training_flops_per_image,
+            bytes_per_image(model, spec),
         )
 
 
@@ -144,6 +156,7 @@ def _row(one: Listed) -> tuple[str, ...]:
         f"{one.trainable_parameters:,}",
         f"{one.forward_flops_per_image / 1e9:.3f}",
         f"{one.training_flops_per_image / 1e9:.3f}",
+        f"{one.memory_bytes_per_image / 2**20:.2f}",
     )
 
 

@@ -11,6 +11,7 @@ from cnnbench.driver.console import Console
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_args
 from cnnbench.flags.cluster import settled
+from cnnbench.runtime.supervisor import supervised
 from cnnbench.text.progress import Messages, Progress
 
 
@@ -42,5 +43,6 @@ def main(argv: Sequence[str]) -> int:
         messages=messages,
         progress=progress,
     )
+    supervised(benchmark.lost)
     benchmark.run()
     return ExitCode.OK

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cnnbench.driver import memory
 from cnnbench.driver.console import Console
 from cnnbench.driver.describe import describe, header, run_flags
 from cnnbench.driver.notices import (
@@ -33,6 +34,8 @@ from cnnbench.errors import (
 from cnnbench.flags import Params, validate
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.observe import outputs
 from cnnbench.records.measurements import Measurements
@@ -94,6 +97,8 @@ class BenchmarkCNN:
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
         )
+        if params.device == "cpu":
+            self._check_memory("cpu")
 
     def run(self) -> RunRecord:
         """Runs to the end and writes the result files that were asked for.
@@ -130,6 +135,15 @@ class BenchmarkCNN:
             self._console.footer(total)
         return record
 
+    def lost(self, error: BenchmarkError) -> None:
+        """Writes the record of a run whose process has ended without one.
+
+        Args:
+          error: how it ended.
+        """
+        if self._files.holds(self._measurements.run_id) is None:
+            self._end("failed", error)
+
     def build(self) -> BuiltRun:
         """Loads TensorFlow, creates variables and input, and traces the step.
 
@@ -158,6 +172,8 @@ class BenchmarkCNN:
             devices = runtime.configure(self._settings, self.plan.job)
         for notice in devices.notices:
             self._messages.notice(notice)
+        if self.params.device != "cpu":
+            self._check_memory(devices.kind)
         self._warn_of_gaps()
         if devices.kind == "cpu" and self.params.precision == "fp16":
             self._messages.warning(
@@ -218,6 +234,23 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
         )
+
+    def _check_memory(self, kind: str) -> None:
+        """Refuses what cannot fit, warns of what may not.
+
+        Args:
+          kind: of the devices, "cpu" or "gpu".
+
+        Raises:
+          FlagError: the main memory cannot do by far.
+        """
+        needed = memory.estimate(self.params, self.plan, kind)
+        self._measurements.estimated_memory_bytes = needed.total
+        there = main_memory() if kind == "cpu" else gpu_memory()
+        if there is not None:
+            warning = memory.check(needed, there, self.params, refuse=kind == "cpu")
+            if warning is not None:
+                self._messages.warning(warning)
 
     def _warn_of_gaps(self) -> None:
         """Warns of files that a data set lacks: a part of one can be measured, but not unawares."""

@@ -221,14 +221,19 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
         run.messages.notice("the input starts over; its position is not in checkpoints")
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
     steps = plan.num_batches - restored.global_step
-    if steps < 1:
+    if -steps > plan.warm_up.most:  # which trains too; a run of these flags comes no further
         raise FlagError(
             "num_batches",
             plan.num_batches,
             f"the checkpoint in --train_dir={params.train_dir} is at step "
             f"{restored.global_step} already; ask for more batches or for another directory",
         )
-    return restored.global_step, steps
+    if steps < 1:
+        run.messages.notice(
+            "no step is left to train; only what comes at the end is done. For more steps, ask "
+            "for more --num_batches"
+        )
+    return restored.global_step, max(0, steps)
 
 
 def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:

@@ -125,7 +125,7 @@ class Training:
 
         Returns:
           Images/sec of the timed loop, everything in it included; None when evaluations
-          interrupted it, whose report ends without a total.
+          interrupted it, whose report ends without a total, and without steps.
 
         Raises:
           NonFiniteLossError: unless allowed.
@@ -138,6 +138,9 @@ class Training:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
     def _run(self, steps: int) -> float | None:
+        if not steps:
+            self._nothing_left()
+            return None
         loop = StepLoop(self._launch, self._read, self._lag, self._clock)
         for observer in self._observers:
             observer.begins(self.global_step)
@@ -307,6 +310,16 @@ class Training:
         for observer in self._observers:
             observer.ended(self.global_step, total)
         return None if self._evaluator is not None else total
+
+    def _nothing_left(self) -> None:
+        """Does what is due after the last step; a process that died there has made that step."""
+        self._loop_start = time.perf_counter()
+        if self._evaluator is not None:
+            self._console.phase(Phase.DONE)
+            self._console.running_final_evaluation(self.global_step)
+            self._evaluate(0.0)
+        if self._results is not None:
+            self._results.finish()
 
     def _read(self, result: StepResult) -> Values:
         """Waits for the step to be over."""

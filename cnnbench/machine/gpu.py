@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.machine.host import FactGroup, Facts, Host
+from cnnbench.machine.memory import Memory
 
 # Bits of the reasons why a GPU clocks lower than it could. Idleness, clocks set on
 # purpose and displays are left out: they are no disturbance, or facts of their own.
@@ -114,6 +115,19 @@ def nvml_facts(host: Host) -> Facts:
             ],
             "gpu_persistence_mode": ["Enabled" if on else "Disabled" for on in persistence],
         }
+
+
+def gpu_memory(host: Host | None = None) -> Memory | None:
+    """The memory of the smallest GPU; None where NVML does not tell.
+
+    Args:
+      host: where to read; this machine if None.
+    """
+    with nvml(Host() if host is None else host) as module:
+        found = [] if module is None else handles(module)
+        told = [ask(module.nvmlDeviceGetMemoryInfo, handle) for handle in found]
+        sizes = [Memory(int(one.total), int(one.free)) for one in told if one is not None]
+    return min(sizes, key=lambda one: one.total, default=None)
 
 
 def visible_to_tensorflow(host: Host) -> Facts:

@@ -19,6 +19,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
 from cnnbench.processes import guard
+from cnnbench.runtime.supervisor import GUARDED
 
 GRACE_SECONDS = 10.0
 """Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
@@ -121,7 +122,7 @@ def start(
                 stderr=output,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env=None if environment is None else {**os.environ, **environment},
+                env={**os.environ, **(environment or {}), GUARDED: "1"},
                 cwd=folder,
             )
     except BaseException as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.allreduce import plan as allreduce_plan
+from cnnbench.driver.memory import BatchLimits, batch_limits
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
@@ -51,9 +52,7 @@ _FACTS = (
     "cnnbench_version",
 )
 
-OTHER_COMMANDS = (
-    *("ab", "compare", "history", "launch", "metrics", "predict", "processes", "report", "sweep"),
-)
+OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes", "report", "sweep")
 """Packages and modules of cnnbench that no measuring process imports."""
 
 
@@ -67,6 +66,7 @@ class Resolved:
       notices: what the command would print about them.
       identity: the parameters whose change makes it another run.
       batch_size: images per step and device; 0 of all-reduces.
+      batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
     """
 
     config: dict[str, Any]
@@ -74,6 +74,7 @@ class Resolved:
     notices: tuple[str, ...]
     identity: dict[str, Any]
     batch_size: int
+    batch_limits: BatchLimits | None = None
 
 
 @cache
@@ -126,6 +127,7 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
         notices=parsed.notices,
         identity=_identity(config),
         batch_size=plan.batch_per_device,
+        batch_limits=batch_limits(params, plan),
     )
 
 

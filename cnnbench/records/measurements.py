@@ -52,7 +52,8 @@ class Measurements:
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
         peak_flops_per_sec, peak_flops_source, cpu_energy_joules, gpu_energy_joules,
-        energy_source, replica_checks: see `Measured`. Without loop_images the images of all
+        energy_source, replica_checks, estimated_memory_bytes: see `Measured`. Without
+        loop_images the images of all
         timed steps are counted.
       loss_scale_start, loss_scale_end: see `LossScaling`; None unless it is automatic.
 
@@ -81,6 +82,7 @@ class Measurements:
     cpu_energy_joules: float | None = None
     gpu_energy_joules: float | None = None
     energy_source: str | None = None
+    estimated_memory_bytes: int | None = None
     replica_checks: int | None = None
     loss_scale_start: float | None = None
     loss_scale_end: float | None = None

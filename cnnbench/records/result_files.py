@@ -21,7 +21,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.records.codec import Json, encode
 from cnnbench.records.files import prove_folder, resolve_output, sync_folder, write_all, write_whole
 
@@ -188,6 +188,20 @@ class ResultFiles:
                     "train_dir", self._train_dir, "names one checkpoint; only --eval can use one"
                 )
             prove_folder("train_dir", self._train_dir)
+
+    def holds(self, run_id: str) -> str | None:
+        """The document of --result_json, if it is of a run; None if it is another's or not there.
+
+        Args:
+          run_id: of that run.
+        """
+        try:
+            text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
+            document = json.loads(text)
+        except (OSError, ValueError, UsageError):
+            return None
+        ours = isinstance(document, dict) and document.get("run_id") == run_id
+        return text if ours else None
 
     def write(self, record: Record, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document anew and appends rows; each also where the other fails.

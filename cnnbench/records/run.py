@@ -143,6 +143,7 @@ class Measured:
       peak_flops_source: origin of that number.
       cpu_energy_joules, gpu_energy_joules: of the timed loop, see `cnnbench.machine.energy`.
       energy_source: the counters they were read from.
+      estimated_memory_bytes: what peak_memory_bytes was expected to be, before the run.
       replica_checks: how often the copies of all variables were compared; None where they were
         not.
     """
@@ -157,6 +158,7 @@ class Measured:
     gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
     energy_source: str | None = field(default=None, metadata=OPTIONAL)
     replica_checks: int | None = field(default=None, metadata=OPTIONAL)
+    estimated_memory_bytes: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _check_amounts("measured", self)

@@ -14,12 +14,37 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from typing import IO
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+# A file that the next block holds back in; empty in between and while one uses it.
+_shared: list[IO[bytes]] = []
+
+
+def share_held_back() -> Callable[[], str]:
+    """Lets a process that is forked now hold back its standard error in a file of this one.
+
+    Returns:
+      What gives the text, less informational lines, that a block of the other process held back
+      and did not live to write; "" if there is none.
+    """
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
+    except OSError:
+        return lambda: ""
+    _shared[:] = [file]
+
+    def text() -> str:
+        file.seek(0)
+        return _without_informational(file.read().decode(errors="replace"), None)
+
+    return text
 
 
 @contextlib.contextmanager
@@ -36,13 +61,20 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
         return
+    shared = _shared.pop() if _shared else None
     try:
-        held = tempfile.TemporaryFile()  # noqa: SIM115 - entered below, once all is there
+        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         original = os.dup(2)
     except OSError:
         yield
         return
-    with held:
+    with contextlib.ExitStack() as stack:
+        if shared is None:
+            stack.enter_context(held)
+        else:
+            stack.callback(_shared.append, shared)
+            stack.callback(shared.seek, 0)
+            stack.callback(os.ftruncate, shared.fileno(), 0)
         sys.stderr.flush()
         os.dup2(held.fileno(), 2)
         ended_by: BaseException | None = None

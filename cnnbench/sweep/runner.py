@@ -72,8 +72,6 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     if batch_size is not None:
         flags = [f for f in flags if not f.startswith("--batch_size=")]
         flags.append(f"--batch_size={batch_size}")
-    if case.launch is not None:
-        return ("launch", *case.launch.flags, "--", *flags)
     return (case.command, *flags)
 
 
@@ -257,7 +255,11 @@ class Sweep:
         assert case.search is not None
         first = Item(case, 1)
 
+        limits = case.resolved.batch_limits
+
         def fits(batch: int) -> bool:
+            if limits is not None and batch >= limits.refused:
+                return False  # the run would say the same
             known = self._trials.get((case.key, batch))
             if known is not None:
                 return known
@@ -271,7 +273,8 @@ class Sweep:
             return fitted
 
         try:
-            found = largest_batch(case.resolved.batch_size, case.search, fits)
+            start = limits.fitting if limits is not None else 0
+            found = largest_batch(start or case.resolved.batch_size, case.search, fits)
         except _SearchFailed as failure:
             return self._give_up(first, failure.outcome, started)
         if not found:

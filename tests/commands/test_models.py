@@ -89,6 +89,8 @@ def test_formats_for_programs(capsys):
         **{"parameters": 56_332, "trainable_parameters": 56_332, "statistics": 0},
         "forward_flops_per_image": 2 * macs,
         "training_flops_per_image": 2 * (3 * macs - 3072),
+        # The image, a neuron, and of 4096 the sum, the sum with bias and the output.
+        "memory_bytes_per_image": round(1.15 * 4 * (3072 + 1 + 3 * 4096)),
     }
     assert listed["resnet20"]["statistics"] == 1_376
     assert main(["models", "--data_name=cifar10", "--format=csv"]) == 0

@@ -231,10 +231,32 @@ def test_fp16_on_the_cpu_is_warned_about() -> None:
     assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
 
 
-def test_a_finished_job_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [4, 5, 6])
+def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) -> None:
+    """Saved in every step; killed with the checkpoint of the last one, or of one after it."""
+    flags = {"train_dir": str(tmp_path), "save_model_steps": 1, "max_ckpts_to_keep": 0}
+    run(**flags)
+    for file in tmp_path.glob("model.ckpt-*"):
+        if int(file.name.split("-")[1].split(".")[0]) > last:
+            file.unlink()
+    before = {file.name for file in tmp_path.iterdir()}
+    at_the_end = {"eval_during_training_every_n_steps": 3, "num_eval_batches": 2}
+    export = tmp_path / "export"
+    record, lines = run(**flags, **at_the_end, export_dir=str(export))
+    assert record.status == "ok"
+    assert record.step_seconds == record.warmup_step_seconds == ()
+    (evaluation,) = record.evaluations
+    assert evaluation.global_step == last
+    assert "Done with training" in lines
+    assert (export / "saved_model.pb").is_file()
+    assert {file.name for file in tmp_path.iterdir()} - {"export"} == before
+    assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_a_job_that_went_further_is_refused(tmp_path: Path) -> None:
     run(train_dir=str(tmp_path))
-    with pytest.raises(FlagError, match=r"num_batches=4: the checkpoint .* is at step 6"):
-        run(train_dir=str(tmp_path))
+    with pytest.raises(FlagError, match=r"num_batches=3: the checkpoint .* is at step 6"):
+        run(train_dir=str(tmp_path), num_batches=3)
 
 
 def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.compare import load_records
+from cnnbench.driver.memory import BatchLimits
+from cnnbench.processes import commands
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
 from cnnbench.sweep.runner import Durations, Sweep, largest_batch
@@ -32,6 +34,12 @@ FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 def entry(name, behaviour, **settings):
     flags = {"tf_random_seed": behaviour, "batch_size": 4, **settings.pop("flags", {})}
     return {"name": name, "flags": flags, **settings}
+
+
+@pytest.fixture(autouse=True)
+def memory_unknown(monkeypatch):
+    """Searches start with the batch size of the flags, whatever this machine has."""
+    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: None)
 
 
 @pytest.fixture
@@ -230,6 +238,20 @@ def test_interrupted(sweep, monkeypatch):
 
 
 SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (BatchLimits(fitting=20, refused=24), [20, 22, 23]),
+        (BatchLimits(fitting=30, refused=1000), [30, 15, 22, 26, 24, 23]),
+    ],
+)
+def test_a_search_starts_from_the_estimate(sweep, monkeypatch, limits, sizes):
+    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: limits)
+    sweep(entry("a", FAKE.OOM, max_batch_search=SEARCH))
+    assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
+    assert sweep.rows[0].batch_size == 23
 
 
 def test_search_runs_in_fresh_processes_and_its_batch_is_measured(sweep):

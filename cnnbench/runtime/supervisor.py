@@ -1,0 +1,173 @@
+"""A small parent that tells how a measuring process died of native code.
+
+TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort
+or crash: Python then gets no chance to say anything. So the process that a command measures in is
+a child, forked before TensorFlow is loaded, and its parent sleeps until it ends. What the child
+says by Python stays as it is: standard streams, signals and exit codes pass through. A child whose
+end Python did not announce becomes exit code 4 with a line, and a record that says so.
+
+Linux only: elsewhere nobody would end the child of a parent that is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.text.terminal import print_message
+
+GUARDED = "CNNBENCH_GUARDED"
+"""Environment variable of processes whose end somebody else watches for."""
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAME_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+_HINTS = {
+    "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
+    "SIGABRT": "native code gave up, often for lack of memory",
+    "SIGTERM": "someone ended the process",
+}
+
+
+class NativeDeathError(BenchmarkError):
+    """The process that measured ended without a word of Python."""
+
+
+@dataclass
+class _Supervision:
+    """Of this process.
+
+    Attributes:
+      wanted: whether `supervised` is to fork.
+      link: where a child announces its exit code; None in other processes.
+    """
+
+    wanted: bool = False
+    link: int | None = None
+
+
+_state = _Supervision()
+
+
+def offer() -> None:
+    """Lets `supervised` fork; called where this process is a program of its own."""
+    _state.wanted = sys.platform == "linux"
+
+
+def announce(code: int) -> None:
+    """Tells the parent, if there is one, that Python ends this process with an exit code."""
+    if _state.link is not None:
+        os.write(_state.link, bytes([code & 0xFF]))
+
+
+def supervised(lost: Callable[[NativeDeathError], None]) -> None:
+    """Goes on in a child; the calling process waits for it and ends as it did.
+
+    Does nothing where nobody has called `offer`.
+
+    Args:
+      lost: called in the parent when the child has ended without a word, to leave a record.
+    """
+    if not _state.wanted:
+        return
+    _state.wanted = False
+    from cnnbench.runtime.native import share_held_back  # not for --help and refused flags
+
+    if GUARDED in os.environ:
+        return  # whoever started the guard tells how this process ended
+    sys.stdout.flush()
+    sys.stderr.flush()
+    unwritten = share_held_back()
+    theirs, ours = os.pipe()
+    parent = os.getpid()
+    # Before the fork: a signal must not end the parent while the child lives.
+    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    child = os.fork()
+    if child:
+        os.close(ours)
+        announced, status = _wait(child, theirs, waited_for)
+        if announced is None:
+            announced = _tell(status, unwritten(), lost)
+        os._exit(announced)
+    os.close(theirs)
+    _die_with(parent)
+    _state.link = ours
+    for number in _FORWARDED:
+        _once(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, however that ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(int(ExitCode.FAILED))
+
+
+def _once(number: signal.Signals) -> None:
+    """Ignores the second of two equal signals: one sent to the group reaches the child twice."""
+    handler = signal.getsignal(number)
+    if not callable(handler):
+        return
+    last = -_SAME_SECONDS
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        again, last = now - last < _SAME_SECONDS, now
+        if not again:
+            handler(number, frame)
+
+    signal.signal(number, handle)
+
+
+def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int | None, int]:
+    """The exit code that a child announced, None without, and its wait status.
+
+    Signals of other processes are passed on to the child.
+    """
+    while True:
+        received = signal.sigwaitinfo(waited_for)
+        if received.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+        elif received.si_code <= 0:  # by a process; those of a terminal reach the child anyway
+            os.kill(child, received.si_signo)
+    os.set_blocking(link, False)  # a process that the child has left may hold the other end
+    with contextlib.suppress(BlockingIOError):
+        for code in os.read(link, 1):
+            return code, status
+    return None, status
+
+
+def _tell(status: int, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
+    """Says how a child died, and returns the exit code for it."""
+    error = NativeDeathError(_how(os.waitstatus_to_exitcode(status)))
+    sys.stderr.write(unwritten)
+    print_message(f"error: {error}")
+    try:
+        lost(error)
+    except Exception as failure:
+        print_message(f"warning: the record could not be written: {failure}")
+    return int(ExitCode.FAILED)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"a native library ended the process with exit code {code}; see the lines above"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"ended by {name}: {_HINTS.get(name, 'native code crashed')}"

@@ -1,0 +1,82 @@
+"""Compares the memory that runs are expected to take with what they take.
+
+Usage: scripts/measure_memory [MODEL:DATA:BATCH:DEVICES ...]
+
+Every run is a fresh process on the CPU; without arguments six networks run with two batch sizes on
+one and two devices. Prints both figures and their ratio; the exit status is 0 if all estimates are
+within 30 % of the measured peak, 1 if not, 4 if a run failed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+NETWORKS = (
+    ("lenet", "imagenet", (256, 1024)),
+    ("resnet56", "cifar10", (64, 256)),
+    ("alexnet", "imagenet", (32, 128)),
+    ("mobilenet", "imagenet", (16, 48)),
+    ("resnet50", "imagenet", (8, 24)),
+    ("densenet40_k12", "cifar10", (32, 128)),
+)
+TOLERANCE = 0.3
+FLAGS = ("--device=cpu", "--num_warmup_batches=2", "--num_batches=2", "--peak_flops=1e12")
+
+
+def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
+    """Model, data set, batch size and number of devices of each run."""
+    for argument in arguments:
+        model, data, *numbers = argument.split(":")
+        batch, devices = map(int, numbers)
+        yield model, data, batch, devices
+    if not arguments:
+        for model, data, batches in NETWORKS:
+            for batch in batches:
+                yield model, data, batch, 1
+                yield model, data, batch, 2
+
+
+def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]:
+    """Estimated and measured bytes of one run.
+
+    Raises:
+      subprocess.SubprocessError: it failed, or took longer than ten minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.json"
+        flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
+        command = [sys.executable, "-m", "cnnbench", *flags, f"--num_gpus={devices}", *FLAGS]
+        subprocess.run(
+            [*command, f"--result_json={record}"],
+            check=True,
+            capture_output=True,
+            timeout=600,
+        )
+        found = json.loads(record.read_text())["measured"]
+    return found["estimated_memory_bytes"], found["peak_memory_bytes"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the cases and prints a line for each."""
+    worst = 0.0
+    for case in cases(arguments):
+        name = "{} {} batch {} devices {}".format(*case)
+        try:
+            estimate, peak = measured(*case)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 4
+        ratio = estimate / peak
+        worst = max(worst, abs(ratio - 1))
+        sizes = f"{estimate / 2**20:7.0f} MiB estimated {peak / 2**20:7.0f} MiB measured"
+        print(f"{name:45} {sizes} {ratio:.2f}", flush=True)
+    return int(worst > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
