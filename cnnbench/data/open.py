@@ -16,16 +16,20 @@ from cnnbench.data.spec import PREPROCESSORS, InputSpec
 from cnnbench.models.elements import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
+    from cnnbench.data.distributed import InputDistribution
     from cnnbench.data.findings import Findings
     from cnnbench.data.pipeline import Pipeline
 
 
-def make_input(spec: InputSpec, devices: Sequence[str]) -> InputSource:
+def make_input(
+    spec: InputSpec, devices: Sequence[str], distribution: InputDistribution | None = None
+) -> InputSource:
     """The input that ``spec`` describes, ready to deliver to ``devices``.
 
     Args:
       spec: what to deliver; without ``data_dir`` the data is synthetic.
       devices: one device string per tower.
+      distribution: how a strategy takes batches of files to the devices; None: as towers do.
 
     Raises:
       FlagError: ``data_dir`` holds no files of this subset.
@@ -41,6 +45,10 @@ def make_input(spec: InputSpec, devices: Sequence[str]) -> InputSource:
 
     with spec.dataset.own_code(tf.errors.OpError):
         pipeline = spec.dataset.open(spec)
+    if distribution is not None:
+        from cnnbench.data.distributed import DistributedInput
+
+        return DistributedInput(spec, devices, pipeline, distribution)
     return PipelineInput(spec, devices, pipeline)
 
 

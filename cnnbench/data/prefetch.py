@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -65,7 +66,7 @@ class PipelineInput(InputSource):
         self._produce = self._stop = None
 
     def _begin(self) -> Callable[[], Step]:
-        steps = _Steps(self._pipeline, self.devices, self.steps_per_epoch)
+        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch)
         self._produce = steps.next
         if self.spec.datasets_use_prefetch:
             prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
@@ -76,7 +77,7 @@ class PipelineInput(InputSource):
         return self._produce
 
 
-class _Steps:
+class Steps:
     """Assembles steps from tower batches, and pads the end of an exact pass."""
 
     def __init__(self, pipeline: Pipeline, devices: Sequence[str], steps_per_pass: int) -> None:
@@ -87,10 +88,15 @@ class _Steps:
         self._error: DataError | None = None
         self._host = pipeline.spec.host
         with tf.device(self._host):
-            self._dataset = pipeline.tower_batches()
-            self._iterator = iter(self._dataset)
+            self._iterator = self._open()
+
+    def _open(self) -> Any:
+        """Begins to read; where the pipeline does."""
+        self._dataset = self._pipeline.tower_batches()
+        return iter(self._dataset)
 
     def next(self) -> Step:
+        """The next step's batches."""
         # A tf.data iterator goes on behind the record that failed; a benchmark must not.
         if self._error is not None:
             raise self._error
@@ -111,7 +117,7 @@ class _Steps:
             elements = self._pipeline.spec.elements
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                _to_device(TowerBatch.of(elements, batch), device)
+                to_device(TowerBatch.of(elements, batch), device)
                 for batch, device in zip(batches, self._devices, strict=True)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -119,7 +125,7 @@ class _Steps:
             with tf.device(self._host):
                 self._iterator = iter(self._dataset)
         self._step_in_pass += 1
-        return tuple(_to_device(self._padded(), device) for device in self._devices)
+        return tuple(to_device(self._padded(), device) for device in self._devices)
 
     def _padded(self) -> TowerBatch:
         """The next batch of the pass, filled up with zeros of weight 0."""
@@ -140,7 +146,8 @@ def _filled_up(value: tf.Tensor, missing: int) -> tf.Tensor:
     return tf.pad(value, [[0, missing], *[[0, 0]] * (len(value.shape) - 1)])
 
 
-def _to_device(batch: TowerBatch, device: str) -> TowerBatch:
+def to_device(batch: TowerBatch, device: str) -> TowerBatch:
+    """The batch on a device."""
     with tf.device(device):
         copied = [None if x is None else tf.identity(x) for x in tf.nest.flatten(batch)]
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))

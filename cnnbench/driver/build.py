@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cnnbench.data import InputSource, InputSpec, make_input
+from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import JoinedInput
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
@@ -23,6 +24,7 @@ from cnnbench.step.train_step import TrainStep
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
@@ -81,7 +83,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     step: TrainStep | None = None
     inputs: InputSource | None = None
     if not params.eval:
-        inputs = make_inputs(params, plan, devices, "train")
+        inputs = make_inputs(params, plan, devices, "train", manager)
         config = _step_config(params, plan, devices)
         scale = _loss_scale(params, plan, devices)
         if config.frozen:
@@ -194,13 +196,35 @@ def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossSca
     return StaticLossScale(initial)
 
 
-def make_inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: str) -> InputSource:
+def _distribution(params: Params, manager: VariableMgr) -> InputDistribution | None:
+    if params.input_distribution == "towers" or params.data_dir is None:
+        return None
+    assert isinstance(manager, StrategyVariableMgr)
+    per_replica = params.input_replication == "per_replica"
+    on_device = params.prefetch_on_device
+    return InputDistribution(
+        strategy=manager.strategy,
+        manual=params.input_sharding == "manual",
+        per_replica=per_replica,
+        auto_shard_policy=params.auto_shard_policy,
+        prefetch_on_device=not per_replica if on_device is None else on_device,
+    )
+
+
+def make_inputs(
+    params: Params,
+    plan: Plan,
+    devices: runtime.Devices,
+    subset: str,
+    manager: VariableMgr | None = None,
+) -> InputSource:
     """The input of a run.
 
     Args:
       params, plan: what to run.
       devices: where batches go.
       subset: "train" or "validation".
+      manager: one whose strategy takes batches to the devices, if that is asked for.
 
     Raises:
       FlagError: data that is not there.
@@ -236,6 +260,7 @@ def make_inputs(params: Params, plan: Plan, devices: runtime.Devices, subset: st
                 host=worker.device("cpu"),
             ),
             [job.tower_device(tower) for tower in job.own_towers if job.worker_of(tower) == worker],
+            None if manager is None else _distribution(params, manager),
         )
         for worker in job.own_workers
     ]

@@ -17,7 +17,7 @@ from cnnbench.flags.cluster import (
 )
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.strategies import STRATEGIES, StrategyParams
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, STRATEGIES, StrategyParams
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available, check_gone
@@ -363,10 +363,36 @@ def _check_strategies(params: Params) -> Refusals:
     mode = params.variable_update
     if mode == "one_device_strategy" and params.num_gpus > 1:
         yield "variable_update", "keeps everything on one device; it needs --num_gpus=1"
-    for spec in specs_of(StrategyParams):
-        if mode != "mirrored_strategy" and getattr(params, spec.name) != spec.default:
-            yield spec.name, f"needs --variable_update=mirrored_strategy, not {mode}"
+    given = {s.name for s in specs_of(StrategyParams) if getattr(params, s.name) != s.default}
+    for name in CROSS_DEVICE:
+        if name in given and mode != "mirrored_strategy":
+            yield name, f"needs --variable_update=mirrored_strategy, not {mode}"
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
+    if params.input_distribution == "strategy":
+        if mode not in STRATEGIES:
+            yield "input_distribution", f"needs a strategy, not --variable_update={mode}"
+        if mode == "central_storage_strategy" and params.input_sharding == "auto":
+            # AttributeError in TensorFlow 2.21: a misspelt name of an option.
+            yield (
+                "input_sharding",
+                "fails within TensorFlow's CentralStorageStrategy; use --input_sharding=manual",
+            )
+        if params.input_only:
+            yield "input_distribution", "cannot go with --input_only, which makes no strategy"
+    for name in DISTRIBUTION:
+        if name in given and params.input_distribution != "strategy":
+            yield name, "needs --input_distribution=strategy"
+    if params.auto_shard_policy == "hint":
+        yield "auto_shard_policy", "needs a hint in the pipeline, which has none; use data"
+    if params.auto_shard_policy != "auto" and params.input_sharding == "manual":
+        yield "auto_shard_policy", "cannot go with --input_sharding=manual"
+    if params.input_replication == "per_replica":
+        if params.input_sharding == "auto":
+            yield "input_replication", "needs --input_sharding=manual"
+        if mode != "mirrored_strategy":
+            yield "input_replication", f"needs --variable_update=mirrored_strategy, not {mode}"
+        if params.prefetch_on_device:
+            yield "prefetch_on_device", "cannot go with --input_replication=per_replica"
 
 
 def _check_runtime(params: Params) -> Refusals:

@@ -16,7 +16,7 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.flags.groups.strategies import STRATEGIES, StrategyParams
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, STRATEGIES
 from cnnbench.flags.groups.variable_update import (
     ALL_REDUCING,
     WITHOUT_EQUAL_COPIES,
@@ -60,14 +60,13 @@ _NOT_AGGREGATING = (
     *("variable_update", "local_parameter_device", "gradient_reduction", "bn_stats"),
     *("staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
 )
-_CROSS_DEVICE = tuple(spec.name for spec in specs_of(StrategyParams))
 _AGGREGATING = tuple(
     spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING
 )
 _UPDATING = (
     *(spec.name for spec in specs_of(OptimizerParams)),
     *_AGGREGATING,
-    *_CROSS_DEVICE,
+    *CROSS_DEVICE,
     "gradient_reduction",
     "bn_stats",
     "staged_vars",
@@ -209,7 +208,8 @@ UNUSED: tuple[Unused[Params], ...] = (
     _with("--eval or --forward_only", "ml_perf_compliance_logging"),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
-    _without("data_dir", *_PREPARING),
+    _without("data_dir", *_PREPARING, "input_distribution", *DISTRIBUTION),
+    _with("eval", "input_distribution", *DISTRIBUTION, why="they are for training batches"),
     _with(
         "input_preprocessor=official_models_imagenet",
         *("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),
@@ -244,7 +244,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     Unused(
         (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
-            *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
+            *("gradient_reduction", "bn_stats", *CROSS_DEVICE),
         ),
         lambda p: job_of(p).num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",

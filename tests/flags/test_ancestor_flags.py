@@ -30,6 +30,8 @@ NEW_FLAGS = {
     "cross_device_ops",
     "bytes_per_pack",
     "num_packs",
+    *("input_distribution", "input_sharding", "auto_shard_policy", "input_replication"),
+    "prefetch_on_device",
     "all_reduce_group_size",
     "gradient_bucket_bytes",
     "all_reduce_share_memory",

@@ -33,6 +33,7 @@ PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
 MIRRORED = {"variable_update": "mirrored_strategy", "num_gpus": 2}
+DISTRIBUTED = {**MIRRORED, "input_distribution": "strategy"}
 TWO = {"variable_update": "replicated", "num_gpus": 2}
 
 
@@ -134,6 +135,61 @@ REFUSED = [
         {"variable_update": "one_device_strategy", "num_gpus": 2},
         "variable_update",
         "needs --num_gpus=1",
+    ),
+    *(
+        ({**MIRRORED, "data_dir": "d", flag: value}, flag, "needs --input_distribution=strategy")
+        for flag, value in (
+            ("input_sharding", "manual"),
+            ("auto_shard_policy", "data"),
+            ("input_replication", "per_replica"),
+            ("prefetch_on_device", False),
+        )
+    ),
+    (
+        {"input_distribution": "strategy", "variable_update": "replicated"},
+        "input_distribution",
+        "needs a strategy, not --variable_update=replicated",
+    ),
+    (
+        {**DISTRIBUTED, "input_only": True, "data_dir": "d"},
+        "input_distribution",
+        "--input_only",
+    ),
+    (
+        {**DISTRIBUTED, "variable_update": "central_storage_strategy"},
+        "input_sharding",
+        "use --input_sharding=manual",
+    ),
+    ({**DISTRIBUTED, "auto_shard_policy": "hint"}, "auto_shard_policy", "needs a hint"),
+    (
+        {**DISTRIBUTED, "auto_shard_policy": "data", "input_sharding": "manual"},
+        "auto_shard_policy",
+        "cannot go with --input_sharding=manual",
+    ),
+    (
+        {**DISTRIBUTED, "input_replication": "per_replica"},
+        "input_replication",
+        "needs --input_sharding=manual",
+    ),
+    (
+        {
+            **DISTRIBUTED,
+            "input_replication": "per_replica",
+            "input_sharding": "manual",
+            "prefetch_on_device": True,
+        },
+        "prefetch_on_device",
+        "cannot go with --input_replication=per_replica",
+    ),
+    (
+        {
+            **DISTRIBUTED,
+            "variable_update": "central_storage_strategy",
+            "input_replication": "per_replica",
+            "input_sharding": "manual",
+        },
+        "input_replication",
+        "needs --variable_update=mirrored_strategy",
     ),
     ({**MIRRORED, "staged_vars": True}, "staged_vars", "not mirrored_strategy"),
     ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),

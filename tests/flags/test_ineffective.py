@@ -77,6 +77,16 @@ CASES += [
     ),
     ("--local_parameter_device=cpu", ["--variable_update=independent"], []),
     ("--local_parameter_device=cpu", MIRRORED, []),
+    (
+        "--input_distribution=strategy",
+        MIRRORED,
+        [*MIRRORED, "--data_dir=d", "--data_name=cifar10"],
+    ),
+    (
+        "--input_distribution=strategy",
+        [*MIRRORED, "--data_dir=d", "--data_name=cifar10", "--eval", "--train_dir=t"],
+        [*MIRRORED, "--data_dir=d", "--data_name=cifar10"],
+    ),
     ("--bytes_per_pack=9", [*MIRRORED, "--cross_device_ops=hierarchical_copy"], MIRRORED),
     ("--num_packs=9", MIRRORED, [*MIRRORED, "--cross_device_ops=hierarchical_copy"]),
     ("--cross_device_ops=ring", ["--variable_update=mirrored_strategy"], MIRRORED),

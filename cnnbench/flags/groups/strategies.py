@@ -11,6 +11,12 @@ STRATEGIES = ("mirrored_strategy", "central_storage_strategy", "one_device_strat
 """The strategies of one process."""
 
 
+CROSS_DEVICE = ("cross_device_ops", "bytes_per_pack", "num_packs")
+"""The flags of reductions."""
+DISTRIBUTION = ("input_sharding", "auto_shard_policy", "input_replication", "prefetch_on_device")
+"""The flags of --input_distribution=strategy."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StrategyParams:
     """Strategies of tf.distribute."""
@@ -30,4 +36,33 @@ class StrategyParams:
         1,
         "Packs into which hierarchical_copy and nccl join all gradients; 0 for no packing.",
         minimum=0,
+    )
+    input_distribution: str = flag(
+        "towers",
+        "Who takes training batches of --data_dir to the devices: cnnbench, as in every mode, or "
+        "the strategy.",
+        choices=("towers", "strategy"),
+    )
+    input_sharding: str = flag(
+        "auto",
+        "With --input_distribution=strategy: TensorFlow splits global batches (auto), or the "
+        "pipeline makes those of the devices (manual).",
+        choices=("auto", "manual"),
+    )
+    auto_shard_policy: str = flag(
+        "auto",
+        "With --input_sharding=auto: what workers share out, files or records. One worker reads "
+        "everything with each of them.",
+        choices=("auto", "file", "data", "off", "hint"),
+    )
+    input_replication: str = flag(
+        "per_worker",
+        "With --input_sharding=manual: one pipeline for all devices, or one for each, which reads "
+        "everything and keeps its device's batches.",
+        choices=("per_worker", "per_replica"),
+    )
+    prefetch_on_device: bool | None = flag(
+        None,
+        "With --input_distribution=strategy: batches wait on the devices, not on the host; by "
+        "default with per_worker.",
     )

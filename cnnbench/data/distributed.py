@@ -1,0 +1,112 @@
+"""Training input that a strategy of tf.distribute shards, splits and copies to its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data.pipeline import Pipeline
+from cnnbench.data.prefetch import PipelineInput, Step, Steps, to_device
+from cnnbench.data.source import TowerBatch
+from cnnbench.data.spec import InputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputDistribution:
+    """How a strategy distributes the batches of a pipeline.
+
+    Attributes:
+      strategy: the strategy, over the towers' devices.
+      manual: whether the pipeline makes the replicas' batches itself; otherwise it makes global
+        ones, which TensorFlow splits.
+      per_replica: with `manual`: whether every replica has a pipeline, which reads all records and
+        keeps every Nth batch, in place of one for all.
+      auto_shard_policy: "auto", "file", "data" or "off", between workers.
+      prefetch_on_device: whether batches wait on the devices, not on the host.
+    """
+
+    strategy: Any
+    manual: bool = False
+    per_replica: bool = False
+    auto_shard_policy: str = "auto"
+    prefetch_on_device: bool = True
+
+    def iterator(self, pipeline: Pipeline) -> Any:
+        """Begins to read; its elements hold a value per replica.
+
+        Args:
+          pipeline: of a training.
+        """
+        options = self._options(pipeline.spec)
+        if not self.manual:
+            dataset = self._global(pipeline)
+            return iter(self.strategy.experimental_distribute_dataset(dataset, options))
+
+        def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            count, index = context.num_input_pipelines, context.input_pipeline_id
+            batches = pipeline.tower_batches()
+            return batches if count == 1 else batches.shard(count, index)
+
+        return iter(self.strategy.distribute_datasets_from_function(of_pipeline, options))
+
+    def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
+        options = tf.data.Options()
+        policies = tf.data.experimental.AutoShardPolicy
+        options.experimental_distribute.auto_shard_policy = policies[self.auto_shard_policy.upper()]
+        whole = pipeline.tower_batches().rebatch(pipeline.spec.global_batch, drop_remainder=True)
+        return whole.with_options(options)
+
+    def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
+        modes = tf.distribute.InputReplicationMode
+        ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
+        return tf.distribute.InputOptions(
+            experimental_fetch_to_device=self.prefetch_on_device,
+            experimental_replication_mode=modes.PER_REPLICA
+            if self.per_replica
+            else modes.PER_WORKER,
+            experimental_per_replica_buffer_size=ahead,
+        )
+
+
+class DistributedInput(PipelineInput):
+    """Like `PipelineInput`, but a strategy takes the batches to the devices."""
+
+    def __init__(
+        self,
+        spec: InputSpec,
+        devices: Sequence[str],
+        pipeline: Pipeline,
+        distribution: InputDistribution,
+    ) -> None:
+        super().__init__(spec, devices, pipeline)
+        self._distribution = distribution
+
+    def _begin(self) -> Callable[[], Step]:
+        # It reads ahead by itself.
+        steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
+        self._produce = steps.next
+        self._fresh = True
+        return self._produce
+
+
+class _DistributedSteps(Steps):
+    def __init__(
+        self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
+    ) -> None:
+        self._distribution = distribution
+        super().__init__(pipeline, devices, 0)
+
+    def _open(self) -> Any:
+        return self._distribution.iterator(self._pipeline)
+
+    def _next(self) -> Step:
+        elements = self._pipeline.spec.elements
+        of_replicas = self._distribution.strategy.experimental_local_results
+        values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
+        return tuple(
+            to_device(TowerBatch.of(elements, {n: v[tower] for n, v in values.items()}), device)
+            for tower, device in enumerate(self._devices)
+        )

@@ -1,0 +1,101 @@
+"""--input_distribution=strategy: the same batches on the same devices as towers get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cifar10_writer import write_cifar10
+
+from cnnbench.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.driver.build import BuiltRun
+from cnnbench.flags import Params
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+MIRRORED = {
+    "variable_update": "mirrored_strategy",
+    "cross_device_ops": "reduction_to_one_device",
+    "num_gpus": 2,
+}
+MANUAL = {"input_distribution": "strategy", "input_sharding": "manual"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cifar10")
+    images = np.random.default_rng(3).integers(0, 256, (50, 32, 32, 3), np.uint8)
+    write_cifar10(folder, images, np.arange(50) % 10, files=2)
+    return folder
+
+
+def build(files: Path, **flags: object) -> BuiltRun:
+    own = {"model": "trivial", "data_name": "cifar10", "device": "cpu", "batch_size": 4}
+    return BenchmarkCNN(
+        Params(data_dir=str(files), num_warmup_batches=0, **{**own, **flags})
+    ).build()
+
+
+def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[str]]]:
+    """The images of four steps, and the devices of the last."""
+    built = build(files, **flags)
+    steps = [built.inputs.next() for _ in range(4)]
+    built.close()
+    images = [batch.features.numpy() for step in steps for batch in step]
+    labels = [batch.labels.numpy() for step in steps for batch in step]
+    return [*images, *labels], [batch.features.device for batch in steps[-1]]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**MIRRORED, "input_distribution": "strategy"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "data"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "off"},
+        {**MIRRORED, "input_distribution": "strategy", "prefetch_on_device": False},
+        {**MIRRORED, **MANUAL},
+        {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
+        {**MIRRORED, **MANUAL, "input_replication": "per_replica"},
+        {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
+    ],
+    ids=lambda flags: "-".join(str(value) for value in flags.values()),
+)
+def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
+    flags: dict[str, object], files: Path
+) -> None:
+    # One worker reads everything whatever is sharded between workers.
+    wanted, devices = batches(files, variable_update="replicated", num_gpus=2)
+    found, places = batches(files, **flags)
+    assert places == devices
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("sharding", ["auto", "manual"])
+def test_one_device_gets_whole_batches(sharding: str, files: Path) -> None:
+    flags = {"input_distribution": "strategy", "input_sharding": sharding, "num_gpus": 1}
+    found, _ = batches(files, variable_update="one_device_strategy", **flags)
+    wanted, _ = batches(files, num_gpus=1)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_strategy_s_input_trains_alike(files: Path) -> None:
+    losses = []
+    for flags in ({}, {"input_distribution": "strategy"}):
+        built = build(files, **MIRRORED, **flags)
+        built.step.set_learning_rate(0.01)
+        losses.append([float(built.step().loss.numpy()) for _ in range(3)])
+        built.close()
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+    assert len(set(losses[0])) == 3
+
+
+def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
+    built = build(files, **MIRRORED, input_distribution="strategy")
+    first = built.inputs.next()[0].labels.numpy()
+    built.inputs.restart()
+    np.testing.assert_array_equal(built.inputs.next()[0].labels.numpy(), first)
+    built.close()
