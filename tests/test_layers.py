@@ -22,6 +22,7 @@ LAYERS = (
     ("driver", "compare", "allreduce", "predict"),
     ("report", "processes"),
     ("history", "ab", "sweep", "launch"),
+    ("strategies",),
     ("testing",),
     ("pytest_plugin", "commands"),
     ("cli",),

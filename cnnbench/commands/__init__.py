@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "allreduce": "measure and check reductions between devices by themselves",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
     "ab": "measure two sides in turn and judge the second against the first",
+    "strategies": "measure the modes of --variable_update side by side, and compare weights",
     "sweep": "run a suite of configurations, each run in a process of its own",
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",

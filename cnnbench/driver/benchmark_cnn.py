@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.driver import memory
 from cnnbench.driver.console import Console
-from cnnbench.driver.describe import describe, header, run_flags
+from cnnbench.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.driver.notices import (
     input_lines,
     loss_scaling_lines,
@@ -158,6 +158,7 @@ class BenchmarkCNN:
         built = assemble(self.params, self.plan, devices, self._console)
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
+        describe_built(self._measurements, built)
         return built
 
     def _start(self) -> runtime.Devices:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -154,6 +154,18 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
     return len(backbone)
 
 
+def stored_variables(path: str) -> dict[str, Any]:
+    """The variables and slots in a checkpoint as NumPy arrays by canonical name.
+
+    Args:
+      path: prefix of its files, as `checkpoint_folder.latest` returns it.
+
+    Raises:
+      BenchmarkError: it cannot be read.
+    """
+    return _Stored(path, "").variables()
+
+
 class _Stored:
     """A checkpoint's tensors by key, read one by one so that their dtype may differ.
 
@@ -205,6 +217,12 @@ class _Stored:
             for key, variable in variables.items():
                 variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))
 
+    def variables(self) -> dict[str, Any]:
+        """See `stored_variables`."""
+        keys = sorted(key for key in self._shapes if key.startswith(("model/", "slots/")))
+        with self._readable():
+            return {_name(key): self._reader.get_tensor(key) for key in keys}
+
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
         try:
@@ -226,5 +244,5 @@ def _key(part: str, name: str) -> str:
 
 def _name(key: str) -> str:
     """The canonical name, for messages."""
-    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/")
+    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 from cnnbench.driver.console import HeaderInfo
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
@@ -10,6 +13,9 @@ from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement
 from cnnbench.runtime import tensorflow as runtime
+
+if TYPE_CHECKING:
+    from cnnbench.driver.build import BuiltRun
 
 
 def describe(
@@ -56,6 +62,23 @@ def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
         return (by_strategy,)
     reducing = running_all_reduce(params)
     return () if reducing is None else tuple(map(str, reducing.ranges))
+
+
+def describe_built(measurements: Measurements, built: BuiltRun) -> None:
+    """Fills in what is known of a run once its variables and its step exist.
+
+    Args:
+      measurements: its placement takes numbers of variables and operations.
+      built: the run.
+    """
+    assert measurements.placement is not None
+    variables = built.manager.savable_variables().values()
+    measurements.placement = dataclasses.replace(
+        measurements.placement,
+        variables=len(variables),
+        variable_copies=sum(len(variable.copies) for variable in variables),
+        reduction_operations=None if built.step is None else built.step.reduction_operations,
+    )
 
 
 def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:

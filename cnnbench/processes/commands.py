@@ -52,7 +52,17 @@ _FACTS = (
     "cnnbench_version",
 )
 
-OTHER_COMMANDS = ("ab", "compare", "history", "metrics", "predict", "processes", "report", "sweep")
+OTHER_COMMANDS = (
+    "ab",
+    "compare",
+    "history",
+    "metrics",
+    "predict",
+    "processes",
+    "report",
+    "strategies",
+    "sweep",
+)
 """Packages and modules of cnnbench that no measuring process imports."""
 
 

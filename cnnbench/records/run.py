@@ -56,6 +56,10 @@ class Placement:
       num_workers: workers of the job.
       variable_update: the mode.
       all_reduce: the aggregation in use, one entry per range of sizes; empty if none.
+      variables: of the network; None where they were not made.
+      variable_copies: of all of them together.
+      reduction_operations: that the manager of variables added to the traced step between
+        gradients and updates; None where nothing is trained.
     """
 
     device: str
@@ -64,6 +68,9 @@ class Placement:
     num_workers: int
     variable_update: str
     all_reduce: tuple[str, ...] = ()
+    variables: int | None = field(default=None, metadata=OPTIONAL)
+    variable_copies: int | None = field(default=None, metadata=OPTIONAL)
+    reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

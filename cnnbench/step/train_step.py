@@ -31,6 +31,7 @@ from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.kept import traced_graph
 
 
 class StepResult(NamedTuple):
@@ -65,6 +66,10 @@ class TrainStep:
       inputs: where batches come from.
       config: see StepConfig.
       loss_scale: factor on the loss; decides about steps that overflow.
+
+    Attributes:
+      reduction_operations: that the manager added to the traced step between gradients and
+        updates; None before `build` and with `forward_only`.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class TrainStep:
         self._function: TracedFunction
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
+        self.reduction_operations: int | None = None
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
@@ -222,7 +228,10 @@ class TrainStep:
         # so that what it keeps from vanishing reaches the other devices too.
         early, late = (factor, None) if manager.defers_gradients else (None, factor)
         columns = self._decay.before_reduction(self._columns(towers, early))
+        graph = traced_graph()
+        before = len(graph.get_operations())
         devices, state = manager.preprocess_device_grads(columns)
+        self.reduction_operations = len(graph.get_operations()) - before
         reduced = []
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):

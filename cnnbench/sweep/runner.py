@@ -16,8 +16,7 @@ from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
 from cnnbench.text.progress import Reporter
 
-# Flags that a trial of a batch size replaces or does not need.
-_NOT_IN_TRIALS = (
+NOT_IN_TRIALS = (
     "num_batches",
     "num_epochs",
     "num_warmup_batches",
@@ -29,6 +28,7 @@ _NOT_IN_TRIALS = (
     "eval_during_training_at_specified_epochs",
     "stop_at_top_1_accuracy",
 )
+"""Flags that a process of few steps, such as a trial of a batch size, replaces or leaves out."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     flags = list(case.flags)
     if item.repeat == 0:
         assert case.search is not None
-        flags = [f for f in flags if f[2:].partition("=")[0] not in _NOT_IN_TRIALS]
+        flags = [f for f in flags if f[2:].partition("=")[0] not in NOT_IN_TRIALS]
         flags += [f"--num_batches={case.search.num_batches}", "--num_warmup_batches=1"]
     if batch_size is not None:
         flags = [f for f in flags if not f.startswith("--batch_size=")]

@@ -385,3 +385,27 @@ def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_pat
         )
         assert record.status == "ok"
         assert record.placement.all_reduce == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "copies", "reduces"),
+    [
+        ({"variable_update": "parameter_server"}, 1, True),
+        ({"variable_update": "replicated"}, 3, True),
+        ({"variable_update": "independent"}, 3, False),
+        ({"variable_update": "replicated", "num_gpus": 1}, 1, False),
+    ],
+)
+def test_the_record_counts_variables_copies_and_what_reduces(
+    flags: dict[str, object], copies: int, reduces: bool
+) -> None:
+    placement = run(**{"num_gpus": 3, **flags})[0].placement
+    assert placement.variables == 8  # weights and biases of four layers
+    assert placement.variable_copies == 8 * copies
+    assert (placement.reduction_operations >= 8) == reduces
+
+
+def test_what_trains_nothing_reduces_nothing() -> None:
+    placement = run(num_gpus=2, forward_only=True)[0].placement
+    assert placement.variables == placement.variable_copies
+    assert placement.reduction_operations is None

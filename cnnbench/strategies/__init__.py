@@ -1,0 +1,6 @@
+"""``cnnbench strategies``: the modes of --variable_update side by side, and their weights compared.
+
+`plan` says which modes run with which flags, `session` runs them in turn, each time in a fresh
+process, `weights` compares the checkpoints they leave, `table` says what was found. Imports
+TensorFlow for nothing but the checkpoints.
+"""

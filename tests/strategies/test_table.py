@@ -1,0 +1,144 @@
+"""The table, CSV, JSON and chart of made-up records."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+from cnnbench.charts.draw import render
+from cnnbench.processes.commands import Resolved
+from cnnbench.records.run import Measured, StartupSeconds
+from cnnbench.strategies import table
+from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan, StrategyCase
+from cnnbench.strategies.session import CaseResult
+from cnnbench.strategies.table import StrategyRow
+from cnnbench.strategies.weights import WeightDistance
+
+TOLERANCE = 1e-4
+
+
+def case(name: str, apart: str = "") -> StrategyCase:
+    return StrategyCase(name, (), Resolved({}, (), (), {}, 4), apart)
+
+
+PLAN = StrategiesPlan(
+    case(ONE_TOWER, "it sees all images as one batch"),
+    (case("parameter_server"), case("replicated"), case("independent", "its towers train apart")),
+    1,
+    (),
+)
+SPEEDS = {
+    ONE_TOWER: (100.0, 200.0, 100.0),
+    "parameter_server": (80.0, 160.0, 100.0),
+    "replicated": (50.0, 100.0, 40.0),
+    "independent": (100.0,),
+}
+DISTANCES = {"parameter_server": WeightDistance(0.0), "replicated": WeightDistance(2e-6, "conv0/w")}
+
+
+@pytest.fixture
+def results(lenet_runs) -> list[CaseResult]:
+    made = lenet_runs()
+    found = []
+    for one in PLAN.cases:
+        records = {}
+        for at, speed in enumerate(SPEEDS[one.name], start=1):
+            record = made(
+                speed,
+                devices=2,
+                measured=Measured(peak_memory_bytes=2**30),
+                startup_seconds=StartupSeconds(import_=1.0, build=2.0, first_step=0.5),
+            )
+            placement = dataclasses.replace(
+                record.placement, variables=8, variable_copies=16, reduction_operations=24
+            )
+            records[at] = dataclasses.replace(record, placement=placement)
+        found.append(CaseResult(one, records))
+    found[-1].problem = "=no good"
+    return found
+
+
+def rows_of(results: list[CaseResult], **distances: WeightDistance) -> dict[str, StrategyRow]:
+    found = table.rows(PLAN, results, {**DISTANCES, **distances}, TOLERANCE)
+    return {row.mode: row for row in found}
+
+
+def test_rows(results: list[CaseResult]) -> None:
+    found = rows_of(results)
+    assert list(found) == list(SPEEDS)
+    server = found["parameter_server"]
+    assert (server.images_per_sec, server.low, server.high) == (100.0, 80.0, 160.0)
+    # The rounds are compared with one tower of their own: 1/4, 1/4 and 0.
+    assert server.overhead == pytest.approx(0.25)
+    assert found[ONE_TOWER].overhead is None
+    assert (server.peak_memory_bytes, server.build_seconds) == (2**30, 2.0)
+    assert (server.variables, server.variable_copies, server.reduction_operations) == (8, 16, 24)
+    assert [row.weights for row in found.values()] == [
+        table.APART,
+        table.REFERENCE,
+        table.EQUAL,
+        table.APART,
+    ]
+
+
+def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None:
+    found = table.rows(dataclasses.replace(PLAN, ideal=2), results, {}, TOLERANCE)
+    assert found[1].overhead == pytest.approx(1.5)
+    assert found[1].weights == table.UNKNOWN
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_weights_that_differ_fail_the_command_and_are_named(results, value: float) -> None:
+    results[-1].problem = ""
+    assert not table.failed(tuple(rows_of(results).values()))
+    found = tuple(rows_of(results, replicated=WeightDistance(value, "conv0/w")).values())
+    assert table.failed(found)
+    assert "weights of replicated differ from those of parameter_server: conv0/w by " in (
+        table.table_text(found, PLAN, TOLERANCE)
+    )
+
+
+def test_the_table_for_people(results: list[CaseResult]) -> None:
+    found = tuple(rows_of(results).values())
+    assert table.failed(found)
+    lines = table.table_text(found, PLAN, TOLERANCE).splitlines()
+    heads = lines[0]
+    for title in ("mode", "images/sec", "range", "overhead", "copies", "reduction ops", "weights"):
+        assert title in heads
+    assert "80.00 to 160.0" in lines[2]
+    assert "+25.0 %" in lines[2]
+    assert "1 GiB" in lines[2]
+    assert lines[5:] == [
+        "weights equal those of parameter_server, within 2.000e-06 of the largest value: "
+        "replicated",
+        "independent: its towers train apart",
+        "failed: independent: =no good",
+    ]
+
+
+def test_six_processes_have_an_interval(results: list[CaseResult]) -> None:
+    results[1].records = dict(enumerate([*results[1].records.values()] * 2, start=1))
+    assert "95% interval" in table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
+
+
+def test_csv_and_json_have_all_digits(results: list[CaseResult]) -> None:
+    found = tuple(rows_of(results).values())
+    lines = list(csv.DictReader(table.csv_text(found).splitlines()))
+    assert [line["mode"] for line in lines] == list(SPEEDS)
+    assert float(lines[2]["weight_distance"]) == 2e-6
+    assert lines[3]["problem"] == "'=no good"
+    document = json.loads(table.json_text(found, TOLERANCE))
+    assert document["rows"][2]["images_per_sec"] == 50.0
+    assert document["rows"][0]["overhead"] is None
+    assert document["weights_tolerance"] == TOLERANCE
+
+
+def test_the_chart_has_a_row_for_every_mode(results: list[CaseResult]) -> None:
+    found = tuple(rows_of(results).values())
+    drawn = table.chart(found, results, "lenet on 2 devices")
+    assert [row.label for row in drawn.rows] == list(SPEEDS)
+    assert [len(row.values) for row in drawn.rows] == [3, 3, 3, 1]
+    assert b"</svg>" in render([drawn], "svg")
