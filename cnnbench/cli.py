@@ -28,6 +28,11 @@ def entry_point() -> NoReturn:
     _open_closed_streams()
     supervisor.offer()
     code = main(sys.argv[1:])
+    membership = sys.modules.get("cnnbench.driver.membership")
+    if membership is not None and membership.connected:
+        from cnnbench.cluster.chief import leave
+
+        leave(code)
     supervisor.announce(code)
     sys.exit(code)
 

@@ -1,115 +1,21 @@
 """Training against arithmetic done by hand in NumPy, in every mode.
 
-The network has two scalars A and B and tower t the loss
-c_t A B + wd (A^2 + B^2) / 2, so dA = c_t B + wd A and dB = c_t A + wd B.
-Nothing of cnnbench computes the expected values, but the images come from it.
+helpers/oracle.py has the network and the arithmetic.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from covering import covering_pairs
+from oracle import PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 from cnnbench.variable_mgr import all_reduce
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-PLUGIN = str(Path(__file__).parent / "plugins" / "oracle_plugin.py")
-STEPS = 5
-RATE = 0.0625
-
-
-ELEMENTS = resolve(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=3), 1001)
-
-
-@functools.cache
-def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
-    """c_t of each tower, from the synthetic images themselves."""
-    from cnnbench.data.synthetic import synthetic_rows
-
-    rows = synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
-    means = rows["image"].numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)
-    return 4.0 * means + 1.0
-
-
-def sgd() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    return lambda w, g: w - RATE * g
-
-
-def momentum() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    velocity = np.zeros(2)
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        velocity[:] = 0.9 * velocity + g
-        return w - RATE * (g + 0.9 * velocity)
-
-    return update
-
-
-def rmsprop() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    square, velocity = np.ones(2), np.zeros(2)
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        square[:] = 0.9 * square + 0.1 * g * g
-        velocity[:] = 0.9 * velocity + RATE * g / np.sqrt(square + 1.0)
-        return w - velocity
-
-    return update
-
-
-def adam() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    first, second, count = np.zeros(2), np.zeros(2), [0]
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        count[0] += 1
-        first[:] = 0.9 * first + 0.1 * g
-        second[:] = 0.999 * second + 0.001 * g * g
-        rate = RATE * np.sqrt(1 - 0.999 ** count[0]) / (1 - 0.9 ** count[0])
-        return w - rate * first / (np.sqrt(second) + 1e-8)
-
-    return update
-
-
-RULES = {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}
-
-
-def expected_losses(
-    c: np.ndarray,
-    mode: str,
-    optimizer: str,
-    decay: float,
-    reduction: str,
-    relaxed: bool = False,
-    staged: bool = False,
-) -> list[float]:
-    towers = len(c)
-    copies = towers if mode == "independent" else 1
-    weights = np.array([[1.0, 2.0]] * copies)
-    rules = [RULES[optimizer]() for _ in range(copies)]
-    losses, deferred, before = [], np.zeros((copies, 2)), weights
-    for _ in range(STEPS):
-        read = before if staged else weights
-        per_tower = [read[t % copies] for t in range(towers)]
-        total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
-        losses.append(float(np.mean(total)))
-        grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
-        if mode != "independent":
-            grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
-        if relaxed:
-            grads, deferred = deferred, grads
-        before = weights
-        weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
-    return losses
 
 
 def run(**flags: object) -> tuple[float, ...]:

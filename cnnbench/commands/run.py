@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from cnnbench.commands import interrupt_on_signals
 from cnnbench.driver.console import Console
-from cnnbench.errors import ExitCode
-from cnnbench.flags import parse_args
-from cnnbench.flags.cluster import settled
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.flags import Params, parse_args
+from cnnbench.flags.cluster import agreed_facts, job_of, settled
+from cnnbench.runtime.job import PS, Job
 from cnnbench.runtime.supervisor import supervised
 from cnnbench.text.progress import Messages, Progress
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     interrupt_on_signals()
     params = settled(parsed.params, os.environ, messages.notice)
+    job = job_of(params)
+    if job.serves:
+        return _serve(job, params, messages)
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 
@@ -45,4 +49,28 @@ def main(argv: Sequence[str]) -> int:
     )
     supervised(benchmark.lost)
     benchmark.run()
+    return ExitCode.OK
+
+
+def _serve(job: Job, params: Params, messages: Messages) -> int:
+    """Lends this process to the chief of its job; nothing goes to standard output."""
+    from cnnbench.cluster.serve import serve
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.runtime.tensorflow import Settings
+
+    if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
+        make_plan(params)  # which refuses what the chief refuses
+    name = str(job.task)
+    how = serve(
+        job,
+        Settings.of(params),
+        agreed_facts(params),
+        params.cluster_timeout,
+        lambda line: messages.notice(f"{name}: {line}"),
+        lambda line: messages.plain(f"error: {name}: {line}"),
+    )
+    if how.code == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if how.code != ExitCode.OK:
+        raise BenchmarkError(f"{name}: {job.chief} failed: {how.reason}")
     return ExitCode.OK

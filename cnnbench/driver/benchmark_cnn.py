@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cnnbench.driver import memory
 from cnnbench.driver.console import Console
 from cnnbench.driver.describe import describe, describe_built, header, run_flags
+from cnnbench.driver.membership import Membership
 from cnnbench.driver.notices import (
     input_lines,
     loss_scaling_lines,
@@ -27,6 +28,7 @@ from cnnbench.driver.notices import (
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, make_plan
 from cnnbench.errors import (
     BenchmarkError,
+    ExitCode,
     OutOfMemoryError,
     UsageError,
     first_line,
@@ -93,6 +95,9 @@ class BenchmarkCNN:
             params.train_dir if self.plan.trains else None,
         )
         self._watch: Watch | None = None
+        self._membership = Membership(
+            self.plan.job, params, self._messages.notice, self._lost_another
+        )
         self._sources: list[InputSource] = []
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
@@ -115,17 +120,21 @@ class BenchmarkCNN:
         outputs.prepare(self.params)
         try:
             total = self._run()
-        except UsageError:
+        except UsageError as error:
+            self._membership.end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
+            self._membership.end(ExitCode.INTERRUPTED, "interrupted")
             self._end("interrupted")
             raise
         except Exception as error:
-            failure = _as_benchmark_error(error)
+            failure = self._membership.failure(error) or _as_benchmark_error(error)
+            self._membership.end(ExitCode.FAILED, str(failure or error))
             self._end("failed", failure or error)
             if failure is None or failure is error:
                 raise
             raise failure from error
+        self._membership.end(ExitCode.OK)
         record = self._end("ok")
         for line in (*summary_lines(record.summary()), *input_lines(record)):
             self._messages.notice(line)
@@ -164,13 +173,15 @@ class BenchmarkCNN:
     def _start(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
         self._watch = Watch(gpus=self.params.device != "cpu")
+        settings = self._membership.settings(self._settings)
+        self._membership.meet()
         start = time.perf_counter()
-        for warning in runtime.export_environment(self._settings):
+        for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():
             tf = runtime.load_tensorflow()
             self._measurements.import_seconds = time.perf_counter() - start
-            devices = runtime.configure(self._settings, self.plan.job)
+            devices = self._membership.join(runtime.configure(settings, self.plan.job))
         for notice in devices.notices:
             self._messages.notice(notice)
         if self.params.device != "cpu":
@@ -303,6 +314,12 @@ class BenchmarkCNN:
         if peak is not None:
             self._measurements.peak_flops_per_sec = peak.flops_per_sec
             self._measurements.peak_flops_source = peak.source
+
+    def _lost_another(self, message: str) -> None:
+        """For the watchdog, in a thread of its own: this process is about to be ended."""
+        error = BenchmarkError(message)
+        self._end("failed", error)
+        self._messages.plain(f"error: {message}")
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements

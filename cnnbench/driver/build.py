@@ -112,7 +112,13 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     checkpoints = None
     if params.train_dir is not None:
         scale_state = {} if step is None else step.loss_scale.variables()
-        checkpoints = Checkpoints(manager, slots, params.max_ckpts_to_keep, scale_state)
+        checkpoints = Checkpoints(
+            manager,
+            slots,
+            params.max_ckpts_to_keep,
+            scale_state,
+            io_device=devices.cpu if devices.job.in_cluster else None,
+        )
     exporter = None
     if params.export_dir is not None:
         dtype = COMPUTE_DTYPES[params.precision]
@@ -153,6 +159,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         devices=devices.towers,
         parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
         cpu_device=devices.cpu,
+        ps_devices=devices.job.ps_devices,
         ps_strategy=params.ps_strategy,
         variable_caching=params.variable_caching,
         variable_dtype="float16" if params.fp16_vars else "float32",

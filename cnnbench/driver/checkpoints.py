@@ -40,6 +40,8 @@ class Checkpoints:
       slots: the optimizer's slots by canonical name; empty when only evaluating.
       max_to_keep: older files are deleted; 0 keeps all.
       loss_scale: the state of the loss scale by name; empty where it has none.
+      io_device: full string of the CPU whose process writes all files; None where variables
+        are in one process. Otherwise each process would write the part that it holds.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Checkpoints:
         slots: Mapping[str, TowerVariable] | None = None,
         max_to_keep: int = 5,
         loss_scale: Mapping[str, tf.Variable] | None = None,
+        io_device: str | None = None,
     ) -> None:
         self._manager = manager
         self._variables = manager.savable_variables()
@@ -55,6 +58,7 @@ class Checkpoints:
         self._slots = dict(slots or {})
         self._max_to_keep = max_to_keep
         self._loss_scale = dict(loss_scale or {})
+        self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
 
     def save(self, directory: str, global_step: int) -> str:
@@ -66,7 +70,7 @@ class Checkpoints:
         self._global_step.assign(global_step)
         prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
-            self._checkpoint().write(prefix)
+            self._checkpoint().write(prefix, self._options)
             checkpoint_folder.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(

@@ -44,6 +44,8 @@ class HeaderInfo:
       optimizer, variable_update: names.
       all_reduce_spec: printed in the modes that reduce between towers.
       staged_vars: printed if true.
+      single_session: whether one process drives the towers of several.
+      sync: whether workers wait for one another in every step; None in a run of one process.
     """
 
     tensorflow_version: str
@@ -61,6 +63,8 @@ class HeaderInfo:
     variable_update: str
     all_reduce_spec: str | None = None
     staged_vars: bool = False
+    single_session: bool = False
+    sync: bool | None = None
 
 
 class Phase(enum.Enum):
@@ -84,7 +88,7 @@ def header_lines(info: HeaderInfo) -> list[str]:
         f"Model:       {info.model}",
         f"Dataset:     {dataset}",
         f"Mode:        {info.mode}",
-        "SingleSess:  False",
+        f"SingleSess:  {info.single_session}",
         f"Batch size:  {info.global_batch} global",
         f"             {info.per_device_batch} per device",
         f"Num batches: {info.num_batches}",
@@ -97,6 +101,8 @@ def header_lines(info: HeaderInfo) -> list[str]:
     ]
     if info.variable_update in _SHOWS_ALL_REDUCE:
         lines.append(f"AllReduce:   {info.all_reduce_spec}")
+    if info.sync is not None:
+        lines.append(f"Sync:        {info.sync}")
     if info.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.driver.console import HeaderInfo
@@ -107,7 +108,7 @@ def header(
         per_device_batch=plan.batch_per_device,
         num_batches=plan.num_batches,
         num_epochs=plan.num_epochs,
-        devices=devices.labels,
+        devices=_labels(devices),
         data_format=runtime.data_format(params.data_format, devices.kind),
         optimizer=params.optimizer,
         variable_update=params.variable_update,
@@ -117,4 +118,19 @@ def header(
             else params.as_dict()["all_reduce_spec"]
         ),
         staged_vars=params.staged_vars,
+        # tf_cnn_benchmarks counted parameter servers as sessions of their own.
+        single_session=params.variable_update == "distributed_all_reduce" and plan.job.in_cluster,
+        sync=params.cross_replica_sync if plan.job.in_cluster else None,
     )
+
+
+def _labels(devices: runtime.Devices) -> Sequence[str]:
+    """The towers' devices as tf_cnn_benchmarks wrote them, of the whole job if it is one step."""
+    job = devices.job
+    if len(job.own_workers) < 2:
+        return devices.labels
+    return [
+        f"job:worker/replica:0/task{worker.index}/{label[1:]}"
+        for worker in job.own_workers
+        for label in devices.labels
+    ]

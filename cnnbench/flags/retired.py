@@ -106,11 +106,7 @@ class NotYet:
 
 # What is missing, and the flags that are accepted at their defaults only.
 _MISSING: dict[str, tuple[str, ...]] = {
-    "runs of several processes": (
-        *("job_name", "ps_hosts", "worker_hosts", "controller_host", "task_index"),
-        *("server_protocol", "cross_replica_sync", "cluster", "cluster_timeout", "rendezvous"),
-        *("cluster_ps",),
-    ),
+    "asynchronous training": ("cross_replica_sync",),
 }
 
 NOT_YET: dict[str, NotYet] = {

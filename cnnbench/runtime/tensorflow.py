@@ -148,6 +148,51 @@ def load_tensorflow() -> Any:
     return tf
 
 
+@dataclass(frozen=True)
+class ChosenDevices:
+    """Which devices a process is to use, before it uses them.
+
+    Attributes:
+      kind: "cpu" or "gpu".
+      visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
+      order: number of the device of each tower, of a GPU among `visible`.
+      intra_threads, inter_threads: see `Devices`.
+      notices: see `Devices`.
+    """
+
+    kind: str
+    visible: tuple[int, ...]
+    order: tuple[int, ...]
+    intra_threads: int
+    inter_threads: int
+    notices: tuple[str, ...]
+
+
+def choose_devices(settings: Settings) -> ChosenDevices:
+    """Looks for the devices that the flags ask for; initialises none of them.
+
+    Args:
+      settings: validated.
+
+    Raises:
+      FlagError: there are fewer GPUs than requested.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    kind, notices = _device_kind(settings, len(gpus))
+    intra, inter = thread_counts(settings, kind, available_cores())
+    visible: tuple[int, ...] = ()
+    order = tuple(range(settings.num_gpus))
+    if kind == "gpu":
+        chosen = _gpu_order(settings, len(gpus))
+        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
+        # are renumbered, in the order of the machine.
+        visible = tuple(sorted(chosen))
+        order = tuple(visible.index(i) for i in chosen)
+    return ChosenDevices(kind, visible, order, intra, inter, notices)
+
+
 def configure(settings: Settings, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags and returns the run's devices.
 
@@ -164,29 +209,25 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
     """
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
-    kind, notices = _device_kind(settings, len(gpus))
-    intra, inter = thread_counts(settings, kind, available_cores())
-    _set_threads(tf, settings, intra, inter)
+    found = choose_devices(settings)
+    _set_threads(tf, settings, found.intra_threads, found.inter_threads)
     _set_graph_optimizers(tf, settings)
     tf.config.set_soft_device_placement(False)
-    order = chosen = tuple(range(settings.num_gpus))
-    if kind == "gpu":
-        chosen = _gpu_order(settings, len(gpus))
-        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
-        # are renumbered, in the order of the machine.
-        visible = sorted(chosen)
-        order = tuple(visible.index(i) for i in chosen)
-        _use_gpus(tf, settings, [gpus[i] for i in visible])
+    chosen = found.order
+    if found.kind == "gpu":
+        gpus = tf.config.list_physical_devices("GPU")
+        chosen = tuple(found.visible[i] for i in found.order)
+        _use_gpus(tf, settings, [gpus[i] for i in found.visible])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
     job = job or Job(towers_per_worker=settings.num_gpus)
     return Devices(
-        job=job.on(kind, order),
-        labels=tuple(f"/{kind}:{i}" for i in chosen),
-        intra_threads=intra,
-        inter_threads=inter,
-        notices=notices,
+        # A controller has no towers, and one CPU device.
+        job=job.on(found.kind, found.order if len(found.order) == job.towers_per_worker else ()),
+        labels=tuple(f"/{found.kind}:{i}" for i in chosen),
+        intra_threads=found.intra_threads,
+        inter_threads=found.inter_threads,
+        notices=found.notices,
     )
 
 

@@ -1,0 +1,103 @@
+"""A process of a job that lends its devices to the chief and runs nothing of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cnnbench.cluster import ending
+from cnnbench.cluster.ending import Ending
+from cnnbench.cluster.handshake import meet
+from cnnbench.cluster.watchdog import Watchdog
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.job import WORKER, Job
+from cnnbench.runtime.native import without_info_lines
+
+_POLL_SECONDS = 0.1
+
+
+def serve(
+    job: Job,
+    settings: runtime.Settings,
+    facts: Mapping[str, str],
+    timeout: float,
+    tell: Callable[[str], None],
+    lost: Callable[[str], None],
+) -> Ending:
+    """Serves until the chief says how the run has ended.
+
+    TensorFlow is loaded; nothing is printed on standard output.
+
+    Args:
+      job: this process is one of its tasks, and not the chief.
+      settings: of the run; threads, devices and their number.
+      facts: see `handshake.meet`.
+      timeout: seconds to wait for the other processes.
+      tell: prints a line about the state of the process.
+      lost: see `Watchdog`; called before the process ends because another has.
+
+    Returns:
+      How the run ended.
+
+    Raises:
+      BenchmarkError: another process is missing or disagrees, or the port is in use.
+      FlagError: there are fewer devices than requested.
+    """
+    with ending.mailbox(job) as path:
+        reserved = meet(job, facts, timeout, tell)
+        settings = settings_of(job, settings)
+        runtime.export_environment(settings)
+        with without_info_lines():
+            server = _start_server(job, settings)
+        reserved.close()
+        tell(f"serving {job.chief} ({job.address(job.chief)})")
+
+        def leave(message: str) -> None:
+            lost(message)
+            shutil.rmtree(path.parent, ignore_errors=True)  # this process will not return here
+
+        with Watchdog(job, leave, patience=timeout):
+            while (found := ending.read(path)) is None:
+                time.sleep(_POLL_SECONDS)
+        del server
+    return found
+
+
+def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:
+    """The settings of this process: one without towers has one CPU device, and no GPU."""
+    if job.task.job == WORKER or not job.in_cluster:
+        return settings
+    return dataclasses.replace(settings, device="cpu", num_gpus=1, gpu_indices="")
+
+
+def _start_server(job: Job, settings: runtime.Settings) -> Any:
+    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
+    tf = runtime.load_tensorflow()
+    found = runtime.choose_devices(settings)
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": len(found.order) if found.kind == "cpu" else 1},
+        intra_op_parallelism_threads=found.intra_threads,
+        inter_op_parallelism_threads=found.inter_threads,
+    )
+    if found.kind == "gpu":
+        config.gpu_options.visible_device_list = ",".join(map(str, found.visible))
+        config.gpu_options.allow_growth = bool(settings.allow_growth)
+    else:
+        config.device_count["GPU"] = 0
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(job.hosts_by_job),
+            job_name=job.task.job,
+            task_index=job.task.index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = job.address(job.task)
+        raise BenchmarkError(
+            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
+        ) from error

@@ -1,0 +1,101 @@
+"""The part of the driving process in a job of several: it meets the others, joins them, ends.
+
+In a run of one process all of it does nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable
+
+from cnnbench.cluster import chief
+from cnnbench.cluster.ending import Ending
+from cnnbench.cluster.handshake import meet
+from cnnbench.cluster.serve import settings_of
+from cnnbench.cluster.watchdog import Watchdog, culprits
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags import Params
+from cnnbench.flags.cluster import agreed_facts
+from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.job import Job
+
+connected = False
+"""Whether this process has connected TensorFlow with others; it then ends by `chief.leave`."""
+
+
+class Membership:
+    """What ties one process to the others.
+
+    Args:
+      job: this process is its chief, or alone.
+      params: of the run.
+      tell: prints a line about who is missing.
+      lost: see `Watchdog`.
+    """
+
+    def __init__(
+        self, job: Job, params: Params, tell: Callable[[str], None], lost: Callable[[str], None]
+    ) -> None:
+        self._job = job
+        self._params = params
+        self._tell = tell
+        self._watchdog = Watchdog(job, lost, leave=chief.leave) if job.in_cluster else None
+        self._reserved: socket.socket | None = None
+        self._joined = False
+
+    def settings(self, settings: runtime.Settings) -> runtime.Settings:
+        """Those of the run as they apply to this process."""
+        return settings_of(self._job, settings)
+
+    def meet(self) -> None:
+        """Waits for all processes; to be called before TensorFlow is loaded.
+
+        Raises:
+          BenchmarkError: one is missing, or has other flags.
+        """
+        if self._job.in_cluster:
+            facts, timeout = agreed_facts(self._params), self._params.cluster_timeout
+            self._reserved = meet(self._job, facts, timeout, self._tell)
+
+    def join(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects TensorFlow, once it is configured, and begins to watch the others.
+
+        Returns:
+          The devices of the run.
+
+        Raises:
+          BenchmarkError: a process or a device is missing.
+        """
+        global connected
+        if self._watchdog is None:
+            return devices
+        assert self._reserved is not None
+        self._reserved.close()
+        job = chief.connect(devices.job, self._params.cluster_timeout, self._tell)
+        self._joined = connected = True
+        self._watchdog.start()
+        return dataclasses.replace(devices, job=job)
+
+    def failure(self, error: BaseException) -> BenchmarkError | None:
+        """The error that names a lost process, if one explains an error of TensorFlow."""
+        import tensorflow as tf
+
+        unreachable = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+        if not self._joined or not isinstance(error, (*unreachable, tf.errors.InternalError)):
+            return None
+        named = culprits(self._job, error)
+        return BenchmarkError(f"lost {named}") if named else None
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Tells the others how the run has ended; from now on they may go.
+
+        Args:
+          code: exit code of the servers.
+          reason: for their log; none if the code is 0.
+        """
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self._joined:
+            chief.dismiss(self._job, Ending(code, reason))
+            self._joined = False

@@ -1,0 +1,122 @@
+"""Real jobs: every task a process of its own, all of them gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cnnbench.cluster.ports import ReservedPorts
+from cnnbench.launch.tasks import Layout
+from cnnbench.runtime.job import Job
+
+SECONDS = 150.0
+"""In which every job of a test ends; most take ten."""
+
+
+class Tasks:
+    """The running tasks of a job.
+
+    Attributes:
+      job: its description.
+      folder: of what the tasks print: NAME.out and NAME.err.
+      processes: by name of the task, as "worker:1".
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, flags: Sequence[str]) -> None:
+        """Starts a task; its number is that of the description."""
+        kind, index = name.split(":")
+        hosts = [
+            f"--{job}_hosts={','.join(self.job.addresses_of(job))}" for job in ("worker", "ps")
+        ]
+        hosts += [f"--controller_host={self.job.controller_host or ''}"]
+        own = [f"--job_name={kind}", f"--task_index={index}"]
+        given = [flag for flag in (*hosts, *own) if not flag.endswith("=")]
+        with (
+            open(self.folder / f"{name}.out", "wb") as out,
+            open(self.folder / f"{name}.err", "wb") as err,
+        ):
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "cnnbench", *flags, *given],
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            )
+
+    def wait(self) -> dict[str, int]:
+        """The exit codes by name, once all have ended."""
+        return {name: one.wait(SECONDS) for name, one in self.processes.items()}
+
+    def printed(self, name: str, stream: str = "out") -> str:
+        """What a task has printed so far, on "out" or "err"."""
+        return (self.folder / f"{name}.{stream}").read_text()
+
+    def errors(self) -> str:
+        """Standard error of all, for messages of failed tests."""
+        return "\n".join(f"{name}: {self.printed(name, 'err')}" for name in self.processes)
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path,
+    flags: Sequence[str],
+    order: Sequence[str],
+    *,
+    controller: bool = False,
+    chief_flags: Sequence[str] = (),
+) -> Iterator[Tasks]:
+    """Starts a job on free ports of this machine; kills what is left of it.
+
+    Args:
+      folder: of logs.
+      flags: of every task.
+      order: names of the tasks, in the order in which they start.
+      controller: whether one of them is the controller.
+      chief_flags: only of the chief, such as where the record goes.
+    """
+    layout = Layout(
+        workers=sum(name.startswith("worker") for name in order),
+        ps=sum(name.startswith("ps") for name in order),
+        controller=controller,
+    )
+    with ReservedPorts(layout.size) as ports:
+        tasks = Tasks(layout.job(ports.numbers), folder)
+        try:
+            for name in order:
+                chief = name == str(tasks.job.chief)
+                tasks.start(name, [*flags, *(chief_flags if chief else ())])
+            yield tasks
+        finally:
+            for process in tasks.processes.values():
+                process.kill()
+                process.wait()
+
+
+def record_of(
+    folder: Path, flags: Mapping[str, Any], order: Sequence[str], **of: Any
+) -> dict[str, Any]:
+    """Runs a job to its end and returns the chief's record.
+
+    Every task must end with 0, and only the chief may print on standard output.
+    """
+    path = folder / "record.json"
+    texts = [f"--{name}={value}" for name, value in flags.items()]
+    chief_flags = [f"--result_json={path}"]
+    with started(folder, texts, order, chief_flags=chief_flags, **of) as tasks:
+        codes = tasks.wait()
+        assert set(codes.values()) == {0}, (codes, tasks.errors())
+        chief = str(tasks.job.chief)
+        assert [name for name in order if tasks.printed(name)] == [chief]
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
