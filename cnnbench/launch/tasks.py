@@ -48,6 +48,12 @@ class Layout:
         """Number of processes."""
         return self.workers + self.ps + self.controller
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """How the command line of launch says it."""
+        given = {"workers": self.workers, "ps": self.ps, "controller": str(self.controller).lower()}
+        return tuple(f"--{name}={value}" for name, value in given.items())
+
     def job(self, ports: Sequence[int]) -> Job:
         """The job on these ports of this machine, as its chief sees it.
 
@@ -61,6 +67,10 @@ class Layout:
             ps_hosts=hosts[self.workers : self.workers + self.ps],
             controller_host=hosts[-1] if self.controller else None,
         )
+
+    def job_to_check(self) -> Job:
+        """The job on some ports, which are the same each time, to check flags with."""
+        return self.job(range(LOWEST, LOWEST + self.size))
 
 
 def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
@@ -83,8 +93,7 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
             raise FlagError(name, given[name], reason)
     if towers is not None and given.get("num_gpus", towers) != towers:
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
-    # Any ports will do for checks.
-    job = layout.job(range(LOWEST, LOWEST + layout.size))
+    job = layout.job_to_check()
     parsed = [
         parse_args(task_flags(replace(job, task=task), flags, towers))
         for task in {task.job: task for task in reversed(job.tasks)}.values()

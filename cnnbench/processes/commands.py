@@ -53,15 +53,8 @@ _FACTS = (
 )
 
 OTHER_COMMANDS = (
-    "ab",
-    "compare",
-    "history",
-    "metrics",
-    "predict",
-    "processes",
-    "report",
-    "strategies",
-    "sweep",
+    *("ab", "compare", "history", "launch", "metrics", "predict", "processes", "report"),
+    *("strategies", "sweep"),
 )
 """Packages and modules of cnnbench that no measuring process imports."""
 

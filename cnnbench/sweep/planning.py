@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.launch.tasks import Layout, check, task_flags
 from cnnbench.processes.commands import (
     Resolved,
     digest_key,
@@ -206,6 +207,7 @@ class SweepCase:
       key: equal for equal configurations in equal environments.
       repeats: processes.
       timeout: seconds per process.
+      launch: the processes of a job; None for a run in one process.
       search: how to find the batch size; None to take the flags' own.
     """
 
@@ -218,6 +220,7 @@ class SweepCase:
     timeout: float
     bounds: tuple[Bound, ...]
     search: Search | None
+    launch: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -353,14 +356,19 @@ def _case(
     for_all = {name: text for name, text in overrides.flags.items() if name in known}
     texts = {**configuration.flags, **for_all}
     flags = tuple(f"--{name}={text}" for name, text in texts.items())
+    only_of_runs = {
+        "bounds": entry.bounds,
+        "max_batch_search": entry.search,
+        "launch": entry.launch,
+    }
+    if entry.command != "run" and any(only_of_runs.values()):
+        name = next(name for name, value in only_of_runs.items() if value)
+        raise entry.node.error(f"{entry.name}: {name} needs command: run")
     resolved = _resolve(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
     if overrides.search and search is None and entry.command == "run":
         search = Search()
-    if entry.command != "run" and (entry.search is not None or entry.bounds):
-        name = "bounds" if entry.bounds else "max_batch_search"
-        raise entry.node.error(f"{entry.name}: {name} needs command: run")
     if search is not None and resolved.batch_size > search.limit:
         raise entry.node.error(
             f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
@@ -382,6 +390,7 @@ def _case(
         timeout=overrides.timeout or entry.timeout,
         bounds=tuple(entry.bounds.values()),
         search=search,
+        launch=entry.launch,
     )
 
 
@@ -389,7 +398,10 @@ def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
     """The resolved flags; an error names the line of the flag it is about."""
     entry = configuration.entry
     try:
-        return resolve(entry.command, flags)
+        if entry.launch is None:
+            return resolve(entry.command, flags)
+        check(entry.launch, flags, None)
+        return resolve(entry.command, task_flags(entry.launch.job_to_check(), flags, None))
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

@@ -72,6 +72,8 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     if batch_size is not None:
         flags = [f for f in flags if not f.startswith("--batch_size=")]
         flags.append(f"--batch_size={batch_size}")
+    if case.launch is not None:
+        return ("launch", *case.launch.flags, "--", *flags)
     return (case.command, *flags)
 
 

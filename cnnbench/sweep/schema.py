@@ -14,12 +14,14 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cnnbench.launch.tasks import Layout
 from cnnbench.metrics.registry import BOUNDS
 from cnnbench.sweep.document import Node
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
 MAX_REPEATS = 1000
+MAX_PROCESSES = 256
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 
@@ -177,6 +179,13 @@ def _search(node: Node, what: str) -> Search | None:
     return search
 
 
+def _launch(node: Node, what: str) -> Layout:
+    layout = Layout(**_decode(_LaunchKeys, node, what))
+    if layout.workers + layout.ps > MAX_PROCESSES:
+        raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
+    return layout
+
+
 def _settings(node: Node, what: str) -> dict[str, Any]:
     return _decode(EntrySettings, node, what)
 
@@ -218,6 +227,15 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _LaunchKeys:
+    """The fields of `Layout` as keys."""
+
+    workers: int = _key(_whole(MAX_PROCESSES), 1)
+    ps: int = _key(_whole(MAX_PROCESSES), 0)
+    controller: bool = _key(_boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EntrySettings:
     """The keys that defaults and entries share.
 
@@ -225,6 +243,7 @@ class EntrySettings:
       flags: of every configuration of the entry.
       repeats: processes per configuration.
       timeout: seconds that a process may take.
+      launch: the processes of a job; None for a run in one process.
       bounds: by metric.
     """
 
@@ -232,6 +251,7 @@ class EntrySettings:
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     repeats: int = _key(_whole(MAX_REPEATS), 1)
     timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
+    launch: Layout | None = _key(_launch)  # noqa: RUF009
     bounds: Mapping[str, Bound] = _key(_bounds)
     search: Search | None = _key(_search, name="max_batch_search")  # noqa: RUF009
 
@@ -293,7 +313,7 @@ def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
     base = dict(defaults)
     if given.get("command", base.get("command", "run")) != base.get("command", "run"):
         # Flags, metrics and searches of one command mean nothing to another.
-        for name in ("flags", "bounds", "search"):
+        for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
         # By name: what an entry does not set keeps its default.

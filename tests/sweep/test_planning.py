@@ -11,7 +11,8 @@ from cifar10_writer import write_cifar10
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.sweep.document import find_suite, load, shipped_suites
-from cnnbench.sweep.planning import Overrides, expand, make_plan, ordered, select
+from cnnbench.sweep.planning import Item, Overrides, expand, make_plan, ordered, select
+from cnnbench.sweep.runner import arguments
 from cnnbench.sweep.schema import Search, check
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
@@ -133,6 +134,7 @@ def test_all_reduces(plan):
         ("flags: {result_json: x}", "is set by the sweep"),
         ("bounds: {mfu: {min: 1}}", "a: bounds needs command: run"),
         ("max_batch_search: true", "a: max_batch_search needs command: run"),
+        ("launch: {workers: 2}", "a: launch needs command: run"),
     ],
 )
 def test_mistakes_in_all_reduces(plan, settings, message):
@@ -445,3 +447,49 @@ def test_unless_the_entry_is_optional(suite):
 def test_mistakes_in_a_matrix(configurations, text, message):
     with pytest.raises(UsageError, match=message):
         configurations(text)
+
+
+LAUNCH = """
+defaults: {{flags: {{model: lenet, num_batches: 1}}, launch: {{workers: 2, ps: 1}}}}
+entries:
+  - {{name: job, {0}}}
+  - name: other
+    launch: {{workers: 3, controller: true}}
+    flags: {{variable_update: distributed_all_reduce, all_reduce_spec: xring}}
+"""
+
+
+@pytest.fixture
+def _jobs_are_available(monkeypatch):
+    monkeypatch.setattr("cnnbench.flags.retired.NOT_YET", {})
+
+
+@pytest.mark.usefixtures("_jobs_are_available")
+def test_jobs(plan):
+    job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
+    assert arguments(Item(job, 1)) == (
+        *("launch", "--workers=2", "--ps=1", "--controller=false", "--"),
+        *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
+    )
+    assert arguments(Item(other, 1))[:5] == (
+        *("launch", "--workers=3", "--ps=0", "--controller=true", "--"),
+    )
+    assert job.resolved.config["worker_hosts"].count("localhost:") == 2
+    assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key
+
+
+@pytest.mark.usefixtures("_jobs_are_available")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("flags: {worker_hosts: a:1}", "suite.yaml:4: job: --worker_hosts=a:1: is set by launch"),
+        ("launch: {workers: 0}", "suite.yaml:4: workers: '0' must be from 1 to 256"),
+        ("launch: {worker: 2}", 'suite.yaml:4: unknown key "worker"; did you mean "workers"?'),
+        ("launch: {workers: 200, ps: 200}", "suite.yaml:4: launch: more than 256 processes"),
+        ("launch: 2", "suite.yaml:4: launch must be a mapping"),
+    ],
+)
+def test_mistakes_in_jobs(plan, settings, message):
+    with pytest.raises(UsageError) as caught:
+        plan(LAUNCH.format(settings))
+    assert message in str(caught.value)
