@@ -5,15 +5,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import interrupt_on_signals, split_at_dashes
-from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import parse_command
+from cnnbench.commands import interrupt_on_signals, notice, split_at_dashes
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.flags import Params, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.terminal import LineWriter
+from cnnbench.text.terminal import LineWriter, print_result
+
+if TYPE_CHECKING:
+    from cnnbench.launch.tasks import Layout
+    from cnnbench.records.run import RunRecord
+    from cnnbench.runtime.job import Job
+
+_A_DAY = 86400.0
 
 _ABOUT = """\
 Usage: cnnbench launch [FLAGS] -- FLAGS OF EVERY PROCESS
@@ -24,6 +32,7 @@ this command; what the others print is on standard error, with their names befor
 
   cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
+  cnnbench launch --scaling=1,2,4 --link=tcp25 --plot=scaling.svg -- --model=resnet50
 """
 
 _EXIT_CODES = """\
@@ -49,55 +58,197 @@ class LaunchFlags:
     )
 
 
-HELP = (_ABOUT, [("Flags", specs_of(LaunchFlags))], _EXIT_CODES)
+@dataclass(frozen=True, kw_only=True)
+class ScalingFlags(LaunchFlags):
+    """Flags of --scaling."""
+
+    scaling: tuple[int, ...] = flag(
+        (),
+        "Numbers of workers, comma-separated: run a job of each, and one process without "
+        "exchange, and print how speed grows.",
+        minimum=1,
+        maximum=256,
+    )
+    repeats: int = flag(1, "Runs of each, in turn.", minimum=1, maximum=1000)
+    results: str = flag("scaling", "Folder for records and logs.")
+    link: str | None = flag(
+        None,
+        "Link between the processes, to predict the same by the cost model, as of cnnbench "
+        "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
+    )
+    output: str | None = flag(None, "Write the table to this .csv file.")
+    plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.")
+
+
+HELP = (
+    _ABOUT,
+    [("Flags", specs_of(LaunchFlags)), ("Scaling", specs_of(ScalingFlags))],
+    _EXIT_CODES,
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a job.
+    """Runs a job, or one for each number of workers.
 
     Raises:
       UsageError: wrong flags; nothing has been started.
       KeyboardInterrupt: all processes are gone.
-      BenchmarkError: no process can be started, or logs can no longer be written.
+      BenchmarkError: no process can be started, or a file can no longer be written.
     """
     words, flags = split_at_dashes(argv)
-    given, arguments = parse_command(words, specs_of(LaunchFlags))
-    options = LaunchFlags(**given)
+    given, arguments = parse_command(words, (*specs_of(LaunchFlags), *specs_of(ScalingFlags)))
+    options = ScalingFlags(**given)
     if arguments:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
+    if options.scaling:
+        return _scale(options, given, flags)
+    for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
+        raise FlagError(name, given[name], "needs --scaling")
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.cluster.ports import ReservedPorts
-    from cnnbench.launch.session import Launch, Session
-    from cnnbench.launch.tasks import (
-        Layout,
-        check,
-        gpu_variables,
-        shares_of_cores,
-        task_flags,
-    )
-    from cnnbench.processes.child import program
+    from cnnbench.launch.tasks import Layout, check, shares_of_cores
 
     layout = Layout(workers=options.workers, ps=options.ps, controller=options.controller)
     params = check(layout, flags, options.towers)
-    if options.affinity:
-        shares_of_cores(layout.size)
+    cores = shares_of_cores(layout.size) if options.affinity else None
     logs = _log_folder(options.log_dir)
     interrupt_on_signals()
+    status = _run(layout, params, task_words(flags, options.towers), logs, cores)
+    if status == 0 and options.log_dir is None:
+        shutil.rmtree(logs, ignore_errors=True)
+    return status
+
+
+def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
+    """Command and flags of each process.
+
+    Args:
+      flags: of every process.
+      towers: value of --towers.
+    """
+    from cnnbench.launch.tasks import task_flags
+    from cnnbench.processes.child import program
+
+    return lambda job: (*program(), "run", *task_flags(job, flags, towers))
+
+
+def _run(
+    layout: Layout,
+    params: Params,
+    command: Callable[[Job], Sequence[str]],
+    logs: Path,
+    cores: Sequence[set[int]] | None,
+    prints: bool = True,
+) -> int:
+    from cnnbench.cluster.ports import ReservedPorts
+    from cnnbench.launch.session import Launch, Session
+    from cnnbench.launch.tasks import gpu_variables
+
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
         launch = Launch(
             job=layout.job(ports.numbers),
-            command=lambda job: (*program(), "run", *task_flags(job, flags, options.towers)),
+            command=command,
             variables=lambda job: gpu_variables(job, params),
             logs=logs,
-            affinity=options.affinity,
+            cores=cores,
+            prints=prints,
         )
-        status = Session(launch, lambda line: show.lines([line])).run()
-    if status == 0 and options.log_dir is None:
-        shutil.rmtree(logs, ignore_errors=True)
-    return status
+        return Session(launch, lambda line: show.lines([line])).run()
+
+
+def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
+    from cnnbench.launch import scaling
+    from cnnbench.launch.tasks import Layout, check, shares_of_cores
+    from cnnbench.predict.links import parse_link
+    from cnnbench.records.files import prove_folder, resolve_output, write_bytes, write_text
+    from cnnbench.runtime.tensorflow import available_cores
+
+    for name in ("workers", "affinity", "log_dir"):
+        if name in given:
+            raise FlagError(name, given[name], "has no meaning with --scaling")
+    counts = tuple(sorted(set(options.scaling)))
+    layouts = {n: Layout(workers=n, ps=options.ps, controller=options.controller) for n in counts}
+    params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
+    largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
+    link = None if options.link is None else parse_link("link", options.link)
+    for name in ("result_json", "train_dir"):
+        if (value := getattr(any_params, name)) is not None:
+            raise FlagError(name, value, "cannot be used by several jobs; see --results")
+    prove_folder("results", options.results)
+    for name, suffixes in (("output", (".csv",)), ("plot", (".svg", ".png", ".pdf"))):
+        if (path := getattr(options, name)) is not None:
+            resolve_output(name, path, suffixes)
+    shared = available_cores() < largest
+    if shared:
+        notice(
+            f"{largest} processes share {available_cores()} processors: the computation of n "
+            "workers is taken to be n times that of one"
+        )
+    predicted: dict[int, float] = {}
+    reason = "needs --link"
+    if link is not None:
+        predicted, reason = scaling.exchange_seconds(any_params, link, options.ps, counts)
+    if reason:
+        notice(f"no prediction: {reason}")
+    cores = None if shared else shares_of_cores(largest)
+    records = _measure(options, layouts, params, flags, cores)
+    points = scaling.points(
+        records.pop(0),
+        records,
+        towers=any_params.num_gpus,
+        shared=shared,
+        predicted=predicted,
+    )
+    print_result("\n".join(scaling.table(points)))
+    if options.output is not None:
+        write_text("output", options.output, scaling.to_csv(points))
+    if options.plot is not None:
+        from cnnbench.charts.draw import render
+
+        label = f"Scaling of {any_params.model}, {any_params.variable_update}"
+        picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
+        write_bytes("plot", options.plot, picture)
+    return ExitCode.OK
+
+
+def _measure(
+    options: ScalingFlags,
+    layouts: Mapping[int, Layout],
+    params: Mapping[int, Params],
+    flags: Sequence[str],
+    cores: Sequence[set[int]] | None,
+) -> dict[int, list[RunRecord]]:
+    """Records by number of workers, 0 for one process that exchanges nothing."""
+    from cnnbench.launch.tasks import flags_alone, on_cores
+    from cnnbench.processes.child import execute, program
+    from cnnbench.processes.outcome import read
+    from cnnbench.records.run import RunRecord
+
+    interrupt_on_signals()
+    alone = (*program(), "run", *flags_alone(flags, next(iter(params.values())).num_gpus))
+    records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
+    for repeat in range(1, options.repeats + 1):
+        # In turn, so that a machine that becomes slower does so for all.
+        for count in records:
+            name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
+            logs = Path(options.results) / name
+            logs.mkdir(exist_ok=True)
+            record = logs.with_suffix(".json").absolute()
+            record.unlink(missing_ok=True)
+            notice(f"{name} of {options.repeats}")
+            if count:
+                words = task_words((*flags, f"--result_json={record}"), options.towers)
+                _run(layouts[count], params[count], words, logs, cores, prints=False)
+            else:
+                with on_cores(cores[0] if cores else None):
+                    execute((*alone, f"--result_json={record}"), logs / "alone.log", _A_DAY)
+            found = read(record)
+            if not isinstance(found, RunRecord) or found.status != "ok":
+                raise BenchmarkError(f"{name} failed; its logs are in {logs}")
+            records[count].append(found)
+    return records
 
 
 def _log_folder(given: str | None) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.launch.tasks import log_of, on_cores, shares_of_cores
+from cnnbench.launch.tasks import log_of, on_cores
 from cnnbench.processes.child import Child, Finished, start
 from cnnbench.runtime.job import Job, Task
 from cnnbench.text.escape import one_line
@@ -48,14 +48,16 @@ class Launch:
       command: program and arguments of each process.
       variables: environment variables of each.
       logs: folder for a log per process.
-      affinity: whether each process gets processors of its own.
+      cores: processors for each process, in the order of the tasks; None for all of them.
+      prints: whether the chief's standard output is that of this process; else it is logged.
     """
 
     job: Job
     command: Callable[[Job], Sequence[str]]
     variables: Callable[[Job], Mapping[str, str]]
     logs: Path
-    affinity: bool = False
+    cores: Sequence[set[int]] | None = None
+    prints: bool = True
 
 
 @dataclass
@@ -118,19 +120,17 @@ class Session:
 
     def _start(self, stack: ExitStack) -> None:
         job = self._launch.job
-        cores: list[set[int] | None] = [None] * len(job.tasks)
-        if self._launch.affinity:
-            cores = [*shares_of_cores(len(job.tasks))]
+        cores = self._launch.cores or (None,) * len(job.tasks)
         with suppress(AttributeError, OSError, ValueError):
             sys.stdout.flush()
-        for task, own in zip(job.tasks, cores, strict=True):
+        for task, own in zip(job.tasks, cores, strict=False):
             seen = replace(job, task=task)
             log = log_of(self._launch.logs, task)
             with on_cores(own):
                 child = start(
                     self._launch.command(seen),
                     log,
-                    stdout=_stdout() if task == job.chief else None,
+                    stdout=_stdout() if self._launch.prints and task == job.chief else None,
                     environment=self._launch.variables(seen),
                 )
             stack.enter_context(child)

@@ -12,12 +12,16 @@ from pathlib import Path
 from cnnbench.cluster.ports import LOWEST
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.runtime.job import CONTROLLER, WORKER, Job, Task
 
 # What only this command can know, or what would contradict it.
+_OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(
         ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host"),
@@ -114,6 +118,24 @@ def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str,
     own["task_index"] = str(job.task.index)
     own["num_gpus"] = "" if towers is None else str(towers)
     return (*flags, *(f"--{name}={value}" for name, value in own.items() if value))
+
+
+def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
+    """The flags of a run in one process whose towers exchange nothing.
+
+    Args:
+      flags: of every process of a job.
+      towers: of each worker.
+    """
+    specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
+    of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
+    kept = {
+        name: value
+        for name, value in parse_flags(flags, specs.values()).items()
+        if name not in of_jobs and value is not None
+    }
+    words = (f"--{name}={specs[name].text(value)}" for name, value in kept.items())
+    return (*words, "--variable_update=independent", f"--num_gpus={towers}")
 
 
 def gpu_variables(job: Job, params: Params) -> dict[str, str]:

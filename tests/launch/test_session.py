@@ -17,7 +17,7 @@ import pytest
 from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
 from cnnbench.launch.session import Launch, Patience, Session
-from cnnbench.launch.tasks import Layout, task_flags
+from cnnbench.launch.tasks import Layout, shares_of_cores, task_flags
 
 FAKE = Path(__file__).with_name("fake_task.py")
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of it
@@ -151,7 +151,7 @@ def test_logs_that_cannot_be_written(tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_affinity(jobs):
     layout = Layout(workers=2)
-    with jobs.session(layout=layout, affinity=True) as session:
+    with jobs.session(layout=layout, cores=shares_of_cores(2)) as session:
         assert session.run() == 0
     cores = sorted(os.sched_getaffinity(0))
     (line,) = [line for line in jobs.shown if "to stdout" in line]
