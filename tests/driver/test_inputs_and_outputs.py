@@ -22,6 +22,10 @@ MODES = {
     "replicated": {},
     "independent": {},
     "distributed_all_reduce": {"all_reduce_spec": "pscpu:256:xring"},
+    "mirrored_strategy": {
+        "cross_device_ops": "reduction_to_one_device",
+        "input_distribution": "strategy",
+    },
 }
 
 
@@ -65,6 +69,35 @@ def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, weather, capsy
     out = capsys.readouterr().out
     assert f"{values} [7 examples]\n" in out
     assert "Accuracy" not in out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_gpus": 2, "variable_update": "replicated"},
+        {
+            "num_gpus": 2,
+            "variable_update": "mirrored_strategy",
+            "cross_device_ops": "reduction_to_one_device",
+        },
+        {"num_gpus": 3, "variable_update": "central_storage_strategy"},
+    ],
+    ids=["replicated", "mirrored", "central-storage"],
+)
+def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, weather):
+    """Seven examples on several devices, three in a batch, and on one device all at once."""
+
+    def evaluated(**more):
+        # Weights stay as they are, which is the same in every mode.
+        common = {"num_batches": 2, "init_learning_rate": 0.0, "data_dir": str(weather)}
+        when = {"eval_during_training_at_specified_steps": (2,), "num_eval_epochs": 1.0}
+        return BenchmarkCNN(forecast(**common, **when, **more)).run().evaluations[-1]
+
+    whole = evaluated(batch_size=7)
+    parts = evaluated(batch_size=3, **flags)
+    assert parts.examples == whole.examples == 7
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
 
 
 def test_a_compiled_step_takes_mappings_too():
