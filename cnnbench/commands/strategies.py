@@ -152,7 +152,7 @@ def _run(
         # TensorFlow, which reads checkpoints, is loaded when all has been measured.
         with without_info_lines():
             from cnnbench.strategies.weights import distances
-        rows = table.rows(plan, results, distances(results), tolerance)
+        rows = table.rows(results, distances(results), tolerance)
     finally:
         session.discard_checkpoints()
     if options.format == "table":

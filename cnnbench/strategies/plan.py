@@ -72,13 +72,11 @@ class StrategiesPlan:
     Attributes:
       one_tower: what the modes are compared with.
       modes: in the order of the table.
-      ideal: images/sec of a mode without overhead, in those of one tower.
       notices: lines to print before the first run.
     """
 
     one_tower: StrategyCase
     modes: tuple[StrategyCase, ...]
-    ideal: int
     notices: tuple[str, ...]
 
     @property
@@ -132,7 +130,6 @@ def make_plan(
     return StrategiesPlan(
         StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), "it sees all images as one batch"),
         tuple(cases),
-        towers if on_gpu else 1,
         (*notices, *dict.fromkeys(f"{c.name}: {n}" for c in cases for n in c.resolved.notices)),
     )
 

@@ -67,7 +67,6 @@ class StrategyRow:
 
 
 def rows(
-    plan: StrategiesPlan,
     results: Sequence[CaseResult],
     distances: Mapping[str, WeightDistance],
     tolerance: float,
@@ -75,19 +74,17 @@ def rows(
     """The rows, one tower first.
 
     Args:
-      plan: what was measured.
-      results: in its order.
+      results: in the order of the plan.
       distances: of weights, by mode.
       tolerance: largest distance of weights that are called equal.
     """
     alone = {at: throughput(record) for at, record in results[0].records.items()}
-    return tuple(_row(one, alone, plan.ideal, distances, tolerance) for one in results)
+    return tuple(_row(one, alone, distances, tolerance) for one in results)
 
 
 def _row(
     result: CaseResult,
     alone: Mapping[int, float | None],
-    ideal: int,
     distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> StrategyRow:
@@ -110,7 +107,7 @@ def _row(
         images_per_sec=speeds.median,
         low=low,
         high=high,
-        overhead=_overhead(result, alone, ideal),
+        overhead=_overhead(result, alone),
         peak_memory_bytes=_values(records, lambda r: r.measured.peak_memory_bytes).median,
         build_seconds=_values(records, lambda r: r.startup_seconds.build).median,
         first_step_seconds=_values(records, lambda r: r.startup_seconds.first_step).median,
@@ -124,13 +121,15 @@ def _row(
     )
 
 
-def _overhead(result: CaseResult, alone: Mapping[int, float | None], ideal: int) -> float | None:
+def _overhead(result: CaseResult, alone: Mapping[int, float | None]) -> float | None:
     if result.case.name == ONE_TOWER:
         return None
     found = []
     for at, record in result.records.items():
-        speed, reference = throughput(record), alone.get(at)
-        if speed and reference:
+        speed, reference, placement = throughput(record), alone.get(at), record.placement
+        if speed and reference and placement is not None:
+            # Devices on the CPU share its cores: together they can be as fast as one.
+            ideal = placement.num_towers if placement.device == "gpu" else 1
             found.append(ideal * reference / speed - 1.0)
     return median(found) if found else None
 

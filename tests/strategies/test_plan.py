@@ -34,11 +34,9 @@ def test_each_case_has_the_flags_of_all_and_its_own() -> None:
     assert {"--num_gpus=1", "--gpu_indices=2"} <= set(made.one_tower.flags)
 
 
-@pytest.mark.parametrize(("on_gpu", "batch", "ideal"), [(False, 12, 1), (True, 4, 3)])
-def test_one_tower_has_the_work_that_shows_overhead(on_gpu: bool, batch: int, ideal: int) -> None:
-    made = plan(on_gpu=on_gpu)
-    assert made.one_tower.resolved.batch_size == batch
-    assert made.ideal == ideal
+@pytest.mark.parametrize(("on_gpu", "batch"), [(False, 12), (True, 4)])
+def test_one_tower_has_the_work_that_shows_overhead(on_gpu: bool, batch: int) -> None:
+    assert plan(on_gpu=on_gpu).one_tower.resolved.batch_size == batch
 
 
 def test_distributed_all_reduce_gets_the_spec_it_needs_unless_it_is_given() -> None:
