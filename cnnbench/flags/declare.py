@@ -152,6 +152,8 @@ class FlagSpec(_Limits):
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
             return tuple(self._read(part.strip(), text) for part in parts)
+        if "\0" in text:  # from a file: no path has one
+            raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         if self.kind == "string" and self.optional and not text.strip():
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         value = self.normalise(self._read(text, text))

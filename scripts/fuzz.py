@@ -1,0 +1,146 @@
+"""Tries hostile input for a while; docs/reliability.md says what has come of it.
+
+Usage: scripts/fuzz [--minutes=N] [--seed=S] [--target=NAME] [--case=NUMBER]
+
+Goes through the targets of tests/fuzz/targets.py in turn (or one of them) for N minutes (1), in
+processes that may crash or hang: a case of more than ten seconds is ended. A finding is printed
+with the command that repeats it; --case tries one case, with its traceback. The exit status is 0
+without findings, 1 with some, 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests/fuzz")]
+
+CASE_SECONDS = 10.0
+START_SECONDS = 120.0  # the first case loads TensorFlow
+ROUND = 200  # cases of a target before its process is replaced
+_BEGUN, _DONE = "begun", "done"
+
+
+def worker(target: str, seed: int, first: int) -> None:
+    """Tries cases one after the other and says so on standard output."""
+    from targets import attempt
+
+    say = os.fdopen(os.dup(1), "w", buffering=1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)  # libjpeg's remarks about damaged images
+    for number in range(first, first + ROUND):
+        print(f"{_BEGUN} {number}", file=say)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                attempt(target, seed, number, Path(folder))
+                problem = ""
+            except BaseException as error:
+                lines = traceback.format_exception_only(error)
+                problem = " ".join(" ".join(lines).split())[:300]
+        print(f"{_DONE} {number} {problem!a}", file=say)
+
+
+def round_of(
+    target: str, seed: int, first: int, until: float, *, again: bool = False
+) -> tuple[int, list[str]]:
+    """Lets a worker try cases, at most until then.
+
+    Args:
+      target, seed: of the cases.
+      first: number of the first one.
+      until: monotonic time.
+      again: whether the first case was slow before.
+
+    Returns:
+      The number of the next case, and the findings, a line each.
+    """
+    command = [sys.executable, __file__, "--worker", target, str(seed), str(first)]
+    findings: list[str] = []
+    number, running = first, False
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        selector = selectors.DefaultSelector()
+        selector.register(process.stdout, selectors.EVENT_READ)
+        patience = START_SECONDS
+        while True:
+            if not selector.select(patience):
+                # Only what is slow twice is slow by itself, and not for want of a processor.
+                if again:
+                    findings.append(f"{target} {number}: no end after {patience:.0f} s, twice")
+                    number += 1
+                    break
+                process.kill()
+                return round_of(target, seed, number, until, again=True)
+            line = process.stdout.readline()
+            if not line:
+                if running:
+                    code = process.wait()
+                    findings.append(f"{target} {number}: the process ended with {code}")
+                    number += 1
+                break
+            word, shown, *rest = line.split(maxsplit=2)
+            running = word == _BEGUN
+            number = int(shown) + (not running)
+            if not running:
+                patience, again = CASE_SECONDS, False
+                if rest[0].strip() != "''":
+                    findings.append(f"{target} {shown}: {rest[0].strip()}")
+                if time.monotonic() > until:
+                    break
+        process.kill()
+    return number, findings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fuzzes, and prints findings and a count of the cases."""
+    if arguments[:1] == ["--worker"]:
+        worker(arguments[1], int(arguments[2]), int(arguments[3]))
+        return 0
+    from targets import TARGETS, attempt
+
+    options = {"minutes": "1", "seed": "1", "target": "", "case": ""}
+    for argument in arguments:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if name not in options or not equals:
+            print(__doc__, file=sys.stderr)
+            return 2
+        options[name] = value
+    seed = int(options["seed"])
+    if options["case"]:
+        with tempfile.TemporaryDirectory() as folder:
+            attempt(options["target"], seed, int(options["case"]), Path(folder))
+        return 0
+    names = [options["target"]] if options["target"] else list(TARGETS)
+    end = time.monotonic() + 60 * float(options["minutes"])
+    following = dict.fromkeys(names, 0)
+    findings: Counter[str] = Counter()
+    share = 60 * float(options["minutes"]) / len(names) / 2
+    while time.monotonic() < end:
+        for name in names:
+            until = min(end, time.monotonic() + share)
+            while time.monotonic() < until:
+                following[name], found = round_of(name, seed, following[name], until)
+                for line in found:
+                    _, number, *_ = line.split(maxsplit=2)
+                    again = f"scripts/fuzz --seed={seed} --target={name} --case={number[:-1]}"
+                    print(f"{line}\n  {again}", flush=True)
+                    findings[name] += 1
+    for name in names:
+        print(f"{name:12} {following[name]:8} cases {findings[name]:4} findings")
+    return int(findings.total() > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,448 @@
+"""What is fuzzed: each target makes a case from a seed and tries it.
+
+A case is right if it is taken, or refused by one of our own errors. Whatever else is raised is a
+finding; so are death by a signal and ten seconds without an end, which scripts/fuzz watches for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnnbench.errors import BenchmarkError, UsageError
+
+REFUSALS = (UsageError, BenchmarkError)
+ROOT = Path(__file__).parents[2]
+
+Try = Callable[[random.Random, Path], None]
+"""Makes and tries one case, with a folder for its files."""
+
+
+class Disagreement(Exception):
+    """Two parts of the program say different things of one input."""
+
+
+def refused(function: Callable[[], object]) -> bool:
+    """Whether a call ends in one of our own errors; any other is raised."""
+    try:
+        function()
+    except REFUSALS:
+        return True
+    return False
+
+
+# Texts and bytes ------------------------------------------------------------------------------
+
+_NUMBERS = (
+    *("0", "1", "2", "-1", "7", "1e-300", "1e308", "-1e308", "0.5", "nan", "inf", "1e9"),
+    *("2147483647", "2147483648", "9223372036854775808", "1" + 40 * "0", "0x10", "1_000", "٣"),
+)
+_TEXTS = (
+    *("", " ", "none", "true", "../..", "/", "/dev/null", "/proc/self/mem", "a,b", "a:b", "\0x"),
+    *("é", "💥", "\udcff", "x" * 5000, "%s", "${HOME}", "run[1]", "*", "--model", "=", "#", "\n"),
+)
+
+
+def mutated(generator: random.Random, data: bytes) -> bytes:
+    """Bytes with one to four changes: flipped, cut out, doubled, cut off or overwritten."""
+    found = bytearray(data)
+    for _ in range(generator.randint(1, 4)):
+        at = generator.randrange(len(found) + 1)
+        length = min(len(found) - at, generator.choice((1, 1, 2, 4, 8, 100)))
+        kind = generator.randrange(5)
+        if kind == 0 and at < len(found):
+            found[at] ^= 1 << generator.randrange(8)
+        elif kind == 1:
+            del found[at : at + length]
+        elif kind == 2:
+            found[at:at] = found[at : at + length]
+        elif kind == 3 and generator.random() < 0.3:
+            del found[at:]
+        else:
+            extreme = generator.choice((b"\0", b"\xff", b"\x7f", b"\x80"))
+            found[at : at + length] = extreme * length
+    return bytes(found)
+
+
+def text_of(data: bytes) -> str:
+    """As a person's editor would show it."""
+    return data.decode(errors="replace")
+
+
+# Flags ----------------------------------------------------------------------------------------
+
+
+def flags(generator: random.Random, folder: Path) -> None:
+    """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
+    del folder
+    from cnnbench.driver.learning_rate import make_schedule
+    from cnnbench.driver.memory import estimate
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.flags import FLAGS, parse_args
+    from cnnbench.models import registry
+
+    def value(spec: Any) -> str:
+        if spec.name == "model" and generator.random() < 0.8:
+            return generator.choice(registry.model_names(generator.choice(registry.datasets())))
+        if spec.name == "all_reduce_spec":
+            return spec_text(generator)
+        if spec.choices and generator.random() < 0.8:
+            return str(generator.choice(spec.choices))
+        if spec.kind == "boolean" and generator.random() < 0.9:
+            return generator.choice(("true", "false", "1", "0"))
+        if spec.kind in ("integer", "number", "integers", "numbers"):
+            count = 1 if generator.random() < 0.8 else generator.randint(2, 4)
+            return ",".join(generator.choice(_NUMBERS) for _ in range(count))
+        return generator.choice((*_TEXTS, *_NUMBERS))
+
+    chosen = generator.sample(list(FLAGS), generator.randint(1, 8))
+    argv = [f"--{spec.name}={value(spec)}" for spec in chosen]
+
+    def run() -> None:
+        params = parse_args(argv).params
+        plan = make_plan(params)
+        estimate(params, plan, "cpu")
+        rate = make_schedule(
+            params,
+            plan.model.learning_rate,
+            plan.global_batch,
+            max(1, plan.train_examples),
+            plan.num_batches,
+        )
+        steps = (0, plan.num_batches // 2, plan.num_batches - 1)
+        if not all(math.isfinite(rate(step)) for step in steps):
+            raise Disagreement(f"the learning rate is not finite: {argv}")
+
+    refused(run)
+
+
+# All-reduce specs -----------------------------------------------------------------------------
+
+_ALGORITHMS = ("copy", "xring", "pscpu", "psgpu", "nccl", "nccl/xring", "collective", "rechd", "x")
+
+
+def spec_text(generator: random.Random) -> str:
+    """A text like a spec."""
+    pieces = []
+    for number in range(generator.randint(1, 7)):
+        name = generator.choice((*_ALGORITHMS, *_NUMBERS, "", "#", "/"))
+        shards = generator.choice(("", "", "#2", "#0", "#x", "#" + generator.choice(_NUMBERS)))
+        size = generator.choice(("4", "2k", "64K", "1M", "3G", *_NUMBERS))
+        pieces.append(name + shards if number % 2 == 0 or generator.random() < 0.1 else size)
+    text = ":".join(pieces)
+    return text if generator.random() < 0.8 else text_of(mutated(generator, text.encode()))
+
+
+def specs(generator: random.Random, folder: Path) -> None:
+    """Specs: one that is taken must say the same when it is written and read again."""
+    del folder
+    from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+    text = spec_text(generator)
+
+    def run() -> None:
+        found = parse_all_reduce_spec(text)
+        if parse_all_reduce_spec(str(found)).ranges != found.ranges:
+            raise Disagreement(f"{text!r} is read as {found}, which is read differently")
+
+    refused(run)
+
+
+# Pickles of CIFAR-10 --------------------------------------------------------------------------
+
+
+def pickles(generator: random.Random, folder: Path) -> None:
+    """Files of CIFAR-10: damaged ones, and sound pickles of the wrong things."""
+    from cnnbench.data import cifar10_files
+
+    count = generator.randint(1, 3)
+    shape = generator.choice(
+        ((count, 3072), (count, 3071), (), (count,), (0, 3072), (count, 3, 32))
+    )
+    dtype = generator.choice(("uint8", "uint8", "int8", "float32", "int64", "S3", "M8[D]", "O"))
+    array: Any = np.zeros(shape, dtype)
+    label = generator.choice((0, 9, 10, -1, 2**63, 2**70, 1.0, "1", None, [1], True, b"1"))
+    labels: Any = generator.choice(([label] * count, [label], (label,) * count, label, array, {}))
+    content: Any = {"data": array, "labels": labels}
+    content = generator.choice(
+        (content, {k.encode(): v for k, v in content.items()}, [content], array, None, {"data": 3})
+    )
+    data = pickle.dumps(content, generator.randint(0, 5))
+    path = folder / generator.choice(("data_batch_1", "data_batch_1.bin"))
+    if path.suffix:
+        data = generator.randbytes(generator.choice((0, 1, 3073, 6146, 3072, 10_000)))
+    path.write_bytes(data if generator.random() < 0.5 else mutated(generator, data))
+    taken = not refused(lambda: cifar10_files.read_file(path, 10))
+    defects = cifar10_files.check_files([path], 10).defects
+    if taken == bool(defects):
+        raise Disagreement(f"read: {taken}, but the check finds {defects}")
+
+
+# TFRecords ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _example() -> bytes:
+    import tensorflow as tf
+
+    from cnnbench.data.imagenet_records import BOX_SIDES, serialize
+
+    pixels = np.arange(40 * 50 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 50, 3)
+    jpeg = tf.io.encode_jpeg(pixels).numpy()
+    example = tf.train.Example.FromString(serialize(jpeg, 40, 50, 3, "a.jpg", "n01", "a"))
+    for side, place in zip(BOX_SIDES, (0.1, 0.2, 0.7, 0.9), strict=True):
+        example.features.feature[side].float_list.value.append(place)
+    return bytes(example.SerializeToString())
+
+
+def framed(data: bytes, length: int | None = None) -> bytes:
+    """A record of a TFRecord file; its length may be a lie with a right checksum."""
+    from cnnbench.data.tfrecord import masked_crc32c
+
+    header = struct.pack("<Q", len(data) if length is None else length)
+    sums = (struct.pack("<I", masked_crc32c(part)) for part in (header, data))
+    return header + next(sums) + data + next(sums)
+
+
+def records(generator: random.Random, folder: Path) -> None:
+    """Records of ImageNet: what an evaluation takes, the check must call sound, and so on."""
+    from cnnbench.data import IMAGENET, InputSpec, make_input
+
+    subset = generator.choice(("train", "validation"))
+    parts = [framed(_example()) for _ in range(3)]
+    kind = generator.randrange(4)
+    if kind == 0:
+        parts[1] = framed(mutated(generator, _example()))
+    elif kind == 1:
+        parts[1] = framed(_example(), generator.choice((0, 1, 2**31, 2**40, 2**62, 2**64 - 1)))
+    data = b"".join(parts)
+    if kind == 2:
+        data = mutated(generator, data)
+    path = folder / f"{subset}-00000-of-00001"
+    path.write_bytes(data)
+    asked = InputSpec(
+        dataset=IMAGENET,
+        data_dir=str(folder),
+        subset=subset,
+        batch_per_device=1,
+        num_devices=1,
+        image_size=16,
+        shuffle_buffer=4,
+        fuse_decode_and_crop=False,  # else what is not kept need not be sound
+        on_bad_record=generator.choice(("fail", "skip")),
+        resize_method=generator.choice(("bilinear", "crop")),
+    )
+    found = IMAGENET.check([path], 1001)
+
+    def read() -> int:
+        with make_input(asked, ["/device:CPU:0"]) as inputs:
+            steps = inputs.examples_per_epoch
+            for _ in range(steps):
+                inputs.next()
+            return inputs.skipped().count
+
+    failed = refused(read)
+    sound = not found.defects
+    if asked.on_bad_record == "fail" and asked.resize_method != "crop" and failed == sound:
+        raise Disagreement(f"{subset} failed: {failed}, but the check finds {found.defects}")
+    if failed and sound and asked.resize_method != "crop":
+        raise Disagreement(f"{subset} failed on sound records")
+
+
+# YAML suites ----------------------------------------------------------------------------------
+
+
+def suites(generator: random.Random, folder: Path) -> None:
+    """Suites: those that come with cnnbench, with lines and words exchanged."""
+    from cnnbench.sweep.document import load
+    from cnnbench.sweep.planning import make_plan
+    from cnnbench.sweep.schema import check
+
+    sources = sorted((ROOT / "configs").glob("*.yaml"))
+    lines = generator.choice(sources).read_text().splitlines()[:60]
+    for _ in range(generator.randint(1, 4)):
+        at = generator.randrange(len(lines))
+        kind = generator.randrange(5)
+        if kind == 0:
+            del lines[at]
+            lines = lines or [""]
+        elif kind == 1:
+            lines[at] = "  " * generator.randrange(3) + lines[at].strip()
+        elif kind == 2:
+            head, _, _ = lines[at].partition(":")
+            value = generator.choice(
+                (*_NUMBERS, *_TEXTS, "[]", "{}", "[1, [2]]", "&a", "*a", "!!x")
+            )
+            lines[at] = f"{head}: {value}"
+        elif kind == 3:
+            lines.insert(at, generator.choice(lines))
+        else:
+            lines[at] = text_of(mutated(generator, lines[at].encode()))
+    path = folder / "suite.yaml"
+    path.write_text("\n".join(lines), errors="replace")
+    refused(lambda: make_plan(check(load(str(path))), {}))
+
+
+# Run records ----------------------------------------------------------------------------------
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner: Any = value.items() if isinstance(value, dict) else []
+    inner = enumerate(value) if isinstance(value, list) else inner
+    return [path, *(place for key, one in inner for place in _places(one, (*path, key)))]
+
+
+def run_records(generator: random.Random, folder: Path) -> None:
+    """Documents of runs with values exchanged: what is read must be summarised and judged."""
+    from cnnbench.compare.configuration import Configuration
+    from cnnbench.records.load import load_records
+    from cnnbench.records.tables import RUNS, run_row
+
+    sources = sorted((ROOT / "tests/frozen/runs").glob("*.json"))
+    document = json.loads(generator.choice(sources).read_text())
+    values = (None, True, 0, -1, 2**63, 2**70, 1e308, "NaN", "x", "\udc80", [], [1], {}, {"a": 1})
+    for _ in range(generator.randint(1, 3)):
+        place = generator.choice(_places(document)[1:])
+        inner = document
+        try:
+            for key in place[:-1]:
+                inner = inner[key]
+            if generator.random() < 0.2:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = generator.choice(values)
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change has removed it
+    data = json.dumps(document).encode()
+    path = folder / "run.json"
+    path.write_bytes(data if generator.random() < 0.7 else mutated(generator, data))
+
+    def run() -> None:
+        for record in load_records([str(path)]).records:
+            Configuration.of(record)
+            row = run_row(record)
+            RUNS.cells(row)
+            again = type(record).from_json(record.to_json())
+            if again.to_json() != record.to_json():
+                raise Disagreement("a record is read differently from how it was written")
+
+    refused(run)
+
+
+# Plug-ins -------------------------------------------------------------------------------------
+
+_BODIES = (
+    "return net.logits(net.flatten(images))",
+    "return net.logits(images)",
+    "return None",
+    "return images",
+    "return net.conv(images, {n}, {n})",
+    "return net.logits(net.flatten(net.conv(images, {n}, {n}, {n})))",
+    "return net.logits(net.max_pool(images, {n}, {n}))",
+    "raise {error}",
+    "return self.build(net, images)",
+    "return net.logits(net.flatten(net.variable('v', ({n},), 3)))",
+    "return net.unknown(images)",
+    "return {{'a': images}}",
+)
+_ENDS = (
+    "register_model('fuzzed', 'imagenet', Fuzzed)",
+    "register_model('fuzzed', 'imagenet', Fuzzed())",
+    "register_model('resnet50', 'imagenet', Fuzzed)",
+    "register_model({n}, None, Fuzzed)",
+    "register_model('fuzzed', 'imagenet', lambda: {n})",
+    "raise {error}",
+    "pass",
+    "import sys; sys.exit({n})",
+    ")",
+)
+_ERRORS = (
+    "KeyError()",
+    "SystemExit(0)",
+    "RecursionError('x')",
+    "ValueError('\\n\\0')",
+    "OSError()",
+)
+
+
+def plug_ins(generator: random.Random, folder: Path) -> None:
+    """Plug-in files with every kind of mistake."""
+    from cnnbench import plugins
+    from cnnbench.models import registry
+
+    registry.datasets()
+
+    def filled(text: str) -> str:
+        number = generator.choice(("0", "1", "-1", "3", "None", "'x'", "1e300", "2**70"))
+        return text.format(n=number, error=generator.choice(_ERRORS))
+
+    path = folder / "plug_in.py"
+    name = generator.choice(("'fuzzed'", "None", "3"))
+    size = filled("{n}") if generator.random() < 0.3 else "8"
+    path.write_text(
+        "from cnnbench.models import LearningRateSpec, Model, register_model\n\n"
+        "class Fuzzed(Model):\n"
+        f"    name = {name}\n"
+        "    dataset = 'imagenet'\n"
+        f"    image_size = {size}\n"
+        "    batch_size = 4\n"
+        "    learning_rate = LearningRateSpec(base=0.1)\n\n"
+        "    def build(self, net, images):\n"
+        f"        {filled(generator.choice(_BODIES))}\n\n"
+        f"{filled(generator.choice(_ENDS))}\n"
+    )
+    before = dict(registry._factories)
+    try:
+
+        def run() -> None:
+            from cnnbench.driver.plan import make_plan
+            from cnnbench.flags import Params
+
+            registry.load_plugin(str(path))
+            name = "fuzzed" if "fuzzed" in registry.model_names("imagenet") else "trivial"
+            make_plan(Params(model=name))
+
+        refused(run)
+    finally:
+        registry._factories.clear()
+        registry._factories.update(before)
+        plugins.forget(path)
+
+
+TARGETS: dict[str, Try] = {
+    "flags": flags,
+    "specs": specs,
+    "pickles": pickles,
+    "records": records,
+    "suites": suites,
+    "run_records": run_records,
+    "plug_ins": plug_ins,
+}
+
+
+def generator_of(target: str, seed: int, number: int) -> random.Random:
+    """The source of all that is random in a case."""
+    return random.Random(f"{target} {seed} {number}")
+
+
+def attempt(target: str, seed: int, number: int, folder: Path) -> None:
+    """Tries one case.
+
+    Args:
+      target: of `TARGETS`.
+      seed, number: of the case.
+      folder: for its files; empty.
+
+    Raises:
+      Exception: the case is a finding.
+    """
+    TARGETS[target](generator_of(target, seed, number), folder)
