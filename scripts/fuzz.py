@@ -10,6 +10,7 @@ without findings, 1 with some, 2 for wrong use.
 
 from __future__ import annotations
 
+import importlib
 import os
 import selectors
 import subprocess
@@ -32,8 +33,7 @@ _BEGUN, _DONE = "begun", "done"
 
 def worker(target: str, seed: int, first: int) -> None:
     """Tries cases one after the other and says so on standard output."""
-    from targets import attempt
-
+    attempt = importlib.import_module("targets").attempt
     say = os.fdopen(os.dup(1), "w", buffering=1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--worker"]:
         worker(arguments[1], int(arguments[2]), int(arguments[3]))
         return 0
-    from targets import TARGETS, attempt
+    targets = importlib.import_module("targets")
 
     options = {"minutes": "1", "seed": "1", "target": "", "case": ""}
     for argument in arguments:
@@ -120,9 +120,9 @@ def main(arguments: Sequence[str]) -> int:
     seed = int(options["seed"])
     if options["case"]:
         with tempfile.TemporaryDirectory() as folder:
-            attempt(options["target"], seed, int(options["case"]), Path(folder))
+            targets.attempt(options["target"], seed, int(options["case"]), Path(folder))
         return 0
-    names = [options["target"]] if options["target"] else list(TARGETS)
+    names = [options["target"]] if options["target"] else list(targets.TARGETS)
     end = time.monotonic() + 60 * float(options["minutes"])
     following = dict.fromkeys(names, 0)
     findings: Counter[str] = Counter()

@@ -13,7 +13,7 @@ CASES = {
     "flags": 60,
     "specs": 300,
     "pickles": 100,
-    "records": 20,
+    "records": 6,
     "suites": 4,
     "run_records": 40,
     "plug_ins": 40,
