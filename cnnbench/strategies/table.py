@@ -177,7 +177,7 @@ def table_text(found: Sequence[StrategyRow], plan: StrategiesPlan, tolerance: fl
 def _weight_lines(found: Sequence[StrategyRow], tolerance: float) -> list[str]:
     reference = next((row.mode for row in found if row.weights == REFERENCE), None)
     if reference is None:
-        return ["weights: no two modes to compare"]
+        return ["weights were not compared"]
     equal = [row for row in found if row.weights == EQUAL]
     lines = [
         f"weights of {row.mode} differ from those of {reference}: {row.weight_variable} by "
