@@ -30,6 +30,7 @@ def run(**flags: object) -> tuple[float, ...]:
 MODES = (
     *("parameter_server", "replicated", "independent", "distributed_replicated"),
     *("mirrored_strategy", "central_storage_strategy"),
+    "collective_all_reduce",
 )
 REDUCTIONS = ("mean", "sum")
 

@@ -14,6 +14,7 @@ from cnnbench.variable_mgr import gradients, tower_variable, towers
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
 _T = TypeVar("_T")
@@ -67,6 +68,7 @@ class VariableMgr(abc.ABC):
         self._spec = spec
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
+        self._workers: WorkerGroup | None = None
         seen: set[str] = set()
         for variable in self._declared:
             if variable.name in seen:
@@ -290,6 +292,19 @@ class VariableMgr(abc.ABC):
     def get_devices(self) -> tuple[str, ...]:
         """Full device string of each tower of this process's step."""
         return self._spec.devices
+
+    @property
+    def workers(self) -> WorkerGroup | None:
+        """The workers that each run a step of their own; None where one step has all towers."""
+        return self._workers
+
+    def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Adds to each tensor what the steps of other workers have in its place.
+
+        Args:
+          tensors: float32, of static shapes. Call it inside the traced step.
+        """
+        return list(tensors) if self._workers is None else self._workers.add(tensors)
 
     @property
     def num_towers(self) -> int:

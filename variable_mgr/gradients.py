@@ -9,6 +9,8 @@ import tensorflow as tf
 
 # A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
 Gradient: TypeAlias = Any
+# From one tensor per tower of this process to what each of these towers gets.
+Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -169,7 +171,9 @@ def reduce_where_updated(
     return reduced
 
 
-def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -> list[tf.Tensor]:
+def reduce_sparse(
+    column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
+) -> list[tf.Tensor]:
     """Gathers the slices of all towers; each device makes its own dense sum.
 
     What travels is values and indices, in the dtype in which towers computed them. The
@@ -180,18 +184,31 @@ def reduce_sparse(column: Column, devices: Sequence[str], scale: float | None) -
       column: its gradients are tf.IndexedSlices (`column.sparse`).
       devices: one for each of the column's variables: the towers', or a shared one's.
       scale: factor of the sum, None for 1.
+      gather: joins tensors end to end with those of the towers that are in other processes;
+        `devices` then are those of the towers. None where all towers are here.
 
     Returns:
       The dense sum for each device, float32 and with the variable's shape.
     """
     values = [slices.values for slices in column.gradients]
     indices = [slices.indices for slices in column.gradients]
+    there = zip(gather(values), gather(indices), strict=True) if gather else None
 
     def dense_sum(variable: tf.Variable) -> tf.Tensor:
-        total = dense(tf.IndexedSlices(_joined(values), _joined(indices)), variable)
+        slices = next(there) if there else (_joined(values), _joined(indices))
+        total = dense(tf.IndexedSlices(*slices), variable)
         return total if scale is None else total * scale
 
     return on_devices(devices, dense_sum, column.variables)
+
+
+def fit_together(column: Column) -> bool:
+    """Whether the slices of all towers have one static shape, so that they can be gathered."""
+    values, indices = (
+        {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
+        for part in ("values", "indices")
+    )
+    return len(values) == len(indices) == 1 and None not in values.pop() + indices.pop()
 
 
 def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -16,7 +16,7 @@ _Class = TypeVar("_Class", bound="type[VariableMgr]")
 
 # Imported on first use, because they need TensorFlow and this module does not.
 _BUILT_IN = (
-    *("distributed_replicated", "parameter_server", "per_tower"),
+    *("collective_all_reduce", "distributed_replicated", "parameter_server", "per_tower"),
     *("strategies.mirrored", "strategies.central_storage", "strategies.one_device"),
 )
 

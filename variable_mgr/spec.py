@@ -159,6 +159,11 @@ class VariableMgrSpec:
         return len(self.devices) if self.job is None else self.job.num_towers
 
     @property
+    def all_devices(self) -> tuple[str, ...]:
+        """The devices of all towers of the job; some may be in the steps of other workers."""
+        return self.devices if self.job is None else self.job.tower_devices
+
+    @property
     def cpu_devices(self) -> tuple[str, ...]:
         """A CPU of every process that has some of `devices`, or `cpu_device` in a run of one."""
         if self.job is None or not self.job.in_cluster:

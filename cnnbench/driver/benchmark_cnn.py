@@ -34,6 +34,7 @@ from cnnbench.errors import (
     first_line,
 )
 from cnnbench.flags import Params, validate
+from cnnbench.flags.cluster import without_outputs
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, parse_quiet
 from cnnbench.machine.gpu import gpu_memory
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.driver.build import BuiltRun
     from cnnbench.driver.scenarios import Run
+    from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 class BenchmarkCNN:
@@ -88,6 +90,13 @@ class BenchmarkCNN:
         self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
+        tell = self._messages.notice
+        if not self.plan.job.is_chief:
+            # One process speaks and writes; what ends a worker is printed by it.
+            params = self.params = without_outputs(params)
+            self._console, self._progress = Console.silent(), Progress.silent()
+            self._messages = Messages.silent()
+        self._workers: WorkerGroup | None = None
         self._files = ResultFiles(
             params.result_json,
             params.result_csv,
@@ -95,9 +104,7 @@ class BenchmarkCNN:
             params.train_dir if self.plan.trains else None,
         )
         self._watch: Watch | None = None
-        self._membership = Membership(
-            self.plan.job, params, self._messages.notice, self._lost_another
-        )
+        self._membership = Membership(self.plan.job, params, tell, self._lost_another)
         self._sources: list[InputSource] = []
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
@@ -165,6 +172,7 @@ class BenchmarkCNN:
 
         start = time.perf_counter()
         built = assemble(self.params, self.plan, devices, self._console)
+        self._workers = built.manager.workers
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
         describe_built(self._measurements, built)
@@ -216,6 +224,8 @@ class BenchmarkCNN:
             built.close()
         if self._files.wanted:
             self._measure_peak_flops(built)
+        if self._workers is not None:
+            self._workers.total(0)  # the chief is the last to be done
         return total
 
     def _run_input(self) -> float | None:
@@ -312,7 +322,12 @@ class BenchmarkCNN:
             self.params.peak_flops,
         )
         if peak is not None:
-            self._measurements.peak_flops_per_sec = peak.flops_per_sec
+            job = built.devices.job
+            if built.devices.kind == "cpu":
+                parts = job.machines
+            else:
+                parts = job.num_workers if job.client_per_worker else 1
+            self._measurements.peak_flops_per_sec = peak.flops_per_sec * parts
             self._measurements.peak_flops_source = peak.source
 
     def _lost_another(self, message: str) -> None:

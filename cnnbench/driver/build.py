@@ -57,6 +57,24 @@ class BuiltRun:
     slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
 
+    def share_restored(self, global_step: int) -> int:
+        """Gives what the chief has restored, if anything, to the workers that have own steps.
+
+        Args:
+          global_step: of the chief's checkpoint; those of other workers do not count.
+
+        Returns:
+          That of the chief.
+        """
+        workers = self.manager.workers
+        if workers is None:
+            return global_step
+        scale = {} if self.step is None else self.step.loss_scale.variables()
+        state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
+        variables = self.manager.savable_variables().values()
+        self.manager.share([*variables, *self.slots.values(), *state])
+        return int(workers.total(global_step if workers.is_chief else 0))
+
     def close(self) -> None:
         """Ends input threads; a second call does nothing."""
         for source in (self.inputs, self.evaluation_inputs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,12 +95,18 @@ class Evaluator:
             rows += [_counted(of_tower) for of_tower in collected if of_tower]
             if batch % self._display_every == 0:
                 now = time.perf_counter()
-                images = self._inputs.spec.global_batch * self._display_every
+                towers = self._manager.num_towers
+                images = towers * self._inputs.spec.batch_per_device * self._display_every
                 console.evaluation_row(batch, images / (now - window))
                 window = now
         elapsed = time.perf_counter() - start
         # Reading ahead would take time from the training that goes on.
         self._inputs.close()
+        together = _together(rows)
+        workers = self._manager.workers
+        if workers is not None:
+            totals = workers.total(np.array(totals)).tolist()
+            together = _together([_unpacked(part) for part in workers.gather(_packed(together))])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -110,7 +117,7 @@ class Evaluator:
             images_per_sec=count / elapsed,
         )
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
-        return Evaluated(evaluation, means, self._host.submit(_together(rows)))
+        return Evaluated(evaluation, means, self._host.submit(together))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
@@ -154,6 +161,16 @@ class Evaluator:
 
 def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
+
+
+def _packed(rows: Rows) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **rows)
+    return file.getvalue() if rows else b""
+
+
+def _unpacked(data: bytes) -> Rows:
+    return dict(np.load(io.BytesIO(data))) if data else {}
 
 
 def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:

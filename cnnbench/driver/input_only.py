@@ -46,6 +46,9 @@ class InputStep:
     def set_learning_rate(self, rate: float) -> None:
         """Nothing learns."""
 
+    def request_stop(self) -> None:
+        """Nobody waits for this process."""
+
     def __call__(self) -> StepResult:
         """Fetches one batch per tower."""
         self._inputs.next()

@@ -1,4 +1,4 @@
-"""The part of the driving process in a job of several: it meets the others, joins them, ends.
+"""The part of a process that runs steps in a job of several: it meets the others, joins them, ends.
 
 In a run of one process all of it does nothing.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import socket
 from collections.abc import Callable
 
-from cnnbench.cluster import chief
+from cnnbench.cluster import chief, client
 from cnnbench.cluster.ending import Ending
 from cnnbench.cluster.handshake import meet
 from cnnbench.cluster.serve import settings_of
@@ -28,7 +28,7 @@ class Membership:
     """What ties one process to the others.
 
     Args:
-      job: this process is its chief, or alone.
+      job: this process is its chief, a worker that runs a step of its own, or alone.
       params: of the run.
       tell: prints a line about who is missing.
       lost: see `Watchdog`.
@@ -72,6 +72,12 @@ class Membership:
             return devices
         assert self._reserved is not None
         self._reserved.close()
+        if self._job.client_per_worker:
+            # Before: TensorFlow waits for the others without a word, and longer than that.
+            self._watchdog.start()
+            client.connect(devices.job)
+            self._joined = True
+            return devices
         job = chief.connect(devices.job, self._params.cluster_timeout, self._tell)
         self._joined = connected = True
         self._watchdog.start()
@@ -81,14 +87,17 @@ class Membership:
         """The error that names a lost process, if one explains an error of TensorFlow."""
         import tensorflow as tf
 
-        unreachable = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-        if not self._joined or not isinstance(error, (*unreachable, tf.errors.InternalError)):
+        unreachable = (
+            *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
+            *(tf.errors.InternalError, tf.errors.DeadlineExceededError),
+        )
+        if not self._joined or not isinstance(error, unreachable):
             return None
         named = culprits(self._job, error)
         return BenchmarkError(f"lost {named}") if named else None
 
     def end(self, code: int, reason: str = "") -> None:
-        """Tells the others how the run has ended; from now on they may go.
+        """Tells those that serve how the run has ended; from now on others may go.
 
         Args:
           code: exit code of the servers.
@@ -96,6 +105,6 @@ class Membership:
         """
         if self._watchdog is not None:
             self._watchdog.stop()
-        if self._joined:
+        if self._joined and not self._job.client_per_worker:
             chief.dismiss(self._job, Ending(code, reason))
             self._joined = False

@@ -30,6 +30,7 @@ from cnnbench.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.text.numbers import binary
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import single
 
 MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
@@ -384,6 +385,8 @@ def _aggregation(params: Params) -> AggregationSpec:
         spec.check_names(all_reduce.names())
     if params.eval or params.forward_only:
         # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
+        if params.variable_update == "collective_all_reduce":
+            return AggregationSpec(all_reduce=single("collective"))
         return AggregationSpec()
     compact = params.compact_gradient_transfer and params.precision != "fp32"
     return AggregationSpec.of(

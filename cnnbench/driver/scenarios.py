@@ -175,6 +175,9 @@ def _train(
     if params.graph_file:
         write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
     global_step, steps = _initialize(run, built)
+    global_step = built.share_restored(global_step)
+    if not plan.job.is_chief:
+        steps = plan.num_batches - (global_step if plan.trains else 0)
     built.step.resume(global_step)
     training = Training(
         params,
@@ -193,6 +196,7 @@ def _train(
         lag=1 if built.devices.kind == "gpu" else 0,
         probes=make_probes(params, plan, built.step.graph, run.messages),
         observers=observers,
+        workers=built.manager.workers,
     )
     total = training.run(steps)
     _export(run, built)
@@ -208,7 +212,7 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
         checkpoint_folder.clean(params.train_dir)
     path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
     if path is None or built.checkpoints is None:
-        if plan.trains and params.backbone_model_path is not None:
+        if plan.trains and params.backbone_model_path is not None and plan.job.is_chief:
             _restore_backbone(run, built, params.backbone_model_path)
         return 0, plan.num_batches
     restored = built.checkpoints.restore(path)
@@ -246,6 +250,8 @@ def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
 
 def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
     assert built.evaluator is not None
+    if not run.plan.job.is_chief:
+        return _evaluate_with_the_chief(run, built, results)
     assert built.checkpoints is not None
     train_dir = run.params.train_dir
     assert train_dir is not None  # validated
@@ -264,6 +270,7 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
                 if pause and checkpoint_folder.latest(train_dir) != path:
                     continue  # the training that goes on has deleted it for a newer one
                 raise
+            built.share_restored(restored.global_step)
             run.console.checkpoint_loaded(path)
             start = time.perf_counter()
             with run.watch:
@@ -282,6 +289,18 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
         end = time.monotonic() + pause
         results.finish(pause)
         time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> float:
+    """Takes part in the chief's evaluations."""
+    assert built.evaluator is not None
+    while True:
+        global_step = built.share_restored(0)
+        found = built.evaluator.run(run.plan.num_eval_batches, global_step, run.console)
+        results.add(found)
+        if not run.params.eval_interval_secs:
+            return found.evaluation.images_per_sec
+        results.finish(0.0)
 
 
 def _export(run: Run, built: BuiltRun) -> None:

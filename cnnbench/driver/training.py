@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from signal import SIGINT, SIGTERM
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -26,14 +29,19 @@ from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale
 from cnnbench.step.train_step import StepResult
 from cnnbench.text.progress import Progress
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 class Values(NamedTuple):
-    """A step's results on the host; the model's metrics, in its order, where they are computed."""
+    """A step's results on the host; the model's metrics, in its order, where they are computed.
+
+    `stop` is whether a worker of the job was interrupted.
+    """
 
     loss: float
     metrics: tuple[float, ...]
     skipped: bool
+    stop: bool = False
 
 
 class Step(Protocol):
@@ -46,6 +54,10 @@ class Step(Protocol):
 
     def set_learning_rate(self, rate: float) -> None:
         """See `TrainStep.set_learning_rate`."""
+        ...
+
+    def request_stop(self) -> None:
+        """See `TrainStep.request_stop`."""
         ...
 
     def __call__(self) -> StepResult:
@@ -73,6 +85,7 @@ class Training:
       clock: of step times, in seconds.
       probes: look at steps of the warm-up.
       observers: hear of pauses and evaluations.
+      workers: those of a job that each run a step of their own; None for others.
     """
 
     def __init__(
@@ -94,7 +107,10 @@ class Training:
         clock: Callable[[], float] = time.perf_counter,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
+        workers: WorkerGroup | None = None,
     ) -> None:
+        self._workers = workers
+        self._interrupted = False
         self._params = params
         self._plan = plan
         self._step = step
@@ -133,7 +149,8 @@ class Training:
         """
         self._measurements.loss_scale_start = self._step.loss_scale.value
         try:
-            return self._run(steps)
+            with self._interrupts_shared():
+                return self._run(steps)
         finally:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
@@ -157,7 +174,8 @@ class Training:
             start = self._loop_start = time.perf_counter()
             try:
                 loop.run(steps, self._step_done, self._pause_due, self._pause)
-                tf.test.experimental.sync_devices()
+                if self._workers is None:  # TensorFlow would look for a master of the workers
+                    tf.test.experimental.sync_devices()
             finally:
                 elapsed = time.perf_counter() - start - self._away_seconds
                 self._measurements.loop_seconds = elapsed
@@ -182,6 +200,8 @@ class Training:
                     looking.enter_context(probe.look)
             if step in warm_up.checks:
                 steady = warm_up.steady(measurements.warmup_step_seconds)
+                if self._workers is not None:
+                    steady = self._workers.decided(steady)
             return steady
 
         with ExitStack() as looking:
@@ -191,7 +211,28 @@ class Training:
         self._progress.finish()
         self._console.phase(Phase.WARM_UP_DONE)
 
+    @contextmanager
+    def _interrupts_shared(self) -> Iterator[None]:
+        """Ctrl-C in one worker ends all of them, after the same step; a second one does at once."""
+        if self._workers is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handler(number: int, frame: object) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+
+        before = {number: signal.signal(number, handler) for number in (SIGINT, SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
     def _launch(self) -> StepResult:
+        if self._interrupted:
+            self._step.request_stop()
         self._step.set_learning_rate(self._learning_rate(self.global_step))
         result = self._step()
         self.global_step += 1
@@ -201,6 +242,7 @@ class Training:
         if step == 1:
             self._measurements.first_step_seconds = seconds
         self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
+        self._check_stop(values)
         # Numbered -W to -1, so that the first timed step is step 1; from the longest
         # warm-up possible where its length is found as it goes.
         self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
@@ -212,6 +254,7 @@ class Training:
         self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
         self._speed.add(seconds)
         self._last = values
+        self._check_stop(values)
         self._check_loss(step, values.loss)
         if step == 1 or step % self._params.display_every == 0:
             speed = self._speed.current()
@@ -219,6 +262,10 @@ class Training:
             for observer in self._observers:
                 observer.displayed(self._before_loop + step, speed.mean)
         self._progress.update(step)
+
+    def _check_stop(self, values: Values) -> None:
+        if values.stop:
+            raise KeyboardInterrupt
 
     def _check_loss(self, step: int, loss: float) -> None:
         if not math.isfinite(loss) and not self._params.allow_nonfinite:
@@ -328,4 +375,5 @@ class Training:
             loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0
         skipped = result.skipped is not None and bool(result.skipped.numpy())
         names = self._plan.model.metric_names if result.metrics else ()
-        return Values(loss, tuple(float(result.metrics[n].numpy()) for n in names), skipped)
+        stop = result.stop is not None and bool(result.stop.numpy())
+        return Values(loss, tuple(float(result.metrics[n].numpy()) for n in names), skipped, stop)

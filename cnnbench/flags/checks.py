@@ -36,6 +36,7 @@ _AUTO_LOSS_SCALE_MODES = (
     "independent",
     "distributed_all_reduce",
     "distributed_replicated",
+    "collective_all_reduce",
     *STRATEGIES,
 )
 # Such a factor and its inverse are both normal numbers in float32.
@@ -161,11 +162,13 @@ def check_all_reduce(
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):
+        on_kind = job.on(kind)
         context = ReduceContext.of_towers(
-            job.on(kind).tower_devices,
+            on_kind.tower_devices,
             job.cpu_device,
             cpus=job.cpu_devices,
             network_topology=network_topology,
+            own=on_kind.own_tower_devices if job.client_per_worker else None,
         )
         try:
             check_spec(spec, context, groups_of(context.devices, group_size))
@@ -209,6 +212,8 @@ def _check_cluster(params: Params) -> Refusals:
     given = [name for name in hosts if getattr(params, name)]
     if given and not job_name:
         yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
+    if not job_name and params.task_index:
+        yield "task_index", "needs --job_name and the addresses of that job"
     if not job_name:
         return
     if params.server_protocol != "grpc":
@@ -222,7 +227,11 @@ def _check_cluster(params: Params) -> Refusals:
         yield "ps_hosts", f"--variable_update={mode} has no use for them; leave them out"
     if mode in CLIENT_PER_WORKER and params.controller_host:
         yield "controller_host", f"--variable_update={mode} has none: every worker runs a step"
+    if mode in CLIENT_PER_WORKER and params.input_only:
+        yield "input_only", "measures one process; leave out --job_name"
     job = job_of(params)  # which refuses tasks and addresses
+    if job.client_per_worker and job.num_workers > 1 and params.bn_stats == "sync":
+        yield "bn_stats", f"joins towers of one process; with --variable_update={mode} use mean"
     spec = params.all_reduce_spec
     if spec is not None and "collective" in spec.names and not job.client_per_worker:
         yield (

@@ -118,6 +118,17 @@ def settled(
     )
 
 
+def without_outputs(params: Params) -> Params:
+    """The same run without what the chief alone writes.
+
+    Args:
+      params: validated; so is what is returned.
+    """
+    quiet = params.replace(**{spec.name: spec.default for spec in specs_of(OutputParams)})
+    quiet.mark_validated()
+    return quiet
+
+
 def job_of(params: Params) -> Job:
     """The job that the flags describe.
 

@@ -112,7 +112,7 @@ _SITUATIONS: dict[str, Callable[[Params], bool]] = {
     "an evaluation": evaluates,
     "--eval or --forward_only": _only_forward,
     "--init_learning_rate or --piecewise_learning_rate_schedule": lambda p: not _follows_model(p),
-    "--variable_update=replicated or distributed_all_reduce": lambda p: (
+    "--variable_update=replicated, distributed_all_reduce or collective_all_reduce": lambda p: (
         p.variable_update in ALL_REDUCING
     ),
     "a hierarchical copy": lambda p: "hierarchical_copy" in _running(p),
@@ -234,7 +234,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         *("gradient_reduction", "local_parameter_device", "sparse_to_dense_grads"),
     ),
     _without(
-        "--variable_update=replicated or distributed_all_reduce",
+        "--variable_update=replicated, distributed_all_reduce or collective_all_reduce",
         *(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
     ),
     *(

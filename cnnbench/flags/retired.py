@@ -114,7 +114,6 @@ NOT_YET: dict[str, NotYet] = {
     "variable_update": NotYet(
         "this mode",
         (
-            "collective_all_reduce",
             "multi_worker_mirrored_strategy",
             "parameter_server_strategy",
         ),

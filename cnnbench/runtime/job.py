@@ -181,6 +181,11 @@ class Job:
         jobs = dict.fromkeys(task.job for task in self.tasks)
         return {job: list(self.addresses_of(job)) for job in jobs} if self.in_cluster else {}
 
+    @property
+    def machines(self) -> int:
+        """How many machines have towers, going by the host names of their addresses."""
+        return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
+
     def _hosts_text(self, job: str) -> str:
         return ",".join(self.addresses_of(job))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.models.batch_norm import Moments
-from cnnbench.variable_mgr import tower_variable, towers
+from cnnbench.variable_mgr import gradients, tower_variable, towers
 from cnnbench.variable_mgr.base import LossScaleLike, VariableMgr
 
 
@@ -98,9 +99,9 @@ def update_moving_averages(
         ]
     # Copies in sync are updated or skipped together; any device's guard says which.
     run = guards[0].run
-    if policy == "mean" and len(towers) > 1:
+    if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
-            means = [_mean(layer) for layer in zip(*towers, strict=True)]
+            means = _means(manager, towers)
         return run(partial(_update, manager, 0, means))
     return run(partial(_update, manager, 0, towers[0]))
 
@@ -113,16 +114,19 @@ def share_moving_averages(manager: VariableMgr) -> None:
     manager.share([variable for variable in variables if not variable.primary.trainable])
 
 
-def _mean(layer: Sequence[Moments]) -> Moments:
-    first = layer[0]
-    count = float(len(layer))
-    return Moments(
-        first.mean_spec,
-        first.variance_spec,
-        tf.add_n([m.batch_mean for m in layer]) / count,
-        tf.add_n([m.batch_variance for m in layer]) / count,
-        first.decay,
-    )
+def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Moments]:
+    """The means over all towers of the job, on the current device."""
+    layers = list(zip(*towers, strict=True))
+    sums = [gradients.add_up([m.batch_mean for m in layer]) for layer in layers]
+    sums += [gradients.add_up([m.batch_variance for m in layer]) for layer in layers]
+    count = float(manager.num_towers)
+    means = [total / count for total in manager.add_up(sums)]
+    return [
+        dataclasses.replace(layer[0], batch_mean=mean, batch_variance=variance)
+        for layer, mean, variance in zip(
+            layers, means[: len(layers)], means[len(layers) :], strict=True
+        )
+    ]
 
 
 def _update(manager: VariableMgr, tower: int, moments: Sequence[Moments]) -> list[Any]:

@@ -42,11 +42,22 @@ class StepResult(NamedTuple):
       metrics: those of the model by name, float32; empty unless asked for.
       skipped: bool, whether an update was left out because its gradients were not
         finite; None where updates are not conditional.
+      stop: bool, whether some worker asked for the end of the run before this step; None
+        where one step has all towers.
     """
 
     loss: tf.Tensor
     metrics: dict[str, tf.Tensor]
     skipped: tf.Tensor | None = None
+    stop: tf.Tensor | None = None
+
+
+class _Means(NamedTuple):
+    """Loss and metrics of a step over all towers of the job, and `StepResult.stop`."""
+
+    loss: tf.Tensor
+    metrics: dict[str, tf.Tensor]
+    stop: tf.Tensor | None
 
 
 class _Updates(NamedTuple):
@@ -103,6 +114,10 @@ class TrainStep:
             self._add_learning_rate(device)
         with tf.device(self._devices[0]):
             self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
+        self._stop: tf.Variable | None = None
+        if manager.workers is not None:
+            with tf.device(self._devices[0]):
+                self._stop = tf.Variable(0.0, trainable=False, name="stop")
         self._function: TracedFunction
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
@@ -139,6 +154,11 @@ class TrainStep:
                 variable.assign(rate)
             self._learning_rate = rate
 
+    def request_stop(self) -> None:
+        """Lets the next step tell all workers that the run shall end after it."""
+        assert self._stop is not None
+        self._stop.assign(1.0)
+
     def resume(self, global_step: int) -> None:
         """Sets the number of steps done before the next one, which draws depend on."""
         self._counter.assign(global_step)
@@ -172,13 +192,16 @@ class TrainStep:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         towers = self._run_towers(lambda tower: self._tower(tower, batches, factor))
         if self._config.forward_only:
-            return self._result(towers, {}, _Updates([tower.loss for tower in towers], None))
+            losses = [tower.loss for tower in towers]
+            return self._result(self._means(towers), {}, _Updates(losses, None))
         report = self._config.report_total_loss
         weight_losses = self._decay.losses() if report else {}
+        # Before the gradients, which come later in a backward pass and travel in this order.
+        means = self._means(towers)
         updates = self._update(towers, factor)
         with tf.device(self._devices[0]):
             updates.ops.append(self._counter.assign_add(1, read_value=False))
-        return self._result(towers, weight_losses, updates)
+        return self._result(means, weight_losses, updates)
 
     def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
         return self._manager.run_towers(build, meeting=self._config.synchronises)
@@ -310,18 +333,30 @@ class TrainStep:
         with tf.device(variable.device):
             return tf.clip_by_value(gradient, -bound, bound)
 
-    def _result(
-        self, towers: Sequence[TowerResult], weight_losses: WeightLosses, updates: _Updates
-    ) -> StepResult:
+    def _means(self, towers: Sequence[TowerResult]) -> _Means:
+        """Loss and metrics over all towers of the job."""
+        names = list(towers[0].metrics)
+        columns = [[tower.loss for tower in towers]]
+        columns += [[tower.metrics[name] for tower in towers] for name in names]
+        with tf.device(self._devices[0]), tf.name_scope("means"):
+            sums = [gradients.add_up(column) for column in columns]
+            stop = None
+            if self._stop is not None:
+                sums.append(tower_variable.read(self._stop))
+            sums = self._manager.add_up(sums)
+            if self._stop is not None:
+                stop = sums.pop() > 0.0
+            count = self._manager.num_towers
+            loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
+            return _Means(loss, dict(zip(names, metrics, strict=True)), stop)
+
+    def _result(self, means: _Means, weight_losses: WeightLosses, updates: _Updates) -> StepResult:
         with tf.device(self._devices[0]), tf.name_scope("result"):
-            loss = _mean([tower.loss for tower in towers])
+            loss = means.loss
             if weight_losses:
                 loss = loss + self._decay.total(weight_losses)
-            metrics = {
-                name: _mean([tower.metrics[name] for tower in towers]) for name in towers[0].metrics
-            }
             with tf.control_dependencies(updates.ops):
-                return StepResult(tf.identity(loss), metrics, updates.skipped)
+                return StepResult(tf.identity(loss), means.metrics, updates.skipped, means.stop)
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
@@ -331,7 +366,3 @@ def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
         for layer in moments
         for statistic in (layer.batch_mean, layer.batch_variance)
     ]
-
-
-def _mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    return values[0] if len(values) == 1 else tf.add_n(list(values)) / float(len(values))

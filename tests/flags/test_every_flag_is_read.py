@@ -18,6 +18,8 @@ NOT_READERS = (
     ROOT / "cnnbench" / "allreduce",
     ROOT / "cnnbench" / "commands" / "allreduce.py",
 )
+# It makes the job out of its flags.
+CLUSTER = ROOT / "cnnbench" / "flags" / "cluster.py"
 
 NOT_READ = {
     **dict.fromkeys(
@@ -49,7 +51,7 @@ def _read_anywhere():
     names = {field.name for field in dataclasses.fields(AggregationSpec)}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            if any(path.is_relative_to(other) for other in NOT_READERS):
+            if path != CLUSTER and any(path.is_relative_to(other) for other in NOT_READERS):
                 continue
             # The input and the runtime get their flags as fields of the same names
             # (InputSpec.from_flags, Settings.of).

@@ -23,6 +23,7 @@ UPDATED_ONCE = (*ONE_COPY, "distributed_replicated")
 MODES = (
     *UPDATED_ONCE,
     *("replicated", "distributed_all_reduce", "independent", "mirrored_strategy"),
+    "collective_all_reduce",
 )
 RATE = 0.1
 STEPS = 3

@@ -6,6 +6,8 @@ all-reduce   by the algorithm for each size
 inverses     in reverse order
 
 Sparse gradients, of which only some rows are there, are gathered instead of added.
+
+Of a job whose workers each run a step of their own, it has the towers of its process.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
+from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.gradients import Column
@@ -32,7 +35,7 @@ class Aggregator:
 
     def __init__(self, spec: VariableMgrSpec) -> None:
         options = spec.aggregation
-        if len(spec.devices) == 1:
+        if spec.num_towers == 1:
             options = options.for_one_device()
         self._devices = spec.devices
         self._scale = spec.reduction_scale
@@ -41,19 +44,22 @@ class Aggregator:
         # What is sent in 16 bits need not be widened before.
         self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
+        context = ReduceContext.of_towers(
+            spec.all_devices,
+            spec.cpu_device,
+            cpus=spec.cpu_devices,
+            add_on_cpu=spec.parameter_device == "cpu",
+            network_topology=options.network_topology,
+            share_memory=options.share_memory,
+            own=spec.devices,
+        )
         self._reduce = Reducer(
             options.all_reduce,
-            ReduceContext.of_towers(
-                spec.devices,
-                spec.cpu_device,
-                cpus=spec.cpu_devices,
-                add_on_cpu=spec.parameter_device == "cpu",
-                network_topology=options.network_topology,
-                share_memory=options.share_memory,
-            ),
-            groups_of(spec.devices, options.group_size),
+            context,
+            groups_of(spec.all_devices, options.group_size),
             options.allreduce_merge_scope,
         )
+        self._gather = None if context.complete else Collective(context).gather
 
     def __call__(self, columns: Sequence[Column]) -> list[Column]:
         """Aggregates inside the traced step.
@@ -74,13 +80,23 @@ class Aggregator:
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
+        complete = [self._densified(column) for column in complete]
         dense = [column.gradients for column in complete if not column.sparse]
         totals = iter(run_through(self._stages, dense, self._reduce))
         return [
             column._replace(
-                gradients=gradients.reduce_sparse(column, self._devices, self._scale)
+                gradients=gradients.reduce_sparse(column, self._devices, self._scale, self._gather)
                 if column.sparse
                 else next(totals)
             )
             for column in complete
         ]
+
+    def _densified(self, column: Column) -> Column:
+        """Slices whose number is not known cannot be gathered from other processes."""
+        if not column.sparse or self._gather is None or gradients.fit_together(column):
+            return column
+        pairs = list(zip(*column, strict=True))
+        return column._replace(
+            gradients=gradients.on_devices(self._devices, lambda p: gradients.dense(*p), pairs)
+        )

@@ -25,6 +25,8 @@ class ReduceContext:
       share_memory: whether CPU devices of one process hand each other tensors by
         reference, and algorithms leave out what would only move them. False treats every
         device as having a memory of its own, as GPUs have.
+      own: those of `devices` whose values are in this process, in the same order; None for
+        all. The other processes reduce theirs in steps of their own.
     """
 
     devices: tuple[str, ...]
@@ -33,6 +35,7 @@ class ReduceContext:
     cpu_device: str | None = None
     network_topology: str = "dgx1"
     share_memory: bool = True
+    own: tuple[str, ...] | None = None
 
     @classmethod
     def of_towers(
@@ -44,6 +47,7 @@ class ReduceContext:
         add_on_cpu: bool = False,
         network_topology: str = "dgx1",
         share_memory: bool = True,
+        own: Sequence[str] | None = None,
     ) -> ReduceContext:
         """The context of all towers of a run.
 
@@ -54,6 +58,7 @@ class ReduceContext:
           add_on_cpu: whether copying adds on `cpu`.
           network_topology: see `ReduceContext`.
           share_memory: see `ReduceContext`.
+          own: see `ReduceContext`.
         """
         towers = [device for device in devices if "/device:CPU:" in device]
         return cls(
@@ -62,7 +67,20 @@ class ReduceContext:
             cpu_device=cpu if add_on_cpu else None,
             network_topology=network_topology,
             share_memory=share_memory,
+            own=None if own is None else tuple(own),
         )
+
+    @property
+    def own_devices(self) -> tuple[str, ...]:
+        """The devices whose values an algorithm is given here."""
+        if self.own is None:
+            return self.devices
+        return tuple(device for device in self.devices if device in self.own)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the values of all devices are here."""
+        return len(self.own_devices) == len(self.devices)
 
     def memory_of(self, device: str) -> str:
         """A name for the memory that a device computes in."""

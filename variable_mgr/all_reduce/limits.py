@@ -77,6 +77,23 @@ def check_two_levels(between: str, groups: int, shards: int) -> None:
         )
 
 
+def check_clients(between: str, context: ReduceContext) -> None:
+    """Refuses an algorithm that would need the values of other processes.
+
+    Args:
+      between: the algorithm of the last level.
+      context: all devices.
+
+    Raises:
+      ValueError: with a reason for the user.
+    """
+    if not context.complete and between != "collective":
+        raise ValueError(
+            f"{between} needs the values of all processes in one; between workers that each "
+            "run a step of their own works collective, alone or as in copy/collective"
+        )
+
+
 def check_gather(devices: Sequence[str], shards: int) -> None:
     """Refuses more shards than there are devices to gather them on.
 
@@ -93,6 +110,7 @@ def check_gather(devices: Sequence[str], shards: int) -> None:
 def _check_algorithm(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
+    check_clients(algorithm.levels[-1], context)
     if len(algorithm.levels) == 1:
         check(algorithm.levels[0], context.within(context.devices, algorithm.shards))
         return

@@ -88,6 +88,7 @@ class Reducer:
 def _create(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> Algorithm:
+    limits.check_clients(algorithm.levels[-1], context)
     if len(algorithm.levels) == 1:
         return registry.create(
             algorithm.levels[0], context.within(context.devices, algorithm.shards)
@@ -133,8 +134,10 @@ class TwoLevel:
     ) -> None:
         check_partition(groups, context.devices)
         limits.check_two_levels(between, len(groups), shards)
-        self._devices = context.devices
-        self._groups = [tuple(group) for group in groups]
+        self._devices = context.own_devices
+        self._all_groups = [tuple(group) for group in groups]
+        # A group is of one process, and so are the values of its devices.
+        self._groups = [group for group in self._all_groups if {*group} <= {*self._devices}]
         self._within = [
             registry.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
@@ -149,7 +152,7 @@ class TwoLevel:
         for group, algorithm in zip(self._groups, self._within, strict=True):
             values = [of_device[device] for device in group]
             sums.append(values if algorithm is None else algorithm(values, index))
-        if len(self._groups) == 1:
+        if len(self._all_groups) == 1:
             return self._in_order(sums)
         turn = index % self._turns
         spoken = [
@@ -167,12 +170,12 @@ class TwoLevel:
         self, name: str, context: ReduceContext, shards: int
     ) -> list[Algorithm]:
         """One for each set of speakers, which is one for each turn."""
-        if len(self._groups) == 1:
+        if len(self._all_groups) == 1:
             return []
         made: dict[tuple[str, ...], Algorithm] = {}
         result = []
         for turn in range(self._turns):
-            speakers = speakers_of(self._groups, turn)
+            speakers = speakers_of(self._all_groups, turn)
             if speakers not in made:
                 made[speakers] = registry.create(name, context.part(speakers, shards))
             result.append(made[speakers])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -56,43 +56,100 @@ class Collective:
 
     def __init__(self, context: ReduceContext) -> None:
         limits.check("collective", context)
-        self._devices = context.devices
+        self._devices = context.own_devices
+        self._group_size = len(context.devices)
         self._group_key = group_key(context.devices)
         self._offsets = _subdivision_offsets(context.devices, context.shards)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every device gets a sum of its own.
+        """See `Algorithm.__call__`; every device of this process gets a sum of its own.
 
         Raises:
           RuntimeError: outside of a tf.function, where the first device would wait for
             the others for ever.
         """
-        if tf.executing_eagerly():
-            raise RuntimeError("collective reductions work inside a tf.function only")
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
-        graph = _current_graph()
-        under_way = _under_way.setdefault(graph, defaultdict(lambda: deque(maxlen=IN_FLIGHT)))
-        instance_key = next(_instances[self._group_key])
-        sums = []
-        for device, tensor in zip(self._devices, tensors, strict=True):
-            last = under_way[device]
-            before = [graph.get_operation_by_name(last[0])] if len(last) == IN_FLIGHT else []
-            with tf.device(device), tf.control_dependencies(before):
-                # Version 1 of the op, because between ops of version 2 TensorFlow adds
-                # control dependencies, and across devices these are deadlocks.
-                total = tf.raw_ops.CollectiveReduce(
-                    input=tensor,
-                    group_size=len(self._devices),
-                    group_key=self._group_key,
-                    instance_key=instance_key,
-                    merge_op="Add",
-                    final_op="Id",
-                    subdiv_offsets=self._offsets,
-                )
-            last.append(total.op.name)
-            sums.append(total)
-        return sums
+
+        # Version 1 of the op, because between ops of version 2 TensorFlow adds control
+        # dependencies, and across devices these are deadlocks.
+        def reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
+            return tf.raw_ops.CollectiveReduce(
+                input=tensor,
+                group_size=self._group_size,
+                group_key=self._group_key,
+                instance_key=instance_key,
+                merge_op="Add",
+                final_op="Id",
+                subdiv_offsets=self._offsets,
+            )
+
+        return collectively(reduce, self._devices, tensors, self._group_key)
+
+    def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Joins the tensors of all devices end to end, in one order on every device.
+
+        Args:
+          tensors: of one static shape, one for each device of this process.
+
+        Raises:
+          RuntimeError: see `__call__`.
+        """
+        rows, *others = tensors[0].shape
+        shape = [rows * self._group_size, *others]
+
+        def join(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
+            return tf.raw_ops.CollectiveGather(
+                input=tensor,
+                group_size=self._group_size,
+                group_key=self._group_key,
+                instance_key=instance_key,
+                shape=shape,
+            )
+
+        return collectively(join, self._devices, tensors, self._group_key)
+
+
+def collectively(
+    op: Callable[[tf.Tensor, int], tf.Tensor],
+    devices: Sequence[str],
+    tensors: Sequence[tf.Tensor],
+    key: int,
+) -> list[tf.Tensor]:
+    """Adds one collective to the function that is being traced.
+
+    Args:
+      op: makes the op of a device from its tensor and the instance key.
+      devices: of this process.
+      tensors: one for each device.
+      key: of the group of all devices that take part.
+
+    Returns:
+      What the op gives on each device; it must be used.
+
+    Raises:
+      RuntimeError: outside of a tf.function.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError("collective reductions work inside a tf.function only")
+    graph = _current_graph()
+    under_way = _under_way.setdefault(graph, defaultdict(lambda: deque(maxlen=IN_FLIGHT)))
+    instance_key = next(_instances[key])
+    results = []
+    for device, tensor in zip(devices, tensors, strict=True):
+        last = under_way[device]
+        before = [graph.get_operation_by_name(last[0])] if len(last) == IN_FLIGHT else []
+        with (
+            tf.device(device),
+            tf.control_dependencies(before),
+            # A scope of its own: MultiWorkerMirroredStrategy turns the scoped allocator on,
+            # which joins the reductions of a scope, with copies of its own, or fails over them.
+            tf.name_scope(f"instance_{instance_key}"),
+        ):
+            result = op(tensor, instance_key)
+        last.append(result.op.name)
+        results.append(result)
+    return results
 
 
 def group_key(devices: Sequence[str]) -> int:

@@ -1,0 +1,147 @@
+"""Runs of collective_all_reduce by workers in processes of their own, one run after the other.
+
+As a program it is one worker: it starts TensorFlow once, and all runs of a list share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cnnbench.cluster.ports import ReservedPorts
+
+# Labels of these rows of the global batch are what poison_plugin.py calls INFINITY.
+POISONED_ROWS = (2, 3)
+INFINITY = 14
+_PATIENCE = 150.0  # seconds; what is waited for takes a fifth of it
+
+
+@contextlib.contextmanager
+def processes(commands, folder, environment=None):
+    """Starts commands in sessions of their own, with logs in a folder; none survives the end."""
+    started = []
+    try:
+        for number, command in enumerate(commands):
+            with (
+                open(folder / f"out{number}", "w") as out,
+                open(folder / f"err{number}", "w") as err,
+            ):
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        stdout=out,
+                        stderr=err,
+                        env={**os.environ, **(environment or {})},
+                        start_new_session=True,
+                    )
+                )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def run_in_workers(workers, runs, folder):
+    """Results by run and worker; see `outcome`.
+
+    Args:
+      workers: how many processes.
+      runs: flags of each run, as a dict; "{worker}" in a value becomes the worker's number.
+      folder: for logs and results.
+    """
+    task = folder / "runs.json"
+    task.write_text(json.dumps(runs))
+    with ReservedPorts(workers) as ports:
+        hosts = ",".join(f"localhost:{port}" for port in ports.numbers)
+        program = [sys.executable, __file__, str(task), hosts]
+        with processes([[*program, str(i)] for i in range(workers)], folder) as started:
+            for number, process in enumerate(started):
+                status = process.wait(_PATIENCE)
+                assert status == 0, (folder / f"err{number}").read_text()[-2000:]
+    by_worker = [json.loads((folder / f"result{i}.json").read_text()) for i in range(workers)]
+    return [list(of_run) for of_run in zip(*by_worker, strict=True)]
+
+
+def filled(flags, **parts):
+    """The flags with "{name}" in their texts replaced."""
+
+    def fill(value):
+        for name, part in parts.items():
+            value = value.replace(f"{{{name}}}", str(part)) if isinstance(value, str) else value
+        return value
+
+    return {name: fill(value) for name, value in flags.items()}
+
+
+def poisoned(draw):
+    """`synthetic_rows` with the label INFINITY in `POISONED_ROWS`."""
+
+    def drawn(rows, *arguments):
+        import tensorflow as tf
+
+        values = dict(draw(rows, *arguments))
+        bad = tf.reduce_any(tf.equal(rows[:, None], tf.constant(POISONED_ROWS)[None]), axis=1)
+        label = values["label"]
+        values["label"] = tf.where(bad, tf.cast(INFINITY, label.dtype), label)
+        return values
+
+    return drawn
+
+
+def outcome(flags):
+    """What a run came to: losses, evaluations, loss scale, error."""
+    from cnnbench import BenchmarkCNN, Params
+    from cnnbench.errors import BenchmarkError
+
+    benchmark = BenchmarkCNN(Params.from_dict(flags))
+    error = ""
+    try:
+        benchmark.run()
+    except BenchmarkError as failure:
+        error = str(failure)
+    record = benchmark.record
+    return {
+        "warmup_losses": record.warmup_losses,
+        "losses": record.losses,
+        "skipped": record.loss_scaling and record.loss_scaling.skipped_steps,
+        "evaluations": [
+            {"loss": e.loss, "examples": e.examples, "top_1": e.top_1, "step": e.global_step}
+            for e in record.evaluations
+        ],
+        "loss_scale": record.loss_scaling and record.loss_scaling.end,
+        "towers": record.placement.num_towers,
+        "global_batch": record.batch.global_,
+        "error": error,
+    }
+
+
+def main(task, hosts, worker):
+    """One worker; its runs share the connection of the first."""
+    from cnnbench.data import synthetic
+    from cnnbench.driver.membership import Membership
+    from cnnbench.machine import facts
+
+    facts.collect = functools.cache(facts.collect)
+    drawn = synthetic.synthetic_rows
+    results = []
+    for run in json.loads(Path(task).read_text()):
+        flags = {
+            n: v.replace("{worker}", worker) if isinstance(v, str) else v for n, v in run.items()
+        }
+        synthetic.synthetic_rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
+        flags |= {"variable_update": "collective_all_reduce", "device": "cpu"}
+        flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(worker)}
+        results.append(outcome(flags))
+        Membership.meet = lambda self: None
+        Membership.join = lambda self, devices: devices
+    Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

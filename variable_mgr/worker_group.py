@@ -1,0 +1,134 @@
+"""What workers that each run a step of their own tell one another, beside gradients.
+
+Every worker builds the same functions and makes the same calls in the same order: the keys
+that collectives find one another by are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
+    Collective,
+    collectively,
+    group_key,
+)
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+
+
+class WorkerGroup:
+    """One CPU of every worker of a job.
+
+    Args:
+      cpus: full device string of the first CPU of each worker, that of worker 0, which
+        decides, first.
+      own: that of this process.
+    """
+
+    def __init__(self, cpus: Sequence[str], own: str) -> None:
+        self._cpus = tuple(cpus)
+        self._own = own
+        self._reduce = Collective(ReduceContext(devices=self._cpus, own=(own,)))
+        # A function for each form of its argument, so that a call is traced once.
+        self._traced: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process decides."""
+        return self._own == self._cpus[0]
+
+    def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Adds to each tensor those of the other workers, by one collective.
+
+        Args:
+          tensors: float32, of static shapes. Call it inside a traced function.
+
+        Returns:
+          The sums, on the CPU of this process.
+        """
+        with tf.device(self._own):
+            flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+            (total,) = self._reduce([flat], 0)
+            parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
+            return [
+                tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
+            ]
+
+    def total(self, values: Any) -> Any:
+        """The sum of an array over the workers (eagerly), exact for integers.
+
+        Args:
+          values: of one shape in all of them, int64 or float64.
+        """
+        return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
+
+    def decided(self, value: bool) -> bool:
+        """What the chief says to a question that workers may answer differently (eagerly)."""
+        return bool(self.total(int(value and self.is_chief)))
+
+    def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The chief's values, bit by bit (eagerly).
+
+        Args:
+          values: this process's, of the same dtypes and shapes in all workers.
+        """
+        results: list[Any] = [None] * len(values)
+        for dtype in dict.fromkeys(value.dtype for value in values):
+            group = [i for i, value in enumerate(values) if value.dtype == dtype]
+            with tf.device(self._own):
+                flat = tf.concat([tf.reshape(values[i], [-1]) for i in group], 0)
+                received = self._call(self._broadcast, flat)
+                parts = tf.split(received, [values[i].shape.num_elements() for i in group])
+                for i, part in zip(group, parts, strict=True):
+                    results[i] = tf.reshape(part, values[i].shape)
+        return results
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of every worker, in their order (eagerly); they may differ in length."""
+        row = self._cpus.index(self._own)
+        sizes = np.zeros(len(self._cpus), np.int64)
+        sizes[row] = len(data)
+        sizes = self.total(sizes)
+        table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
+        table[row, : len(data)] = np.frombuffer(data, np.uint8)
+        if table.size:
+            # Where one has bytes, the others have zeros.
+            table = self.total(table.view(np.int64)).view(np.uint8)
+        return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
+
+    def _call(self, build: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> tf.Tensor:
+        key = (build.__name__, value.dtype, tuple(value.shape))
+
+        def together(value: tf.Tensor) -> tf.Tensor:
+            with tf.device(self._own):
+                return build(value)
+
+        if key not in self._traced:
+            function = tf.function(together, autograph=False)
+            form = tf.TensorSpec(value.shape, value.dtype)
+            self._traced[key] = function.get_concrete_function(form)
+        with tf.device(self._own):
+            return self._traced[key](value)
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        return self._reduce([value], 0)[0]
+
+    def _broadcast(self, value: tf.Tensor) -> tf.Tensor:
+        size, key = len(self._cpus), group_key(self._cpus)
+
+        def op(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
+            common = {
+                "group_size": size,
+                "group_key": key,
+                "instance_key": instance_key,
+                "shape": tensor.shape,
+            }
+            if self.is_chief:
+                return tf.raw_ops.CollectiveBcastSend(input=tensor, **common)
+            return tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **common)
+
+        return collectively(op, [self._own], [value], key)[0]
