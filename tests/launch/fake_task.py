@@ -1,10 +1,12 @@
 """A process of a job without TensorFlow: meets the others, listens on its port, and ends.
 
 The flag --do says what this task does: a comma-separated list of TASK=DEED, such as
-ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended.
+ps:0=kill,worker:0=ignore; so does the variable FAKE_DO. Without any it prints, and ends when the
+chief has ended, which writes the record of FAKE_TEMPLATE to --result_json.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -12,9 +14,10 @@ import sys
 import time
 
 FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
-TASK = f"{FLAGS['job_name']}:{FLAGS['task_index']}"
+TASK = f"{FLAGS.get('job_name')}:{FLAGS.get('task_index')}"
 CHIEF = "controller:0" if "controller_host" in FLAGS else "worker:0"
-DEEDS = dict(part.split("=") for part in FLAGS.get("do", "").split(",") if part)
+DO = FLAGS.get("do", os.environ.get("FAKE_DO", ""))
+DEEDS = dict(part.split("=") for part in DO.split(",") if part)
 ADDRESSES = {
     f"{job}:{index}": address
     for job in ("worker", "ps", "controller")
@@ -48,7 +51,19 @@ def leave(*_):
     sys.exit(130)
 
 
+def write_record():
+    if "result_json" in FLAGS:
+        with open(os.environ["FAKE_TEMPLATE"]) as file:
+            record = json.load(file)
+        record["command"] = sys.argv
+        with open(FLAGS["result_json"], "w") as file:
+            json.dump(record, file)
+
+
 signal.signal(signal.SIGTERM, leave)
+if "job_name" not in FLAGS:
+    write_record()
+    sys.exit(0)
 deed = DEEDS.get(TASK, "")
 if FLAGS.get("pids"):
     with open(f"{FLAGS['pids']}/{TASK}", "w") as file:
@@ -71,6 +86,7 @@ with socket.create_server(("", port(TASK))):
     if deed.isdigit():
         sys.exit(int(deed))
     if TASK == CHIEF:
+        write_record()
         time.sleep(0.2)
     else:
         wait(lambda: not is_there(CHIEF))

@@ -119,7 +119,6 @@ def test_flags_of_the_kubernetes_example(documents, monkeypatch):
     for one in container["env"]:
         monkeypatch.setenv(one["name"], one["value"])
     monkeypatch.setenv("HOSTNAME", "cnnbench-2")
-    monkeypatch.setattr("cnnbench.flags.retired.NOT_YET", {})
     params = parse_args(container["args"]).params
     assert (params.job_name, params.task_index) == ("ps", 0)
     assert params.worker_hosts.count(",") == 1

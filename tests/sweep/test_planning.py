@@ -459,12 +459,6 @@ entries:
 """
 
 
-@pytest.fixture
-def _jobs_are_available(monkeypatch):
-    monkeypatch.setattr("cnnbench.flags.retired.NOT_YET", {})
-
-
-@pytest.mark.usefixtures("_jobs_are_available")
 def test_jobs(plan):
     job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
     assert arguments(Item(job, 1)) == (
@@ -478,7 +472,6 @@ def test_jobs(plan):
     assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key
 
 
-@pytest.mark.usefixtures("_jobs_are_available")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
