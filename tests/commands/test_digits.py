@@ -42,9 +42,11 @@ def test_digits_are_recognised_after_train_interrupt_resume_in_every_mode(
     command = [sys.executable, "-m", "cnnbench", *train]
     interrupt(command, signal.SIGINT, once=lambda line: line.startswith("50\t"))
     assert main([*train, "--result_json=resumed.json"]) == 0
-    assert "resuming from ckpt/model.ckpt-40 at global step 40" in capsys.readouterr().err
+    resuming = r"resuming from ckpt/model\.ckpt-(\d+) at global step \1\n"
+    done = int(re.search(resuming, capsys.readouterr().err)[1])
+    assert 40 <= done < STEPS  # the signal may be late
     losses = json.loads(Path("resumed.json").read_text())["losses"]
-    assert len(losses) == STEPS - 40
+    assert len(losses) == STEPS - done
     assert np.mean(losses[-20:]) < np.mean(losses[:10]) / 2
 
     for flags in (
