@@ -20,7 +20,7 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, STRATEGIES, StrategyParams
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import available_choices, check_available, check_gone
+from cnnbench.flags.retired import available_choices, check_available
 from cnnbench.runtime.job import Job
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
@@ -83,7 +83,6 @@ def check_each(params: Params) -> None:
     """
     for spec in FLAGS:
         value = getattr(params, spec.name)
-        check_gone(spec, value)
         spec.check(value, available_choices(spec))
         check_available(spec, value)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags
 
+from cnnbench.cluster.resolve import mpi_ranks
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, located
@@ -17,6 +18,13 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, obsolete_notices
+
+HOROVOD = "horovod"
+"""The mode of the ancestor that needs no Horovod here."""
+
+_INSTEAD_OF_HOROVOD = (
+    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,10 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     given = parse_flags(argv, (*FLAGS, *OBSOLETE))
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
+    notices = obsolete_notices(given)
+    if given.get("variable_update") == HOROVOD:
+        given = _without_horovod(given)
+        notices += (_INSTEAD_OF_HOROVOD,)
     known = {spec.name for spec in FLAGS}
     params = Params(**{name: value for name, value in given.items() if name in known})
     if params.cluster != "flags":
@@ -56,8 +68,16 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     return ParsedArgs(
         params=params,
         explicit_flags=tuple(given),
-        notices=(*obsolete_notices(given), *unused_notices(params, given)),
+        notices=(*notices, *unused_notices(params, given)),
     )
+
+
+def _without_horovod(given: dict[str, Any]) -> dict[str, Any]:
+    """What Horovod did: a process for each device, started by mpirun, and all-reduces."""
+    job = {}
+    if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
+        job["cluster"] = "mpi"
+    return {**given, "variable_update": "collective_all_reduce", **job}
 
 
 def _located(params: Params, given: Mapping[str, Any]) -> Params:

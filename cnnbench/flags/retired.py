@@ -55,28 +55,6 @@ class ObsoleteParams:
 
 OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
 
-# Values the ancestor took for flags that otherwise live on.
-_GONE_VALUES: dict[tuple[str, str], str] = {
-    ("variable_update", "horovod"): (
-        "Horovod is not supported; use replicated for several devices of one machine"
-    ),
-}
-
-
-def check_gone(spec: FlagSpec, value: Any) -> None:
-    """Refuses a value of the ancestor that will not come back.
-
-    Args:
-      spec: the flag.
-      value: normalised.
-
-    Raises:
-      FlagError: says what to use instead.
-    """
-    reason = _GONE_VALUES.get((spec.name, value)) if isinstance(value, str) else None
-    if reason is not None:
-        raise FlagError(spec.name, value, reason)
-
 
 def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     """One line for every obsolete flag set to something else than its old default.

@@ -160,3 +160,37 @@ def test_a_real_mpirun(program):
     assert [line[1] for line in lines] == ["0", "1", "2"]
     assert len({tuple(line[2:]) for line in lines}) == 1
     assert {line[0] for line in lines} in ({"Open MPI"}, {"MPICH"})
+
+
+@pytest.mark.skipif(not LAUNCHERS, reason="needs mpirun of Open MPI or MPICH")
+@pytest.mark.timeout(240)
+def test_horovods_command_line_under_a_real_mpirun(tmp_path):
+    allow = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    more = dict.fromkeys((*allow, "OMPI_MCA_rmaps_base_oversubscribe"), "1")
+    record = tmp_path / "record.json"
+    flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=2")
+    done = subprocess.run(
+        [
+            LAUNCHERS[0],
+            "-np",
+            "2",
+            sys.executable,
+            "-m",
+            "cnnbench",
+            *flags,
+            "--num_warmup_batches=1",
+            "--variable_update=horovod",
+            f"--result_json={record}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+        env={**os.environ, **more, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("total images/sec: ") == 1
+    assert done.stderr.count("without Horovod") == 2
+    found = json.loads(record.read_text())
+    assert found["config"]["variable_update"] == "collective_all_reduce"
+    assert found["batch"]["global"] == 4

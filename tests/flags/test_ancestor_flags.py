@@ -23,7 +23,7 @@ KINDS = {
 }
 # Ruling 7 of the design: where to run and in which layout follows from the machine.
 NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
-# Horovod's mode is refused by name, with what to use instead.
+# Horovod's mode is another name on the command line only.
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
     "input_only",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_command
 from cnnbench.flags.retired import OBSOLETE
 
@@ -129,9 +129,21 @@ def test_missing_flagfile_is_wrong_use(tmp_path):
         parse_args([f"--flagfile={tmp_path}/nowhere"])
 
 
-def test_horovod_is_told_what_to_use():
-    with pytest.raises(FlagError, match="use replicated"):
-        parse_args(["--variable_update=horovod"])
+def test_horovod_runs_as_collective_all_reduce(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    parsed = parse_args(["--variable_update=horovod"])
+    assert (parsed.params.variable_update, parsed.params.cluster) == (
+        *("collective_all_reduce", "flags"),
+    )
+    assert [line for line in parsed.notices if "without Horovod" in line]
+    ranks = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
+    for name, value in ranks.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    params = parse_args(["--variable_update=horovod"]).params
+    assert (params.cluster, params.job_name, params.task_index) == ("mpi", "worker", 1)
+    hosts = ("--worker_hosts=a:1,b:2", "--job_name=worker")
+    assert parse_args(["--variable_update=horovod", *hosts]).params.cluster == "flags"
 
 
 @pytest.mark.parametrize("spec", OBSOLETE, ids=lambda spec: spec.name)
