@@ -6,7 +6,10 @@ import enum
 import re
 
 # What TensorFlow's runtime adds to the message of the operation that failed.
-_RUNTIME_NOISE = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*")
+_RUNTIME_NOISE = re.compile(
+    r"\{\{[^}]*\}\}|<stack traces unavailable>"
+    r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
+)
 
 
 class ExitCode(enum.IntEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,6 +38,19 @@ class ParameterServerVariableMgr(VariableMgr):
         self._values_graph: tf.Graph | None = None
         self._values: dict[tuple[str, tf.DType, str | None], tf.Tensor] = {}
         self._staging = Staging() if spec.staged else None
+
+    def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
+        """A manager of the same variables for the towers of one worker alone.
+
+        Its gradients are reduced over these towers, and nothing waits for others.
+
+        Args:
+          devices: full device string of each of these towers.
+        """
+        spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
+        worker = ParameterServerVariableMgr(spec, self._declared)
+        worker._facades = self._facades
+        return worker
 
     def each_tower_has_variables(self) -> bool:
         """See `VariableMgr.each_tower_has_variables`."""

@@ -14,7 +14,7 @@ from cnnbench.cluster.handshake import meet
 from cnnbench.cluster.watchdog import Watchdog
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.job import WORKER, Job
+from cnnbench.runtime.job import WORKER, Job, Task
 from cnnbench.runtime.native import without_info_lines
 
 _POLL_SECONDS = 0.1
@@ -27,6 +27,7 @@ def serve(
     timeout: float,
     tell: Callable[[str], None],
     lost: Callable[[str], None],
+    spares: Callable[[Task], bool],
 ) -> Ending:
     """Serves until the chief says how the run has ended.
 
@@ -39,6 +40,7 @@ def serve(
       timeout: seconds to wait for the other processes.
       tell: prints a line about the state of the process.
       lost: see `Watchdog`; called before the process ends because another has.
+      spares: see `Watchdog`.
 
     Returns:
       How the run ended.
@@ -60,7 +62,7 @@ def serve(
             lost(message)
             shutil.rmtree(path.parent, ignore_errors=True)  # this process will not return here
 
-        with Watchdog(job, leave, patience=timeout):
+        with Watchdog(job, leave, patience=timeout, spares=spares):
             while (found := ending.read(path)) is None:
                 time.sleep(_POLL_SECONDS)
         del server

@@ -143,6 +143,7 @@ class Watchdog:
         timeout: float = 5.0,
         misses: int = 2,
         leave: Callable[[int], object] = os._exit,
+        spares: Callable[[Task], bool] = lambda task: False,
     ) -> None:
         """Starts nothing.
 
@@ -155,6 +156,7 @@ class Watchdog:
           period: seconds between two questions.
           timeout: seconds for an answer.
           misses: how many in a row make a loss.
+          spares: whether the others go on without a task; its loss is only noted in `gone`.
           leave: ends the process with an exit code, without clean-up: `sys.exit` would wait
             for the main thread.
         """
@@ -165,6 +167,8 @@ class Watchdog:
         self._timeout = timeout
         self._misses = misses
         self._leave = leave
+        self._spares = spares
+        self.gone: dict[Task, str] = {}
         self._stopped = threading.Event()
         self._once = threading.Lock()
 
@@ -193,6 +197,9 @@ class Watchdog:
             state = probe(address, self._timeout)
             misses = 0 if state == OK else misses + 1
             seen = seen or state == OK
+            if seen and misses >= self._misses and self._spares(peer):
+                self.gone[peer] = one_line(f"{address}: {state}")
+                return
             if seen and misses >= self._misses:
                 self._report(f"lost {peer} ({address}): {state}")
             elif not seen and time.monotonic() - started >= self._patience:

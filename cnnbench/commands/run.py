@@ -10,7 +10,7 @@ from cnnbench.commands import interrupt_on_signals
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params, parse_args
-from cnnbench.flags.cluster import agreed_facts, job_of, settled
+from cnnbench.flags.cluster import agreed_facts, job_of, settled, spared
 from cnnbench.runtime.job import PS, Job
 from cnnbench.runtime.supervisor import supervised
 from cnnbench.text.progress import Messages, Progress
@@ -68,6 +68,7 @@ def _serve(job: Job, params: Params, messages: Messages) -> int:
         params.cluster_timeout,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.plain(f"error: {name}: {line}"),
+        spared(params),
     )
     if how.code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt

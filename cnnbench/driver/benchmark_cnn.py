@@ -255,6 +255,7 @@ class BenchmarkCNN:
             self._progress,
             self._measurements,
             self._watch,
+            self._membership.gone,
         )
 
     def _check_memory(self, kind: str) -> None:
@@ -315,6 +316,8 @@ class BenchmarkCNN:
 
     def _measure_peak_flops(self, built: BuiltRun) -> None:
         """What the devices could do at most; takes seconds on a CPU."""
+        if self._measurements.lost_workers:
+            return  # TensorFlow takes no new function once a process is gone
         peak = peak_flops.peak(
             built.devices.kind,
             built.devices.towers,

@@ -17,12 +17,15 @@ from cnnbench.driver.host_metrics import HostMetrics, Immediate, InProcess
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.flags import Params
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.job import Task
 from cnnbench.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
 from cnnbench.step.optimizers import Optimizer, make_optimizer
 from cnnbench.step.tower import StepConfig
 from cnnbench.step.train_step import TrainStep
+from cnnbench.step.update_counter import UpdateCounter
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
@@ -37,6 +40,8 @@ class BuiltRun:
       devices: where the towers are.
       manager: holds the variables.
       step: the traced training (or forward-only) step; None when only evaluating.
+      workers: steps of workers that do not wait for one another, by task, of which `step` is
+        the first; empty where all towers are part of one step.
       inputs: training input; None when only evaluating.
       evaluator: None unless something is to be evaluated.
       evaluation_inputs: likewise.
@@ -49,6 +54,7 @@ class BuiltRun:
     devices: runtime.Devices
     manager: VariableMgr
     step: TrainStep | None
+    workers: Mapping[str, TrainStep]
     inputs: InputSource | None
     evaluator: Evaluator | None
     evaluation_inputs: InputSource | None
@@ -99,8 +105,17 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     manager.create_variables()
     optimizer = _optimizer(params, manager) if plan.trains else None
     step: TrainStep | None = None
+    workers: dict[str, TrainStep] = {}
     inputs: InputSource | None = None
-    if not params.eval:
+    evaluated = manager
+    if plan.asynchronous:
+        assert isinstance(manager, ParameterServerVariableMgr)  # validated
+        assert optimizer is not None
+        workers, sources = _async_steps(params, plan, devices, manager, optimizer)
+        step = next(iter(workers.values()))
+        inputs = JoinedInput(sources)
+        evaluated = manager.of_worker(_towers_of(devices, plan.job.workers[0]))
+    elif not params.eval:
         inputs = make_inputs(params, plan, devices, "train", manager)
         config = _step_config(params, plan, devices)
         scale = _loss_scale(params, plan, devices)
@@ -119,7 +134,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         evaluator = Evaluator(
             plan.model,
             plan.spec,
-            manager,
+            evaluated,
             evaluation_inputs,
             runtime.data_format(params.data_format, devices.kind),
             COMPUTE_DTYPES[params.precision],
@@ -135,7 +150,8 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             slots,
             params.max_ckpts_to_keep,
             scale_state,
-            io_device=devices.cpu if devices.job.in_cluster else None,
+            host=devices.cpu if devices.job.in_cluster else None,
+            outlives_others=plan.asynchronous,
         )
     exporter = None
     if params.export_dir is not None:
@@ -145,6 +161,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         devices,
         manager,
         step,
+        workers,
         inputs,
         evaluator,
         evaluation_inputs,
@@ -153,6 +170,39 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
         slots,
         exporter,
     )
+
+
+def _async_steps(
+    params: Params,
+    plan: Plan,
+    devices: runtime.Devices,
+    manager: ParameterServerVariableMgr,
+    optimizer: Optimizer,
+) -> tuple[dict[str, TrainStep], list[InputSource]]:
+    """A step and an input for each worker, all on the variables of one manager."""
+    counter = UpdateCounter(plan.job.ps_devices[0])
+    steps, sources = {}, []
+    for worker in plan.job.workers:
+        towers = _towers_of(devices, worker)
+        source = _worker_input(params, plan, devices, "train", worker, plan.job.num_workers)
+        config = dataclasses.replace(
+            _step_config(params, plan, devices),
+            first_tower=worker.index * plan.job.towers_per_worker,
+        )
+        step = TrainStep(
+            plan.model,
+            plan.spec,
+            manager.of_worker(towers),
+            optimizer,
+            source,
+            config,
+            _loss_scale(params, plan, devices),
+            counter,
+        )
+        step.build()  # one after the other: tracing is not safe in threads
+        steps[str(worker)] = step
+        sources.append(source)
+    return steps, sources
 
 
 def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
@@ -255,6 +305,29 @@ def make_inputs(
       FlagError: data that is not there.
       DataError: data that cannot be read.
     """
+    workers = devices.job.own_workers
+    shards = devices.job.num_workers
+    if plan.asynchronous and subset != "train":
+        # Which of the others is left when it is evaluated is not known beforehand.
+        workers, shards = workers[:1], 1
+    distribution = None if manager is None else _distribution(params, manager)
+    sources = [
+        _worker_input(params, plan, devices, subset, worker, shards, distribution)
+        for worker in workers
+    ]
+    return sources[0] if len(sources) == 1 else JoinedInput(sources)
+
+
+def _worker_input(
+    params: Params,
+    plan: Plan,
+    devices: runtime.Devices,
+    subset: str,
+    worker: Task,
+    shards: int,
+    distribution: InputDistribution | None = None,
+) -> InputSource:
+    """What the towers of one worker get, made on its CPU, of data cut into so many shards."""
     training = subset == "train"
     spec = InputSpec.from_flags(
         params,
@@ -263,7 +336,9 @@ def make_inputs(
         subset=subset,
         batch_per_device=plan.batch_per_device if training else plan.eval_batch_per_device,
         num_devices=devices.job.towers_per_worker,
-        num_shards=devices.job.num_workers,
+        num_shards=shards,
+        shard_index=worker.index if shards > 1 else 0,
+        host=worker.device("cpu"),
         image_size=getattr(plan.model, "image_size", 0),
         channels=plan.model.channels,
         num_classes=plan.spec.num_classes,
@@ -276,17 +351,9 @@ def make_inputs(
             runtime.Settings.of(params), devices.kind
         ),
     )
+    return make_input(spec, _towers_of(devices, worker), distribution)
+
+
+def _towers_of(devices: runtime.Devices, worker: Task) -> list[str]:
     job = devices.job
-    sources = [
-        make_input(
-            dataclasses.replace(
-                spec,
-                shard_index=worker.index,
-                host=worker.device("cpu"),
-            ),
-            [job.tower_device(tower) for tower in job.own_towers if job.worker_of(tower) == worker],
-            None if manager is None else _distribution(params, manager),
-        )
-        for worker in job.own_workers
-    ]
-    return sources[0] if len(sources) == 1 else JoinedInput(sources)
+    return [job.tower_device(tower) for tower in job.own_towers if job.worker_of(tower) == worker]

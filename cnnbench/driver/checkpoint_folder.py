@@ -60,6 +60,11 @@ def latest(path: str) -> str | None:
     return None
 
 
+def holds(folder: str, step: int) -> bool:
+    """Whether a complete checkpoint of that step is there."""
+    return step in _look_into(Path(folder)).complete
+
+
 def tidy(folder: str, keep: int) -> None:
     """To be called when a checkpoint has been written: brings the rest of the folder in line.
 

@@ -8,6 +8,7 @@ format is tf.train's; checkpoint_folder.py knows the files.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,12 @@ import tensorflow as tf
 
 from cnnbench.driver import checkpoint_folder
 from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+_POLL_SECONDS = 0.02
+_GRACE_SECONDS = 1.0
 
 
 class Restored(NamedTuple):
@@ -40,8 +45,10 @@ class Checkpoints:
       slots: the optimizer's slots by canonical name; empty when only evaluating.
       max_to_keep: older files are deleted; 0 keeps all.
       loss_scale: the state of the loss scale by name; empty where it has none.
-      io_device: full string of the CPU whose process writes all files; None where variables
-        are in one process. Otherwise each process would write the part that it holds.
+      host: full string of the CPU to which all values are copied before they are written; None
+        where variables are in one process. Otherwise each process would write the part that it
+        holds, by a function, of which TensorFlow takes none any more once a process is lost.
+      outlives_others: whether saving must work after another process was lost.
     """
 
     def __init__(
@@ -50,7 +57,8 @@ class Checkpoints:
         slots: Mapping[str, TowerVariable] | None = None,
         max_to_keep: int = 5,
         loss_scale: Mapping[str, tf.Variable] | None = None,
-        io_device: str | None = None,
+        host: str | None = None,
+        outlives_others: bool = False,
     ) -> None:
         self._manager = manager
         self._variables = manager.savable_variables()
@@ -58,7 +66,8 @@ class Checkpoints:
         self._slots = dict(slots or {})
         self._max_to_keep = max_to_keep
         self._loss_scale = dict(loss_scale or {})
-        self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
+        self._host = host
+        self._outlives_others = outlives_others
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
 
     def save(self, directory: str, global_step: int) -> str:
@@ -70,13 +79,36 @@ class Checkpoints:
         self._global_step.assign(global_step)
         prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
-            self._checkpoint().write(prefix, self._options)
+            self._write(prefix, directory, global_step)
             checkpoint_folder.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"no checkpoint could be written to {directory}: {first_line(error)}"
             ) from error
         return prefix
+
+    def _write(self, prefix: str, directory: str, global_step: int) -> None:
+        if not self._outlives_others:
+            self._checkpoint().write(prefix)
+            return
+        # TensorFlow ends a write by waiting for all processes, for ever if one is gone; the
+        # files are there by then.
+        checkpoint = self._checkpoint()
+        errors: list[tf.errors.OpError] = []
+
+        def write() -> None:
+            try:
+                checkpoint.write(prefix)
+            except tf.errors.OpError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        while thread.is_alive() and not checkpoint_folder.holds(directory, global_step):
+            thread.join(_POLL_SECONDS)
+        thread.join(_GRACE_SECONDS)
+        if errors and not checkpoint_folder.holds(directory, global_step):
+            raise errors[0]
 
     def restore(self, path: str) -> Restored:
         """Restores all copies of every variable, and the slots where they were saved.
@@ -119,14 +151,22 @@ class Checkpoints:
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
-            "model": {name: facade.primary for name, facade in self._variables.items()},
+            "model": {name: self._here(facade.primary) for name, facade in self._variables.items()},
             "global_step": self._global_step,
         }
         if self._slots:
-            parts["slots"] = {name: facade.primary for name, facade in self._slots.items()}
+            parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
         return tf.train.Checkpoint(**parts)
+
+    def _here(self, variable: tf.Variable) -> tf.Variable:
+        """A variable of the same value in the process that writes."""
+        if self._host in (None, variable.device):
+            return variable
+        value = tower_variable.read(variable)
+        with tf.device(self._host):
+            return tf.Variable(tf.identity(value), trainable=False)
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:

@@ -46,6 +46,8 @@ def describe(
         # What reduces gradients; the header prints what was asked for.
         all_reduce=_all_reduce(params, on_gpu=devices.kind == "gpu"),
     )
+    measurements.task_addresses = plan.job.addresses_by_task
+    measurements.worker_tasks = tuple(map(str, plan.job.workers))
     settings = runtime.Settings.of(params)
     measurements.update_config(
         device=devices.kind,

@@ -16,7 +16,7 @@ from cnnbench.cluster.serve import settings_of
 from cnnbench.cluster.watchdog import Watchdog, culprits
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts
+from cnnbench.flags.cluster import agreed_facts, spared
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.job import Job
 
@@ -40,7 +40,11 @@ class Membership:
         self._job = job
         self._params = params
         self._tell = tell
-        self._watchdog = Watchdog(job, lost, leave=chief.leave) if job.in_cluster else None
+        self._watchdog = (
+            Watchdog(job, lost, leave=chief.leave, spares=spared(params))
+            if job.in_cluster
+            else None
+        )
         self._reserved: socket.socket | None = None
         self._joined = False
 
@@ -82,6 +86,11 @@ class Membership:
         self._joined = connected = True
         self._watchdog.start()
         return dataclasses.replace(devices, job=job)
+
+    def gone(self) -> dict[str, str]:
+        """The workers that were lost while others go on, and what is wrong with each."""
+        lost = {} if self._watchdog is None else dict(self._watchdog.gone)
+        return {str(task): why for task, why in lost.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
         """The error that names a lost process, if one explains an error of TensorFlow."""

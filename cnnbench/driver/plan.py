@@ -18,7 +18,7 @@ from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
-from cnnbench.flags.cluster import job_of
+from cnnbench.flags.cluster import asynchronous, job_of
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
@@ -107,6 +107,8 @@ class Plan:
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
       job: who takes part.
+      asynchronous: whether every worker updates the variables by itself, so that a step is
+        an update by one of them, and the global batch what its towers work on.
       examples: what one example of the data set is made of, sizes resolved.
     """
 
@@ -126,6 +128,7 @@ class Plan:
     aggregation: AggregationSpec
     examples: tuple[Element, ...]
     job: Job
+    asynchronous: bool
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
         """The model's own way from an example to what it takes; None if it takes it as it is."""
@@ -213,7 +216,7 @@ def make_plan(params: Params) -> Plan:
     eval_batch = params.eval_batch_size or batch
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
     job = job_of(params)
-    towers = job.num_towers
+    towers = job.towers_per_worker if asynchronous(params) else job.num_towers
     eval_batches, eval_epochs = 0, 0.0
     if mode in ("evaluation", "training + evaluation"):
         eval_batches, eval_epochs = batches_and_epochs(
@@ -247,6 +250,7 @@ def make_plan(params: Params) -> Plan:
         aggregation=_aggregation(params),
         examples=examples,
         job=job,
+        asynchronous=asynchronous(params),
     )
 
 

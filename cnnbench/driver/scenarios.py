@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
@@ -42,6 +42,7 @@ class Run:
       console, messages, progress: where lines, notices and progress go.
       measurements: filled as the run goes on.
       watch: entered before what is timed and left after it.
+      gone: which workers do not answer any more, and why, where the others go on.
     """
 
     params: Params
@@ -51,6 +52,7 @@ class Run:
     progress: Progress
     measurements: Measurements
     watch: Watch
+    gone: Callable[[], Mapping[str, str]] = dict
 
     @property
     def schedule(self) -> Callable[[int], float]:
@@ -178,7 +180,8 @@ def _train(
     global_step = built.share_restored(global_step)
     if not plan.job.is_chief:
         steps = plan.num_batches - (global_step if plan.trains else 0)
-    built.step.resume(global_step)
+    for step in (built.step, *built.workers.values()):
+        step.resume(global_step)
     training = Training(
         params,
         plan,
@@ -197,6 +200,9 @@ def _train(
         probes=make_probes(params, plan, built.step.graph, run.messages),
         observers=observers,
         workers=built.manager.workers,
+        updaters=built.workers,
+        warn=run.messages.warning,
+        gone=run.gone,
     )
     total = training.run(steps)
     _export(run, built)

@@ -6,14 +6,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from signal import SIGINT, SIGTERM
+from statistics import fmean
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource
+from cnnbench.driver.async_loop import AsyncLoop
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
@@ -22,7 +25,7 @@ from cnnbench.driver.observer import Moment, Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import Probe
 from cnnbench.driver.step_timer import StepLoop
-from cnnbench.errors import NonFiniteLossError
+from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
@@ -33,15 +36,23 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 class Values(NamedTuple):
-    """A step's results on the host; the model's metrics, in its order, where they are computed.
+    """A step's results on the host.
 
-    `stop` is whether a worker of the job was interrupted.
+    Attributes:
+      loss: of the step.
+      metrics: the model's, in its order, where they are computed.
+      skipped: see `StepResult`.
+      staleness: see `StepResult`.
+      worker: name of the one that made the update; "" where all take part in each.
+      stop: whether a worker of the job was interrupted.
     """
 
     loss: float
     metrics: tuple[float, ...]
     skipped: bool
     stop: bool = False
+    staleness: int | None = None
+    worker: str = ""
 
 
 class Step(Protocol):
@@ -65,13 +76,22 @@ class Step(Protocol):
         ...
 
 
+class WorkerStep(Step, Protocol):
+    """What `Training` asks of the step of one worker that does not wait for others."""
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """See `TrainStep.input_wait_seconds`."""
+        ...
+
+
 class Training:
     """Runs one training (or forward-only) job and fills its measurements.
 
     Args:
       params: of output, checkpoints and conditions to stop.
       plan: how many steps of what.
-      step: the traced step.
+      step: the traced step; with `workers` that of the first of them.
       inputs: for the time spent waiting for them.
       learning_rate: rate of each global step (from 0).
       console, progress: where lines and progress go.
@@ -86,6 +106,9 @@ class Training:
       probes: look at steps of the warm-up.
       observers: hear of pauses and evaluations.
       workers: those of a job that each run a step of their own; None for others.
+      updaters: steps of workers that do not wait for one another, by name; empty where they do.
+      warn: told of a worker that is lost.
+      gone: see `AsyncLoop`.
     """
 
     def __init__(
@@ -108,6 +131,9 @@ class Training:
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
         workers: WorkerGroup | None = None,
+        updaters: Mapping[str, WorkerStep] | None = None,
+        warn: Callable[[str], None] = lambda line: None,
+        gone: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._workers = workers
         self._interrupted = False
@@ -128,6 +154,9 @@ class Training:
         self._clock = clock
         self._probes = probes
         self._observers = observers
+        self._updaters = dict(updaters or {})
+        self._warn = warn
+        self._gone = gone
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
         self._before_loop = global_step
@@ -158,7 +187,7 @@ class Training:
         if not steps:
             self._nothing_left()
             return None
-        loop = StepLoop(self._launch, self._read, self._lag, self._clock)
+        loop = self._make_loop()
         for observer in self._observers:
             observer.begins(self.global_step)
         self._warm_up(loop)
@@ -168,22 +197,44 @@ class Training:
             params.loss_type_to_report, self._plan.model.metric_names if shown else ()
         )
         self._progress.start("training", steps, self._plan.global_batch)
-        waited = self._inputs.wait_seconds
+        waited = self._waited()
         with self._around_loop:
             self._before_loop = self.global_step
             start = self._loop_start = time.perf_counter()
             try:
                 loop.run(steps, self._step_done, self._pause_due, self._pause)
-                if self._workers is None:  # TensorFlow would look for a master of the workers
+                # Of several processes TensorFlow would look for a master, or for one that is lost.
+                if self._workers is None and not self._updaters:
                     tf.test.experimental.sync_devices()
             finally:
                 elapsed = time.perf_counter() - start - self._away_seconds
                 self._measurements.loop_seconds = elapsed
-                self._measurements.input_wait_seconds = self._inputs.wait_seconds - waited
+                self._measurements.input_wait_seconds = self._waited() - waited
                 self._progress.finish()
         return self._finish(elapsed)
 
-    def _warm_up(self, loop: StepLoop[StepResult, Values]) -> None:
+    def _waited(self) -> float:
+        """Seconds spent waiting for input; of workers that wait each by itself, their mean."""
+        if not self._updaters:
+            return self._inputs.wait_seconds
+        return fmean(step.input_wait_seconds for step in self._updaters.values())
+
+    def _make_loop(self) -> StepLoop[StepResult, Values] | AsyncLoop[Values]:
+        if not self._updaters:
+            return StepLoop(self._launch, self._read, self._lag, self._clock)
+        works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
+        return AsyncLoop(works, self._lost, self._gone, self._clock)
+
+    def _update(self, worker: str, step: Step, number: int) -> Values:
+        """One update by a worker that does not wait for others; in a thread of its own."""
+        step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
+        return self._read(step())._replace(worker=worker)
+
+    def _lost(self, worker: str, error: Exception) -> None:
+        self._measurements.lose_worker(worker)
+        self._warn(f"{worker} is lost, the others go on: {first_line(error)}")
+
+    def _warm_up(self, loop: StepLoop[StepResult, Values] | AsyncLoop[Values]) -> None:
         warm_up, measurements = self._plan.warm_up, self._measurements
         self._console.phase(Phase.WARM_UP)
         self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
@@ -239,6 +290,7 @@ class Training:
         return result
 
     def _warmup_done(self, step: int, seconds: float, values: Values) -> None:
+        self._count(values)
         if step == 1:
             self._measurements.first_step_seconds = seconds
         self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
@@ -249,6 +301,9 @@ class Training:
         self._progress.update(step)
 
     def _step_done(self, step: int, seconds: float, values: Values) -> None:
+        self._count(values)
+        if values.worker:
+            self._measurements.add_update(values.worker, values.staleness or 0)
         if self._measurements.first_step_seconds is None:
             self._measurements.first_step_seconds = seconds
         self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
@@ -266,6 +321,10 @@ class Training:
     def _check_stop(self, values: Values) -> None:
         if values.stop:
             raise KeyboardInterrupt
+
+    def _count(self, values: Values) -> None:
+        if values.worker:  # otherwise it was counted when it was launched
+            self.global_step += 1
 
     def _check_loss(self, step: int, loss: float) -> None:
         if not math.isfinite(loss) and not self._params.allow_nonfinite:
@@ -376,4 +435,6 @@ class Training:
         skipped = result.skipped is not None and bool(result.skipped.numpy())
         names = self._plan.model.metric_names if result.metrics else ()
         stop = result.stop is not None and bool(result.stop.numpy())
-        return Values(loss, tuple(float(result.metrics[n].numpy()) for n in names), skipped, stop)
+        metrics = tuple(float(result.metrics[n].numpy()) for n in names)
+        staleness = None if result.staleness is None else int(result.staleness.numpy())
+        return Values(loss, metrics, skipped, stop, staleness)

@@ -240,6 +240,20 @@ def _check_cluster(params: Params) -> Refusals:
         )
 
 
+def _check_async(params: Params) -> Refusals:
+    if params.cross_replica_sync or not params.job_name:
+        return
+    mode = params.variable_update
+    if mode != "parameter_server":
+        reason = f"--variable_update={mode} waits for all workers; only parameter_server does not"
+        yield "cross_replica_sync", f"{reason}, so leave it true"
+    if params.staged_vars:
+        yield "staged_vars", "cannot go with --nocross_replica_sync, where every worker is stale"
+    if params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
+        reason = "needs the gradients of all workers, so leave out --nocross_replica_sync"
+        yield "fp16_enable_auto_loss_scale", reason
+
+
 def _check_run(params: Params) -> Refusals:
     if params.eval and params.forward_only:
         yield "forward_only", "cannot go with --eval, which runs forward only by itself"
@@ -451,6 +465,7 @@ def _one_of_two(other: str) -> str:
 
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_cluster,
+    _check_async,
     _check_run,
     _check_model,
     _check_fp16_vars,

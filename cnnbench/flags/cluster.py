@@ -12,7 +12,7 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.machine.software import packages
-from cnnbench.runtime.job import LOCAL, Job, Task, split_hosts
+from cnnbench.runtime.job import LOCAL, WORKER, Job, Task, split_hosts
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
 """The flags that --cluster stands for, where it names an environment."""
@@ -127,6 +127,19 @@ def without_outputs(params: Params) -> Params:
     quiet = params.replace(**{spec.name: spec.default for spec in specs_of(OutputParams)})
     quiet.mark_validated()
     return quiet
+
+
+def asynchronous(params: Params) -> bool:
+    """Whether every worker of a job trains at its own pace."""
+    trains = not (params.eval or params.forward_only or params.input_only)
+    return trains and bool(params.job_name) and not params.cross_replica_sync
+
+
+def spared(params: Params) -> Callable[[Task], bool]:
+    """Tells of each task whether the others go on without it: of workers on their own, they do."""
+    chief = job_of(params).chief
+    alone = asynchronous(params)
+    return lambda task: alone and task.job == WORKER and task != chief
 
 
 def job_of(params: Params) -> Job:

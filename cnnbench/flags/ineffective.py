@@ -298,6 +298,9 @@ UNUSED: tuple[Unused[Params], ...] = (
     _with("all_reduce_spec", "hierarchical_copy"),
     _without("a hierarchical copy", "network_topology"),
     _without("a two-level algorithm in --all_reduce_spec", "all_reduce_group_size"),
+    _without("ps_hosts", "ps_strategy", "variable_caching"),
+    _without("job_name", "cross_replica_sync", why="there are no other workers to wait for"),
+    _with("--eval or --forward_only", "cross_replica_sync", why="they update nothing"),
     Unused(
         ("all_reduce_group_size",),
         lambda p: _groups(p) == 1,

@@ -82,13 +82,7 @@ class NotYet:
     values: tuple[str, ...] = ()
 
 
-# What is missing, and the flags that are accepted at their defaults only.
-_MISSING: dict[str, tuple[str, ...]] = {
-    "asynchronous training": ("cross_replica_sync",),
-}
-
 NOT_YET: dict[str, NotYet] = {
-    **{name: NotYet(feature) for feature, names in _MISSING.items() for name in names},
     "variable_update": NotYet(
         "this mode",
         (

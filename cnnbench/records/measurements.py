@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from cnnbench.records.cluster import Cluster, TaskAddress, WorkerShare
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     Batch,
@@ -55,6 +57,8 @@ class Measurements:
         energy_source, replica_checks, estimated_memory_bytes: see `Measured`. Without
         loop_images the images of all
         timed steps are counted.
+      task_addresses: host:port of every process of a job, by task; empty for one process.
+      worker_tasks: those with towers.
       loss_scale_start, loss_scale_end: see `LossScaling`; None unless it is automatic.
 
     Raises:
@@ -90,6 +94,8 @@ class Measurements:
     conditions: Conditions | None = None
     input_stages: Sequence[InputStage] = ()
     skipped_records: SkippedRecords | None = None
+    task_addresses: Mapping[str, str] = field(default_factory=dict)
+    worker_tasks: Sequence[str] = ()
     _warmup_times: array[float] = field(init=False, default_factory=_doubles)
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
@@ -97,6 +103,8 @@ class Measurements:
     _evaluations: list[Evaluation] = field(init=False, default_factory=list)
     _warmup_skipped: list[int] = field(init=False, default_factory=list)
     _skipped: list[int] = field(init=False, default_factory=list)
+    _updates: list[tuple[str, int]] = field(init=False, default_factory=list)
+    lost_workers: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.config = {name: encode(value) for name, value in self.config.items()}
@@ -145,6 +153,19 @@ class Measurements:
         if skipped:
             self._skipped.append(len(self._times))
 
+    def add_update(self, worker: str, staleness: int) -> None:
+        """Who made the timed step just added, where workers do not wait for one another.
+
+        Args:
+          worker: its task.
+          staleness: updates by others between what it read and what it wrote.
+        """
+        self._updates.append((worker, staleness))
+
+    def lose_worker(self, worker: str) -> None:
+        """A worker failed, and others go on."""
+        self.lost_workers.append(worker)
+
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """One evaluation, in order of time."""
         self._evaluations.append(evaluation)
@@ -189,6 +210,7 @@ class Measurements:
             conditions=self.conditions,
             input_stages=tuple(self.input_stages),
             skipped_records=self.skipped_records,
+            cluster=self._cluster(len(times)),
             environment=dict(self.environment),
         )
 
@@ -198,6 +220,31 @@ class Measurements:
             images = self.batch.global_ * steps
         names = {one.name for one in fields(Measured)} - {"loop_images"}
         return Measured(loop_images=images, **{name: getattr(self, name) for name in names})
+
+    def _cluster(self, steps: int) -> Cluster | None:
+        if not self.task_addresses:
+            return None
+        images = 0 if self.batch is None else self.batch.global_
+        # A Ctrl-C may come between a step and who made it.
+        updates = self._updates[:steps]
+        own = Counter(worker for worker, _ in updates)
+        workers = len(self.worker_tasks)
+        return Cluster(
+            tasks=tuple(
+                TaskAddress(task=task, address=address)
+                for task, address in self.task_addresses.items()
+            ),
+            workers=tuple(
+                WorkerShare(
+                    task=task,
+                    steps=own[task] if updates else steps,
+                    images=own[task] * images if updates else steps * images // workers,
+                    lost=task in self.lost_workers,
+                )
+                for task in self.worker_tasks
+            ),
+            staleness=tuple(staleness for _, staleness in updates),
+        )
 
     def _loss_scaling(self) -> LossScaling | None:
         if self.loss_scale_start is None or self.loss_scale_end is None:

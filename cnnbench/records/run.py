@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import OPTIONAL, Document, Json, encode, json_key, started
 from cnnbench.stats import descriptive
 
@@ -327,6 +328,7 @@ class RunRecord(Document):
       input_stages: of the input pipeline alone, in the order of the data; empty where it was not
         measured.
       skipped_records: None unless records were skipped.
+      cluster: None for a run of one process.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
 
@@ -361,6 +363,7 @@ class RunRecord(Document):
     ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
     skipped_records: SkippedRecords | None = field(default=None, metadata=OPTIONAL)
+    cluster: Cluster | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)

@@ -186,6 +186,11 @@ class Job:
         """How many machines have towers, going by the host names of their addresses."""
         return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
 
+    @property
+    def addresses_by_task(self) -> dict[str, str]:
+        """host:port by the name of the task, the chief first; empty without a cluster."""
+        return {str(task): self.address(task) for task in self.tasks} if self.in_cluster else {}
+
     def _hosts_text(self, job: str) -> str:
         return ",".join(self.addresses_of(job))
 

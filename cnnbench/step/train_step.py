@@ -27,6 +27,7 @@ from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.readers import Readers
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.step.traced import TracedFunction
+from cnnbench.step.update_counter import UpdateCounter
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
@@ -44,12 +45,15 @@ class StepResult(NamedTuple):
         finite; None where updates are not conditional.
       stop: bool, whether some worker asked for the end of the run before this step; None
         where one step has all towers.
+      staleness: int64, updates by others since the variables were read; None where updates
+        are not counted.
     """
 
     loss: tf.Tensor
     metrics: dict[str, tf.Tensor]
     skipped: tf.Tensor | None = None
     stop: tf.Tensor | None = None
+    staleness: tf.Tensor | None = None
 
 
 class _Means(NamedTuple):
@@ -61,10 +65,11 @@ class _Means(NamedTuple):
 
 
 class _Updates(NamedTuple):
-    """What a step changes: the ops, and `StepResult.skipped`."""
+    """What a step changes: the ops, `StepResult.skipped` and `StepResult.staleness`."""
 
     ops: list[Any]
     skipped: tf.Tensor | None
+    staleness: tf.Tensor | None = None
 
 
 class TrainStep:
@@ -77,6 +82,7 @@ class TrainStep:
       inputs: where batches come from.
       config: see StepConfig.
       loss_scale: factor on the loss; decides about steps that overflow.
+      counter: counts the updates where other steps update the same variables; otherwise None.
 
     Attributes:
       reduction_operations: that the manager added to the traced step between gradients and
@@ -92,6 +98,7 @@ class TrainStep:
         inputs: InputSource,
         config: StepConfig,
         loss_scale: LossScale,
+        counter: UpdateCounter | None = None,
     ) -> None:
         self._manager = manager
         self._optimizer = optimizer
@@ -106,6 +113,7 @@ class TrainStep:
         if optimizer is not None and config.gradient_clip is None:
             self._decay.fold_into(optimizer.fold_decay)
         self._loss_scale = loss_scale
+        self._updates_counter = counter
         self._learning_rates: dict[str, tf.Variable] = {}
         self._learning_rate = 0.0
         # Made here and not while tracing: a function that creates variables is traced twice.
@@ -131,6 +139,11 @@ class TrainStep:
     def loss_scale(self) -> LossScale:
         """The factor on the loss, whose state belongs to the run's."""
         return self._loss_scale
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """Total time spent waiting for batches."""
+        return self._inputs.wait_seconds
 
     @property
     def graph(self) -> tf.Graph:
@@ -190,7 +203,8 @@ class TrainStep:
 
     def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
-        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor))
+        begun = None if self._updates_counter is None else self._updates_counter.begin()
+        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun))
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
             return self._result(self._means(towers), {}, _Updates(losses, None))
@@ -201,15 +215,28 @@ class TrainStep:
         updates = self._update(towers, factor)
         with tf.device(self._devices[0]):
             updates.ops.append(self._counter.assign_add(1, read_value=False))
+        if self._updates_counter is not None:
+            with tf.control_dependencies(updates.ops):
+                staleness = self._updates_counter.end(begun)
+            updates = _Updates([*updates.ops, staleness], updates.skipped, staleness)
         return self._result(means, weight_losses, updates)
 
     def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
         return self._manager.run_towers(build, meeting=self._config.synchronises)
 
     def _tower(
-        self, tower: int, batches: Sequence[TowerBatch], factor: Factor, *, ahead: bool = True
+        self,
+        tower: int,
+        batches: Sequence[TowerBatch],
+        factor: Factor,
+        begun: tf.Tensor | None = None,
+        *,
+        ahead: bool = True,
     ) -> TowerResult:
-        """One tower's pass; with staged variables `ahead` reads for the next step too."""
+        """One tower's pass, which reads variables after `begun`.
+
+        With staged variables `ahead` reads for the next step too.
+        """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
             number = self._config.first_tower + tower
@@ -221,7 +248,8 @@ class TrainStep:
                         value = tf.cast(self._manager.variable(tower, spec.name), dtype).numpy()
                     return tf.constant(value, dtype)
                 reader = self._manager.read_for_step if ahead else self._manager.read
-                return reader(tower, spec.name, dtype)
+                with tf.control_dependencies([] if begun is None else [begun]):
+                    return reader(tower, spec.name, dtype)
 
             return self._towers[tower](read, features, labels, seed, factor)
 
@@ -356,7 +384,13 @@ class TrainStep:
             if weight_losses:
                 loss = loss + self._decay.total(weight_losses)
             with tf.control_dependencies(updates.ops):
-                return StepResult(tf.identity(loss), means.metrics, updates.skipped, means.stop)
+                return StepResult(
+                    tf.identity(loss),
+                    means.metrics,
+                    updates.skipped,
+                    means.stop,
+                    updates.staleness,
+                )
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:

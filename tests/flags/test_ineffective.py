@@ -126,6 +126,13 @@ CASES += [
     ("--peak_flops=1e12", [], ["--result_json=r"]),
     ("--peak_flops=1e12", [], ["--result_csv=r"]),
 ]
+JOB = ["--job_name=worker", "--worker_hosts=a:1,b:1", "--ps_hosts=c:1"]
+CASES += [
+    ("--ps_strategy=round_robin", [], JOB),
+    ("--variable_caching=cpu", [], JOB),
+    ("--nocross_replica_sync", [], JOB),
+    ("--nocross_replica_sync", [*JOB, "--forward_only"], JOB),
+]
 REDUCING = ["--variable_update=replicated", "--num_gpus=2"]
 CASES += [
     (f"--{flag}", idle, [*REDUCING, *needed])

@@ -46,7 +46,7 @@ def test_values_take_one_form():
         ({"num_batches": 0}, "num_batches"),
         ({"weight_decay": float("nan")}, "weight_decay"),
         ({"variable_update": "horovod"}, "variable_update"),
-        ({"cross_replica_sync": False}, "cross_replica_sync"),
+        ({"cross_replica_sync": 2}, "cross_replica_sync"),
     ],
 )
 def test_validate_refuses(changes, flag):

@@ -1,0 +1,242 @@
+"""Runs the updates of workers that do not wait for one another, and times them.
+
+Every worker has a thread. What it runs next it takes from the loop, which hands out as many
+updates as were asked for, one number each; so a run has an exact number of updates, however they
+fall to the workers. Before a pause the loop hands out no more and waits for those under way:
+in a pause nothing changes the variables.
+
+The time of an update is the distance between its end and that of the one before, whichever
+workers made them, as their threads saw them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from cnnbench.errors import BenchmarkError, first_line
+
+Values = TypeVar("Values")
+
+_ASK_SECONDS = 1.0
+_JOIN_SECONDS = 10.0
+_SHORTEST = 1e-9  # two ends are two clock readings, but a clock may be coarse
+
+
+class _Outcome(NamedTuple):
+    """What a thread tells the loop: the values of an update, or why it will make no more."""
+
+    worker: str
+    end: float
+    values: object = None
+    error: Exception | None = None
+
+
+def _never(step: int) -> bool:
+    del step
+    return False
+
+
+class AsyncLoop(Generic[Values]):
+    """Hands updates to workers until there are enough; has the interface of `StepLoop`.
+
+    A worker whose update fails is lost: the others go on, and one of them makes that update
+    again. Errors of cnnbench itself (data that cannot be read) end the loop instead.
+
+    Args:
+      workers: by name, what runs one update, given its number from 1, and returns its values;
+        called in a thread of its own.
+      lost: told of each worker that is lost, in the thread that runs the loop.
+      gone: the workers that will never return from an update, such as those of processes that
+        stand still, with what is wrong with them; asked about once a second.
+      clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, Callable[[int], Values]],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._workers = dict(workers)
+        self._tell_lost = lost
+        self._gone = gone
+        self._asked = 0.0
+        self._clock = clock
+        self._errors: dict[str, Exception] = {}
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # Of the run under way; guarded by `_changed`.
+        self._running = 0  # number of the call of `run`; threads of an earlier one end
+        self._limit = self._next = 0
+        self._again: list[int] = []
+        self._under_way: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self._pause_due: Callable[[int], bool] = _never
+        self._pauses: set[int] = set()
+        self._met = False
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the workers that are not lost."""
+        return tuple(name for name in self._workers if name not in self._errors)
+
+    def run(
+        self,
+        steps: int,
+        done: Callable[[int, float, Values], None],
+        pause_due: Callable[[int], bool] = _never,
+        pause: Callable[[int], bool] = _never,
+    ) -> int:
+        """Runs `steps` updates.
+
+        In the first call every worker makes at least one, if there are enough: the first of a
+        worker is slow.
+
+        Args:
+          steps: how many.
+          done: called after each update, in order, with its number (from 1), its time in
+            seconds and its values.
+          pause_due: whether `pause` must be called after that many updates; called once for
+            each number, in order, from any thread.
+          pause: called with nothing under way, outside any update's time; True ends the loop.
+
+        Returns:
+          The number of updates made; fewer than `steps` when `pause` ended the loop.
+
+        Raises:
+          BenchmarkError: all workers are lost, or what cnnbench itself raised in one.
+        """
+        last = self._clock()
+        threads = self._begin(steps, pause_due)
+        try:
+            for step in range(1, steps + 1):
+                outcome = self._next_outcome()
+                seconds, last = max(outcome.end - last, _SHORTEST), outcome.end
+                done(step, seconds, outcome.values)  # type: ignore[arg-type]
+                if step in self._pauses:
+                    if pause(step):
+                        return step
+                    last = self._clock()
+                    self._go_on(step, steps)
+            return steps
+        finally:
+            self._end(threads)
+
+    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> dict[str, threading.Thread]:
+        with self._changed:
+            self._running += 1
+            self._limit, self._next = steps, 1
+            self._again.clear()
+            self._under_way.clear()
+            self._pauses.clear()
+            self._pause_due = pause_due
+            if not self._met and steps >= len(self.left):
+                self._met = True
+                self._first = {name: number for number, name in enumerate(self.left, 1)}
+                self._next = len(self._first) + 1
+                self._find_pauses(1, len(self._first))
+        threads = {
+            name: threading.Thread(target=self._work, args=(name, self._running), daemon=True)
+            for name in self.left
+        }
+        for thread in threads.values():
+            thread.start()
+        return threads
+
+    def _find_pauses(self, first: int, last: int) -> None:
+        """Asks about these numbers; the loop stops at the first that is followed by a pause."""
+        for number in range(first, last + 1):
+            if self._pause_due(number):
+                self._pauses.add(number)
+                self._limit = min(self._limit, number)
+
+    def _go_on(self, step: int, steps: int) -> None:
+        with self._changed:
+            self._limit = min((number for number in self._pauses if number > step), default=steps)
+            self._changed.notify_all()
+
+    def _end(self, threads: Mapping[str, threading.Thread]) -> None:
+        with self._changed:
+            self._running += 1
+            self._changed.notify_all()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for worker, thread in threads.items():
+            # One that is lost may hang for ever.
+            if worker not in self._errors:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self, worker: str, run: int) -> None:
+        work = self._workers[worker]
+        while True:
+            number = self._take(worker, run)
+            if number is None:
+                return
+            try:
+                values = work(number)
+            except Exception as error:
+                self._outcomes.put(_Outcome(worker, 0.0, error=error))
+                return
+            with self._changed:
+                if self._running != run or self._under_way.pop(worker, None) != number:
+                    return  # given up meanwhile
+                self._outcomes.put(_Outcome(worker, self._clock(), values))
+
+    def _take(self, worker: str, run: int) -> int | None:
+        """The number of the worker's next update; waits for one. None at the end."""
+        with self._changed:
+            while True:
+                if self._running != run or worker in self._errors:
+                    return None
+                number = self._available(worker)
+                if number is not None:
+                    self._under_way[worker] = number
+                    return number
+                self._changed.wait()
+
+    def _available(self, worker: str) -> int | None:
+        if self._first.get(worker, self._limit + 1) <= self._limit:
+            return self._first.pop(worker)
+        if self._again and self._again[0] <= self._limit:
+            return self._again.pop(0)
+        if self._next > self._limit:
+            return None
+        number = self._next
+        self._next += 1
+        self._find_pauses(number, number)
+        return number
+
+    def _next_outcome(self) -> _Outcome:
+        """The next update that is over; loses workers on the way."""
+        while True:
+            if time.monotonic() - self._asked >= _ASK_SECONDS:
+                self._asked = time.monotonic()
+                for worker, why in self._gone().items():
+                    self._lose(worker, ConnectionError(why))
+            try:
+                outcome = self._outcomes.get(timeout=_ASK_SECONDS)
+            except queue.Empty:
+                continue
+            if outcome.error is None:
+                return outcome
+            if isinstance(outcome.error, BenchmarkError):
+                raise outcome.error
+            self._lose(outcome.worker, outcome.error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        with self._changed:
+            if worker in self._errors:
+                return
+            self._errors[worker] = error
+            for number in (self._under_way.pop(worker, None), self._first.pop(worker, None)):
+                if number is not None:
+                    self._again = sorted([*self._again, number])
+            self._changed.notify_all()
+        if not self.left:
+            reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
+            raise BenchmarkError(f"all workers are lost: {reasons}") from error
+        self._tell_lost(worker, error)
