@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import pickletools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +24,26 @@ def loads(data: bytes) -> Any:
       pickle.UnpicklingError: the pickle is damaged or names anything else, such as a function.
     """
     try:
+        _check_memo(data)
         return _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:
         # A damaged pickle fails in many ways (EOFError, IndexError, MemoryError, ...).
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuses places in the memo that no pickle of this length needs.
+
+    Python makes room for as many as the largest number says: gigabytes, for minutes.
+    """
+    # Strings of Python 2, which are bytes, end the walk where they are written as text.
+    with contextlib.suppress(UnicodeDecodeError):
+        for opcode, argument, _ in pickletools.genops(data):
+            puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+            if puts and isinstance(argument, int) and not 0 <= argument <= len(data):
+                raise pickle.UnpicklingError(f"it has no place {argument} in its memo")
 
 
 class _Unpickler(pickle.Unpickler):

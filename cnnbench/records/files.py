@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -102,7 +103,8 @@ def write_whole(target: Path, data: bytes) -> None:
     """Replaces a file's content at once: readers see the old or the new, never a part.
 
     Survives a kill at any moment and, once it has returned, a power cut. Keeps the
-    permissions of the file it replaces.
+    permissions of the file it replaces. What a writer that was killed has left in the folder is
+    removed.
 
     Args:
       target: the file, symbolic links followed.
@@ -111,9 +113,10 @@ def write_whole(target: Path, data: bytes) -> None:
     Raises:
       OSError: nothing was changed.
     """
+    _remove_abandoned(target.parent)
     temporary = _temporary_beside(target)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = _locked(temporary)
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
@@ -182,6 +185,26 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """A new file, locked as long as its descriptor is open; see `_remove_abandoned`."""
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # removed by another process between its creation and its lock
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes temporary files whose writers are dead: the kernel has released their locks."""
+    for path in folder.glob(".cnnbench-*.tmp"):
+        with contextlib.suppress(OSError):
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _temporary_beside(target: Path) -> Path:

@@ -425,10 +425,10 @@ class RunRecord(Document):
 
     def _time_to_accuracy(self) -> float | None:
         target = self.config.get("stop_at_top_1_accuracy")
-        if target is None:
+        if not isinstance(target, (int, float)):  # not asked for, or a document made by hand
             return None
-        reached = (one for one in self.evaluations if one.top_1 is not None)
-        return next((one.wall_seconds for one in reached if one.top_1 >= target), None)
+        found = ((one.top_1, one.wall_seconds) for one in self.evaluations)
+        return next((at for top_1, at in found if top_1 is not None and top_1 >= target), None)
 
     def _flops_per_image(self) -> int | None:
         if self.model is None:
