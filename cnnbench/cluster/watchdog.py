@@ -194,7 +194,8 @@ class Watchdog:
         seen, misses = False, 0
         started = time.monotonic()
         while not self._stopped.is_set():
-            state = probe(address, self._timeout)
+            # Often until the first answer, so that one which dies soon after it is not missed.
+            state = probe(address, self._timeout if seen else min(self._timeout, 1.0))
             misses = 0 if state == OK else misses + 1
             seen = seen or state == OK
             if seen and misses >= self._misses and self._spares(peer):
@@ -205,7 +206,7 @@ class Watchdog:
             elif not seen and time.monotonic() - started >= self._patience:
                 waited = f"waited {self._patience:g} s for {peer} ({address})"
                 self._report(f"{waited}: {state}")
-            self._stopped.wait(self._period)
+            self._stopped.wait(self._period if seen else min(self._period, _RETRY_SECONDS))
 
     def _report(self, message: str) -> None:
         """Never returns, but where a test's `leave` does."""

@@ -102,8 +102,11 @@ class Steps:
             raise self._error
         try:
             return self._next()
-        except tf.errors.ResourceExhaustedError:
-            raise  # no fault of the data
+        except (
+            tf.errors.ResourceExhaustedError,
+            *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
+        ):
+            raise  # no fault of the data, but of memory, or of the process that reads it
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None

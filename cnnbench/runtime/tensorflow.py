@@ -417,4 +417,5 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
 def _logical_gpus() -> list[str]:
     import tensorflow as tf
 
-    return [f"GPU:{i}" for i, _ in enumerate(tf.config.list_logical_devices("GPU"))]
+    # Those of this process, of which each is one device; others are not asked from here.
+    return [f"GPU:{i}" for i, _ in enumerate(tf.config.get_visible_devices("GPU"))]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import time
+
+import numpy as np
 import pytest
-from jobs import SECONDS, record_of
+from cifar10_writer import write_cifar10
+from jobs import SECONDS, record_of, started
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+
+from cnnbench import BenchmarkCNN, Params
 
 pytestmark = pytest.mark.timeout(2 * SECONDS)
 
@@ -50,3 +58,61 @@ def test_losses_equal_the_oracle(tmp_path, towers, order, flags, controller):
     assert record["batch"] == {"per_device": 2, "global": 4 * towers}
     placement = record["placement"]
     assert (placement["num_workers"], placement["num_towers"]) == (2, 2 * towers)
+
+
+DIGITS = {
+    "device": "cpu",
+    "model": "trivial",
+    "data_name": "cifar10",
+    "batch_size": 4,
+    "optimizer": "momentum",
+    "num_eval_epochs": 1,
+    "quiet_conditions": "load",
+}
+
+
+def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
+    draw = np.random.default_rng(1)
+    for subset, count in (("train", 24), ("validation", 26)):
+        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    flags = {**DIGITS, "data_dir": str(tmp_path / "data")}
+    training = {"num_batches": 2, "num_warmup_batches": 1, "eval_during_training_every_n_steps": 2}
+    # The folder of the checkpoints is a relative one, and every task has its own.
+    given = {**flags, **training, "variable_update": "parameter_server", "train_dir": "train"}
+    made = record_of(tmp_path, given, ("ps:0", "worker:0", "worker:1"))
+    assert [path.parent.name for path in tmp_path.glob("*:*/train")] == ["worker:0"]
+    alone = Params(**flags, train_dir=str(tmp_path / "worker:0" / "train"))
+    found = BenchmarkCNN(alone.replace(eval=True)).run().evaluations[0]
+    final = made["evaluations"][-1]
+    assert final["examples"] == found.examples == 26
+    assert final["global_step"] == found.global_step == 3
+    assert final["loss"] == pytest.approx(found.loss, rel=1e-5)
+    assert final["top_1"] == pytest.approx(found.top_1)
+    resuming = alone.replace(num_batches=5, num_warmup_batches=0, num_eval_epochs=None)
+    assert len(BenchmarkCNN(resuming).run().losses) == 2
+
+
+def test_a_lost_worker_is_named_and_ends_all(tmp_path):
+    flags = [f"--{name}={value}" for name, value in ORACLE.items()]
+    flags += [
+        "--variable_update=parameter_server",
+        "--num_batches=1000000",
+        "--display_every=10000",
+    ]
+    order = ("ps:0", "worker:1", "worker:0")
+    chief_flags = [f"--result_json={tmp_path / 'record.json'}"]
+    with started(tmp_path, flags, order, chief_flags=chief_flags) as tasks:
+        until = time.monotonic() + SECONDS
+        while "\n1\t" not in tasks.printed("worker:0"):
+            assert time.monotonic() < until, tasks.errors()
+            time.sleep(0.1)
+        tasks.processes["worker:1"].send_signal(signal.SIGKILL)
+        codes = tasks.wait()
+    assert codes == {"ps:0": 4, "worker:1": -signal.SIGKILL, "worker:0": 4}, tasks.errors()
+    for name in ("ps:0", "worker:0"):
+        assert "lost worker:1 (localhost:" in tasks.printed(name, "err")
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["status"] == "failed"
+    assert "lost worker:1" in record["error"]["message"]
+    assert record["losses"]

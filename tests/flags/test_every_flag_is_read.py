@@ -22,11 +22,6 @@ NOT_READERS = (
 CLUSTER = ROOT / "cnnbench" / "flags" / "cluster.py"
 
 NOT_READ = {
-    **dict.fromkeys(
-        ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host"),
-        "flags.cluster.job_of makes them a Job, which the plan has",
-    ),
-    **dict.fromkeys(("cluster", "cluster_ps", "rendezvous"), "flags.cluster.settled reads them"),
     "server_protocol": "there is one",
     "hierarchical_copy": "flags.checks.all_reduce_of makes it an all-reduce, which the plan has",
     "use_fp16": "another name of --precision=fp16; Params keeps the two equal",

@@ -35,6 +35,8 @@ class Tasks:
 
     def start(self, name: str, flags: Sequence[str]) -> None:
         """Starts a task; its number is that of the description."""
+        own_folder = self.folder / name  # the working directory
+        own_folder.mkdir()
         kind, index = name.split(":")
         hosts = [
             f"--{job}_hosts={','.join(self.job.addresses_of(job))}" for job in ("worker", "ps")
@@ -51,6 +53,7 @@ class Tasks:
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,
+                cwd=own_folder,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
             )
 

@@ -91,7 +91,7 @@ def test_process_peak_is_in_bytes_and_keeps_what_was_freed():
 
 def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
     reset = []
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
     monkeypatch.setattr(
         tf.config.experimental,
         "get_memory_info",
