@@ -172,6 +172,7 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("forward", ("frozen", "fp32"), _FP32, 1.0),
     _ratio("input", _FP32, ("tf.data", "fp32"), 0.95),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
+    _ratio("collective", ("collective_all_reduce", "fp32"), ("workers", "fp32"), 1 / 1.05),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
     _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),
     _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),

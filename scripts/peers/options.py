@@ -15,7 +15,7 @@ _HERE = "(default: the one running this)"
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "forward", "input"),
-    *("towers", "overhead", "startup", "memory"),
+    *("towers", "collective", "overhead", "startup", "memory"),
 )
 
 # The same for everybody; small enough that random images never diverge.

@@ -85,6 +85,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "forward": _forward,
         "input": _input,
         "towers": _towers,
+        "collective": _collective,
         "overhead": _overhead,
         "startup": _startup,
         "memory": _memory,
@@ -153,6 +154,25 @@ def _towers(options: Options) -> list[Subject]:
     return [
         _trained("one tower", options, "fp32"),
         *(_trained(f"two {mode}", options, "fp32", flags[mode], two) for mode in MODES),
+    ]
+
+
+def _collective(options: Options) -> list[Subject]:
+    model, data = options.model, "imagenet"
+    if model != "resnet50":
+        model, data = "resnet20", "cifar10"
+    options = dataclasses.replace(options, model=model)
+    python = options.cnnbench_python
+    flags = _flags(model, options.batch_size // 2, options.batches, options.warmup)
+    command = (
+        *(*cnnbench_command(python), "launch", "--workers=2", "--", *flags, *_sgd()),
+        *(f"--data_name={data}", "--variable_update=collective_all_reduce"),
+        f"--result_json={RECORD}",
+    )
+    modules = ("cnnbench", "tensorflow")
+    return [
+        _ours("collective_all_reduce", command, options, read_record),
+        _peer("workers", python, modules, "fp32", options),
     ]
 
 
