@@ -82,8 +82,13 @@ def _tell(job: Job, peer: Task, how: Ending) -> None:
     # One that does not answer would keep the operation for ever.
     if how.code != 0 and probe(job.address(peer), 2.0) != OK:
         return
+    path = path_of(job, peer)
+    # An operation on another process has only been sent when it returns, and this process may
+    # end before it runs; a value that comes back shows that it has. A server that has read the
+    # file removes it: that is an error here, and as good.
     with contextlib.suppress(tf.errors.OpError), tf.device(peer.device("cpu")):
-        tf.io.write_file(path_of(job, peer), how.text())
+        tf.io.write_file(path, how.text())
+        tf.io.read_file(path).numpy()
 
 
 def leave(code: int) -> None:
