@@ -26,8 +26,8 @@ _HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    supervisor.offer()
-    code = main(sys.argv[1:])
+    with supervisor.offered():
+        code = main(sys.argv[1:])
     membership = sys.modules.get("cnnbench.driver.membership")
     if membership is not None and membership.connected:
         from cnnbench.cluster.chief import leave

@@ -128,8 +128,9 @@ def test_what_is_required_is_what_is_imported(wheel):
         metadata = email.message_from_bytes(archive.read(name))
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in required}
-    # Only pytest imports the plug-in for pytest, and only mypy what is in _typeshed.
-    known = {"cnnbench", "pytest", "_typeshed"}
+    # Only pytest imports the plug-in for pytest, and only mypy what is in _typeshed; mpi4py is
+    # used where MPI has started the processes and somebody has installed it.
+    known = {"cnnbench", "pytest", "_typeshed", "mpi4py"}
     others = _imported_by_the_package() - set(sys.stdlib_module_names) - known
     imported_as = {"absl-py": "absl", "ml-dtypes": "ml_dtypes", "pyyaml": "yaml"}
     assert {imported_as.get(name, name) for name in names} == others

@@ -157,7 +157,7 @@ class Job:
     @property
     def serves(self) -> bool:
         """Whether this process runs no step of its own, but lends its devices to the chief."""
-        if self.client_per_worker:
+        if self.client_per_worker and self.in_cluster:
             return self.task.job != WORKER
         return not self.is_chief
 

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -56,9 +56,14 @@ class _Supervision:
 _state = _Supervision()
 
 
-def offer() -> None:
-    """Lets `supervised` fork; called where this process is a program of its own."""
+@contextlib.contextmanager
+def offered() -> Iterator[None]:
+    """Where `supervised` may fork: this process is a program of its own."""
     _state.wanted = sys.platform == "linux"
+    try:
+        yield
+    finally:
+        _state.wanted = False
 
 
 def announce(code: int) -> None:
@@ -70,7 +75,7 @@ def announce(code: int) -> None:
 def supervised(lost: Callable[[NativeDeathError], None]) -> None:
     """Goes on in a child; the calling process waits for it and ends as it did.
 
-    Does nothing where nobody has called `offer`.
+    Does nothing but within `offered`, and there once.
 
     Args:
       lost: called in the parent when the child has ended without a word, to leave a record.

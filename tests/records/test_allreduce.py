@@ -122,6 +122,7 @@ def test_the_document_has_the_agreed_form():
         "gradient_repacking": 0,
         "agg_small_grads_max_bytes": 0,
         "agg_small_grads_max_group": 10,
+        "gradient_bucket_bytes": 0,
         "compact_dtype": None,
         "allreduce_merge_scope": 1,
         "variable_consistency": "strong",

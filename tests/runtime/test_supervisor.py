@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.runtime import supervisor
 from cnnbench.runtime.supervisor import GUARDED
 
 pytestmark = [
@@ -32,9 +33,9 @@ def lost(error):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupt_on_signals()
-supervisor.offer()
 print("before", flush=True)
-supervisor.supervised(lost)
+with supervisor.offered():
+    supervisor.supervised(lost)
 try:
     print("child", os.getpid(), os.getppid(), flush=True)
     {body}
@@ -168,3 +169,14 @@ def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
     document = json.loads(record.read_text())
     assert document["status"] == "failed"
     assert document["error"]["type"] == "NativeDeathError"
+
+
+def test_nothing_forks_once_the_program_is_over() -> None:
+    def lost(error: Exception) -> None:
+        raise AssertionError(error)
+
+    with supervisor.offered():
+        pass
+    parent = os.getpid()
+    supervisor.supervised(lost)
+    assert os.getpid() == parent
