@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.params import FLAGS, GROUPS
-from cnnbench.flags.retired import NOT_YET, OBSOLETE
+from cnnbench.flags.retired import NOT_YET, OBSOLETE, available_choices
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a part of the help."""
@@ -103,15 +103,12 @@ def _default_text(spec: FlagSpec) -> str:
 
 def _limits(spec: FlagSpec) -> str:
     """Valid values in words, with those that are not available yet; '' for any."""
-    entry = NOT_YET.get(spec.name)
+    planned = NOT_YET.get(spec.name)
     # Another command may have a flag of this name.
-    if entry is None or spec not in FLAGS:
+    if planned is None or spec not in FLAGS:
         return spec.range_text
-    if not entry.values:
-        return f"not available yet: {entry.feature}"
-    refused = ", ".join(entry.values)
-    offered = ", ".join(c for c in spec.choices if c not in entry.values)
-    return f"one of {offered}; not available yet: {refused}"
+    offered = ", ".join(available_choices(spec))
+    return f"one of {offered}; not available yet: {', '.join(planned)}"
 
 
 def _entry(spec: FlagSpec, width: int) -> str:

@@ -3,8 +3,7 @@
 ``OBSOLETE``: without meaning in TensorFlow 2. They parse as they always did, change nothing,
 and a value other than the old default brings a notice; the help says what to use instead.
 
-``NOT_YET``: what they switch on is not available yet. They are accepted at their defaults,
-which mean "off", and refused otherwise.
+``NOT_YET``: values of flags that are planned, and refused until then.
 """
 
 from __future__ import annotations
@@ -69,32 +68,14 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class NotYet:
-    """One entry.
-
-    Attributes:
-      feature: what is missing, in a few words.
-      values: the values refused; empty refuses everything but the default.
-    """
-
-    feature: str
-    values: tuple[str, ...] = ()
-
-
-NOT_YET: dict[str, NotYet] = {
-    "variable_update": NotYet(
-        "this mode",
-        (
-            "multi_worker_mirrored_strategy",
-            "parameter_server_strategy",
-        ),
-    ),
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "variable_update": ("multi_worker_mirrored_strategy", "parameter_server_strategy"),
 }
+"""By flag the values that are planned."""
 
 
 def check_available(spec: FlagSpec, value: Any) -> None:
-    """Refuses a value whose feature does not exist yet.
+    """Refuses a value that does not exist yet.
 
     Args:
       spec: the flag.
@@ -103,31 +84,12 @@ def check_available(spec: FlagSpec, value: Any) -> None:
     Raises:
       FlagError: "not available yet", with what can be used meanwhile.
     """
-    entry = NOT_YET.get(spec.name)
-    if entry is None or value == spec.default:
-        return
-    if entry.values and value not in entry.values:
-        return
-    raise FlagError(
-        spec.name, spec.text(value), f"not available yet ({entry.feature}); {_instead(spec)}"
-    )
+    if value in NOT_YET.get(spec.name, ()):
+        others = " or ".join(available_choices(spec))
+        raise FlagError(spec.name, spec.text(value), f"not available yet; use {others}")
 
 
 def available_choices(spec: FlagSpec) -> tuple[str, ...]:
     """The choices of a flag that work today."""
-    entry = NOT_YET.get(spec.name)
-    if entry is None:
-        return spec.choices
-    if not entry.values:
-        return tuple(choice for choice in spec.choices if choice == spec.default)
-    return tuple(choice for choice in spec.choices if choice not in entry.values)
-
-
-def _instead(spec: FlagSpec) -> str:
-    if NOT_YET[spec.name].values:
-        return "use " + " or ".join(available_choices(spec))
-    if spec.kind == "boolean":
-        return f"only --{spec.name}={spec.text(spec.default)} is"
-    if not spec.default and spec.default != 0:
-        return "leave it out"
-    return f"leave it at {spec.text(spec.default)}"
+    planned = NOT_YET.get(spec.name, ())
+    return tuple(choice for choice in spec.choices if choice not in planned)
