@@ -34,15 +34,7 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
       seconds: from its first report, or from its start if there is none in a minute.
     """
     theirs, ours = os.pipe()
-    child = os.fork()
-    if not child:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        try:
-            work(lambda number: _told(ours, number))
-        finally:
-            os._exit(9)
+    child = _forked(lambda: work(lambda number: _told(ours, number)))
     os.close(ours)
     with os.fdopen(theirs, "rb", buffering=0) as reports:
         told = reports.readline()
@@ -60,6 +52,11 @@ def _told(descriptor: int, number: int) -> None:
 
 def in_child(work: Callable[[], None]) -> bool:
     """Whether work in a forked process ends without an exception."""
+    return os.waitstatus_to_exitcode(os.waitpid(_forked(work), 0)[1]) == 0
+
+
+def _forked(work: Callable[[], None]) -> int:
+    """Number of a silent process that works, and ends with 0, or with 9 after an exception."""
     child = os.fork()
     if not child:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -70,7 +67,7 @@ def in_child(work: Callable[[], None]) -> bool:
         except BaseException:
             os._exit(9)
         os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return child
 
 
 class Writer(Protocol):
