@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 
-from cnnbench.cluster.rendezvous import exchange
 from cnnbench.cluster.resolve import mpi_ranks, resolve
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.machine.gpu import share_of_gpus
-from cnnbench.machine.host import Host
-from cnnbench.machine.software import packages
 from cnnbench.runtime.job import LOCAL, WORKER, Job, Task, split_hosts
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
@@ -54,6 +50,9 @@ def agreed_facts(params: Params) -> dict[str, str]:
     Returns:
       Texts by name; flags with two dashes.
     """
+    from cnnbench.machine.host import Host
+    from cnnbench.machine.software import packages
+
     versions = packages(Host())
     flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in FLAGS if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
@@ -103,6 +102,11 @@ def settled(
     """
     if params.cluster not in ("slurm", "mpi"):
         return params
+    # Not for --help and refused flags, which answer at once.
+    from cnnbench.cluster.rendezvous import exchange
+    from cnnbench.machine.gpu import share_of_gpus
+    from cnnbench.machine.host import Host
+
     place = resolve(params.cluster, params.cluster_ps, environ)
     if place.local_rank is not None and params.device != "cpu" and not params.gpu_indices:
         share = share_of_gpus(Host(environ=environ), place.local_rank, params.num_gpus)
