@@ -241,10 +241,16 @@ class VariableMgr(abc.ABC):
         """
 
         def update() -> list[Any]:
-            with tf.device(device):
-                return optimizer.apply_gradients(pairs, learning_rate)
+            return self._apply(optimizer, pairs, device, learning_rate)
 
         return update() if loss_scale is None else loss_scale.run(update)
+
+    def _apply(
+        self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """The ops of an update that happens; see `append_apply_gradients`."""
+        with tf.device(device):
+            return optimizer.apply_gradients(pairs, learning_rate)
 
     def updated(self, name: str) -> TowerVariable:
         """What the optimizer updates of a trainable variable: here what the towers read.

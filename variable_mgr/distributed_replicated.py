@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients, tower_variable
-from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, OptimizerLike
+from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
 from cnnbench.variable_mgr.registry import register
@@ -52,26 +52,15 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         )
         return [self._spec.homes[0]], reduced
 
-    def append_apply_gradients(
-        self,
-        optimizer: OptimizerLike,
-        pairs: GradientPairs,
-        loss_scale: LossScaleLike | None,
-        device: str,
-        *,
-        learning_rate: tf.Tensor,
+    def _apply(
+        self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         """See `VariableMgr.append_apply_gradients`; every tower gets the new values."""
-
-        def update() -> list[Any]:
-            with tf.device(device):
-                ops = optimizer.apply_gradients(pairs, learning_rate)
-            # The traced function keeps this read behind the update of the same variable.
-            for _, shadow in pairs:
-                ops += self._copy_back(shadow)
-            return ops
-
-        return update() if loss_scale is None else loss_scale.run(update)
+        ops = super()._apply(optimizer, pairs, device, learning_rate)
+        # The traced function keeps this read behind the update of the same variable.
+        for _, shadow in pairs:
+            ops += self._copy_back(shadow)
+        return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
         """See `VariableMgr.after_restore`; the shadows get copy 0 too."""

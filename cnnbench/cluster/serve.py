@@ -80,6 +80,7 @@ def _start_server(job: Job, settings: runtime.Settings) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = runtime.load_tensorflow()
     found = runtime.choose_devices(settings)
+    # The only public name of what the server takes: how many devices, threads, which GPUs.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(found.order) if found.kind == "cpu" else 1},
         intra_op_parallelism_threads=found.intra_threads,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -14,8 +12,7 @@ from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.escape import spreadsheet
-from cnnbench.text.table import aligned, natural_key
+from cnnbench.text.table import aligned, csv_text, natural_key
 from cnnbench.text.terminal import print_result
 
 if TYPE_CHECKING:
@@ -161,13 +158,8 @@ def _row(one: Listed) -> tuple[str, ...]:
 
 
 def _csv(models: Sequence[Listed]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Listed))
-    for one in models:
-        cells = asdict(one).values()
-        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in cells)
-    return file.getvalue()
+    header = [field.name for field in fields(Listed)]
+    return csv_text(header, (asdict(one).values() for one in models))
 
 
 def _json(models: Sequence[Listed]) -> str:

@@ -158,7 +158,7 @@ def _run(
     if options.format == "table":
         text = table.table_text(rows, plan, tolerance)
     elif options.format == "csv":
-        text = table.csv_text(rows)
+        text = table.to_csv(rows)
     else:
         text = table.json_text(rows, tolerance)
     write_output(options.output, text.removesuffix("\n") if options.output is None else text)

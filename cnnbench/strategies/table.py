@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,9 +16,8 @@ from cnnbench.stats.descriptive import median
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan
 from cnnbench.strategies.session import CaseResult
 from cnnbench.strategies.weights import WeightDistance
-from cnnbench.text.escape import spreadsheet
 from cnnbench.text.numbers import NONE, binary, number, percent
-from cnnbench.text.table import aligned
+from cnnbench.text.table import aligned, csv_text
 
 _T = TypeVar("_T")
 
@@ -193,15 +190,10 @@ def _weight_lines(found: Sequence[StrategyRow], tolerance: float) -> list[str]:
     return lines
 
 
-def csv_text(found: Sequence[StrategyRow]) -> str:
-    """A line per row, all digits; no cell is a formula."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(field.name for field in fields(StrategyRow))
-    for row in found:
-        cells = asdict(row).values()
-        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in cells)
-    return file.getvalue()
+def to_csv(found: Sequence[StrategyRow]) -> str:
+    """A line per row, all digits."""
+    header = [field.name for field in fields(StrategyRow)]
+    return csv_text(header, (asdict(row).values() for row in found))
 
 
 def json_text(found: Sequence[StrategyRow], tolerance: float) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from cnnbench.text.escape import spreadsheet
 
 GAP = "  "
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
@@ -29,6 +33,16 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A file with a line per row, all digits; no text in it is a formula."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
+    return file.getvalue()
 
 
 def natural_key(name: str) -> list[tuple[int, float, str]]:

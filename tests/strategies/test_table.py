@@ -128,7 +128,7 @@ def test_six_processes_have_an_interval(results: list[CaseResult]) -> None:
 
 def test_csv_and_json_have_all_digits(results: list[CaseResult]) -> None:
     found = tuple(rows_of(results).values())
-    lines = list(csv.DictReader(table.csv_text(found).splitlines()))
+    lines = list(csv.DictReader(table.to_csv(found).splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
     assert lines[3]["problem"] == "'=no good"
