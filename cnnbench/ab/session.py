@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from cnnbench.compare.estimate import usable
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
 from cnnbench.text.numbers import count
 from cnnbench.text.progress import Reporter
@@ -52,6 +53,7 @@ class Experiment:
       allow_different: facts that may differ besides those in which the sides differ.
       aa: A/A runs, to estimate the noise from.
       resolved: flags of the sides by name, for records of processes that leave none.
+      subjects: what each side measures, by name; of an A/A measurement both the same.
     """
 
     a: Side
@@ -67,6 +69,7 @@ class Experiment:
     allow_different: tuple[str, ...] = ()
     aa: tuple[RunRecord, ...] | None = None
     resolved: Mapping[str, SideFlags] = field(default_factory=dict)
+    subjects: Mapping[str, Subject] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -257,7 +260,10 @@ class Session:
             grace=self._grace,
         )
         more = {"side": side, "seed": self._experiment.seed, **place}
-        self._results.keep(name, {**sample.document, "ab": more})
+        subject = self._experiment.subjects.get(side, Subject(side=side))
+        document = with_subject({**sample.document, "ab": more}, subject)
+        self._results.keep(name, document)
+        sample = replace(sample, document=document, record=RunRecord.from_dict(document))
         self._seconds.append(sample.seconds)
         speed = throughput(sample.record)
         self._results.journal.add(

@@ -17,6 +17,7 @@ from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevi
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
+from cnnbench.records.subject import of_labels
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native import uninterrupted, without_info_lines
@@ -84,7 +85,9 @@ class AllReduceBench:
         """
         for notice in unused_notices(self.plan, self._explicit):
             self._messages.notice(notice)
-        self._results.prepare()
+        continued = self._results.prepare()
+        if continued is not None:
+            self._messages.notice(continued)
         places = self._start()
         try:
             specs = self._specs(places)
@@ -136,6 +139,7 @@ class AllReduceBench:
             points=tuple(self._points),
             peers=tuple(self._peers),
             environment=self._environment,
+            subject=of_labels(config),
         )
 
     def _start(self) -> dict[int, Place]:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,7 +231,14 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     from cnnbench.ab.sequential import interim_analyses
     from cnnbench.ab.session import Experiment
     from cnnbench.compare.comparability import check_facts
+    from cnnbench.machine import repository
 
+    # Side A measured twice is one and the same.
+    names = {"a": "a", "b": "a" if options.aa else "b"}
+    subjects = {
+        name: replace(repository.of_folder(side.checkout), side=names[name])
+        for name, side in (("a", a), ("b", b))
+    }
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa
@@ -248,6 +255,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         allow_different=options.allowed,
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
+        subjects=subjects,
     )
 
 

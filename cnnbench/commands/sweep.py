@@ -93,10 +93,12 @@ def main(argv: Sequence[str]) -> int:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     from cnnbench.machine import facts as environment
+    from cnnbench.machine import repository
 
     facts = environment.collect()
     overrides = Overrides(for_all, options.repeats, options.timeout, options.max_batch_search)
-    plan = make_plan(check(load(find_suite(arguments[0]))), facts, overrides)
+    suite = check(load(find_suite(arguments[0])))
+    plan = make_plan(suite, facts, overrides, repository.of_folder())
     if options.filter is not None:
         plan = select(plan, options.filter)
     reporter = Reporter(sys.stderr)
@@ -133,6 +135,19 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
     return ExitCode.OK
 
 
+def _warn_of_change(plan: SweepPlan, reporter: Reporter) -> None:
+    """Reports where the repository is no longer what the records name."""
+    from cnnbench.machine import repository
+
+    then, now = plan.subject, repository.of_folder()
+    known = then.dirty is not None  # else it is the user's label that names it
+    if known and (then.revision, then.dirty) != (now.revision, now.dirty):
+        reporter.line(
+            "warning: the working tree has changed during the sweep; records name "
+            f"{then.revision}{' with changes' if then.dirty else ''}, as it was at the beginning"
+        )
+
+
 def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
     from cnnbench.processes.child import program
     from cnnbench.sweep.runner import Sweep
@@ -154,5 +169,6 @@ def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: 
             program=program(),
         )
         rows = summarise(plan.cases, sweep.run())
+        _warn_of_change(plan, reporter)
     LineWriter(sys.stdout).lines(table(rows))
     return exit_code(rows)

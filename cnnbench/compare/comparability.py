@@ -21,7 +21,14 @@ from cnnbench.metrics.comparable_facts import (
     allowed,
     fact,
 )
-from cnnbench.metrics.measurement import Measurement, Reduction, environment_facts, fact_text
+from cnnbench.metrics.measurement import (
+    Measurement,
+    Reduction,
+    environment_facts,
+    fact_text,
+    subject_facts,
+)
+from cnnbench.metrics.origin import Origin, varying
 from cnnbench.metrics.registry import Metric
 from cnnbench.records.run import RunRecord
 
@@ -59,6 +66,20 @@ class Group:
         """One value per run, of those that measured the metric."""
         found = map(metric.value, self.records)
         return tuple(value for value in found if value is not None)
+
+    def origins(self) -> dict[Origin, list[Measurement]]:
+        """The runs by their origin, in order of their first."""
+        found: dict[Origin, list[Measurement]] = {}
+        for record in self.records:
+            found.setdefault(Origin.of(record), []).append(record)
+        return found
+
+    def mixture(self) -> str | None:
+        """In what its runs differ so that they must not be pooled; None if in nothing."""
+        parts = varying(self.origins())
+        if not parts:
+            return None
+        return ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in parts.items())
 
     def facts(self) -> dict[str, frozenset[str]]:
         """The values of every fact over the runs; one that a run lacks is added by name."""
@@ -184,6 +205,7 @@ def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
 
 def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield from environment_facts(record.environment)
+    yield from subject_facts(record.subject)
     if record.model is not None:
         yield "model_parameters", str(record.model.parameters)
         yield "model_trainable_parameters", str(record.model.trainable_parameters)

@@ -269,6 +269,11 @@ def _outcome(
     if shared:
         runs = count(len(shared), "run is", "runs are")
         return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+    for side, group in sides:
+        mixed = group.mixture()
+        if mixed is not None:
+            reason = f"{mixed} within {side}; give the runs of one"
+            return Verdict.NOT_COMPARABLE, reason
     return None
 
 

@@ -26,6 +26,7 @@ from cnnbench.metrics.measurement import (
     Measurement,
     Reduction,
     environment_facts,
+    subject_facts,
 )
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.stats.descriptive import median
@@ -207,7 +208,8 @@ def _empty(record: AllReduceRecord) -> Reduction:
         config=config,
         explicit_flags=record.explicit_flags,
         environment=record.environment,
-        facts=environment_facts(record.environment),
+        facts=(*environment_facts(record.environment), *subject_facts(record.subject)),
+        subject=record.subject,
     )
 
 

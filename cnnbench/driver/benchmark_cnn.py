@@ -123,7 +123,9 @@ class BenchmarkCNN:
           BenchmarkError: the run failed; the record holds what was measured.
           KeyboardInterrupt: likewise.
         """
-        self._files.prepare()
+        notice = self._files.prepare()
+        if notice is not None:
+            self._messages.notice(notice)
         outputs.prepare(self.params)
         try:
             total = self._run()

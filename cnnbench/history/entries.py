@@ -7,26 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias
 
 from cnnbench.compare.configuration import Configuration
 from cnnbench.compare.reductions import measurements
 from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.metrics.measurement import Measurement, fact_text
+from cnnbench.metrics.origin import Machine, Origin
 from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Skipped, load_records
 from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 from cnnbench.text.labels import labels_of
-
-_MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
-"""Facts that identify a machine. Names of hosts do not: a pool of equal machines is one machine,
-and what changes on a machine, such as a driver, is for the history to show."""
-
-
-Machine: TypeAlias = tuple[tuple[str, str], ...]
-"""Facts by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +35,8 @@ class Entry:
       labels: given by the user (--result_label).
       facts: facts of the environment that may affect a measurement, or name a version.
       values: by metric; only finite ones.
+      origin: of the values.
+      subject: what the record says it measured; None if it does not.
     """
 
     run_id: str
@@ -52,6 +47,8 @@ class Entry:
     labels: Mapping[str, str]
     facts: Mapping[str, str]
     values: Mapping[str, float]
+    origin: Origin
+    subject: Subject | None = None
 
     @classmethod
     def all_of(cls, record: RunRecord | AllReduceRecord) -> list[Entry]:
@@ -63,6 +60,7 @@ class Entry:
             for name, value in record.environment.items()
             if fact(name).role is not Role.IGNORED
         }
+        origin = Origin.of(record)
         return [
             cls(
                 run_id=record.run_id,
@@ -73,6 +71,8 @@ class Entry:
                 labels=labels,
                 facts=facts,
                 values=_values(row),
+                origin=origin,
+                subject=record.subject,
             )
             for row in rows
         ]
@@ -90,12 +90,12 @@ class Entry:
     @property
     def machine(self) -> Machine:
         """The facts that identify the machine."""
-        return tuple((name, self.facts[name]) for name in _MACHINE if name in self.facts)
+        return self.origin.machine
 
     @property
     def commit(self) -> str:
-        """What was measured: the label, else cnnbench's own commit, or ""."""
-        return self.labels.get("commit") or self.facts.get("git_commit", "")
+        """What was measured: the label, else the revision found, else cnnbench's own, or ""."""
+        return self.origin.revision
 
 
 @dataclass(frozen=True)

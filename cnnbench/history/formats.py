@@ -10,6 +10,7 @@ from typing import Any
 from cnnbench.history.series import SeriesPoint
 from cnnbench.history.steps import MIN_SERIES, Step, Trend
 from cnnbench.metrics.registry import Metric
+from cnnbench.records.codec import encode
 from cnnbench.records.load import Skipped
 from cnnbench.text.escape import plain, spreadsheet
 from cnnbench.text.numbers import count
@@ -133,6 +134,7 @@ KIND = "history"
 _COLUMNS = (
     *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
     *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
+    *("side", "repository", "dirty", "tensorflow_version"),
 )
 
 
@@ -182,7 +184,7 @@ def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
             {
                 "configuration": found.series.configuration,
                 "machine": found.series.machine,
-                "point": point.name,
+                "point": point.title,
                 "commit": point.runs[0].commit,
                 "started_at": point.started.isoformat(),
                 "metric": metric.name,
@@ -195,6 +197,10 @@ def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
                 "level": level.value,
                 "step": step is not None,
                 **{n: getattr(step, n, None) for n in ("change", "worse", "stands")},
+                "side": point.origin.side or None,
+                "repository": point.origin.repository or None,
+                "dirty": point.origin.dirty,
+                "tensorflow_version": point.origin.tensorflow or None,
             }
         )
     return rows
@@ -215,8 +221,9 @@ def _series(found: Trend) -> dict[str, Any]:
 
 
 def _point(point: SeriesPoint) -> dict[str, Any]:
+    subject = point.runs[0].subject
     return {
-        "name": point.name,
+        "name": point.title,
         "commit": point.runs[0].commit or None,
         "started_at": point.started.isoformat(),
         "value": point.value if point.values else None,
@@ -225,6 +232,7 @@ def _point(point: SeriesPoint) -> dict[str, Any]:
         "labels": dict(point.runs[0].labels),
         "hostnames": sorted({run.hostname for run in point.runs if run.hostname}),
         "run_ids": [run.run_id for run in point.runs],
+        **({} if subject is None else {"subject": encode(subject)}),
     }
 
 
@@ -237,7 +245,7 @@ def _step(step: Step) -> dict[str, Any]:
         "worse": step.worse,
         "stands": step.stands,
         **{
-            name: getattr(step, name).name
+            name: getattr(step, name).title
             for name in ("last_good", "first_bad", "earliest", "latest")
         },
         "facts": [{"fact": name, "before": a, "after": b} for name, a, b in step.facts],

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from cnnbench.compare.configuration import labels
 from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
-from cnnbench.history.entries import Entry, Machine
+from cnnbench.history.entries import Entry
 from cnnbench.machine.software import GitError, git
+from cnnbench.metrics.origin import Origin, machine_names, short_commit, titles
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.descriptive import median
-from cnnbench.text.numbers import counted
 from cnnbench.text.table import natural_key
 
 POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""
 
-_COMMIT_DIGITS = 12
+_Points: TypeAlias = dict[tuple[str, Origin], list[Entry]]
+"""Measurements by the name of their point and by their origin."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """The runs of one commit, day or label.
+    """The runs of one commit, day or label that are of one origin.
 
     Attributes:
       name: the commit, day or label.
       runs: all of its runs, in order of their start.
       values: one per process that succeeded and measured the metric.
+      detail: how its origin differs from those of other points with this name; "" if there
+        are none.
     """
 
     name: str
     runs: tuple[Entry, ...]
     values: tuple[float, ...]
+    detail: str = ""
 
     @property
     def value(self) -> float:
@@ -47,10 +49,20 @@ class SeriesPoint:
         return median(self.values)
 
     @property
+    def origin(self) -> Origin:
+        """Of all of its runs."""
+        return self.runs[0].origin
+
+    @property
+    def title(self) -> str:
+        """The name with the detail: unique in its series."""
+        return f"{self.name} ({self.detail})" if self.detail else self.name
+
+    @property
     def short(self) -> str:
-        """The name; the first digits of a commit."""
-        digits = len(self.name) == 40 and set(self.name) <= set("0123456789abcdef")
-        return self.name[:_COMMIT_DIGITS] if digits else self.name
+        """The title; of a commit the first digits."""
+        name = short_commit(self.name)
+        return f"{name} ({self.detail})" if self.detail else name
 
     @property
     def started(self) -> datetime:
@@ -126,16 +138,17 @@ def all_series(
     found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
     _check_by(by, found)
     configurations = labels(entry.configuration for entry in found)
-    machines = _machine_names(found)
+    machines = machine_names(entry.origin for entry in found)
     name = _namer(by)
-    groups: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    groups: dict[tuple[str, str], _Points] = {}
     for entry in found:
-        place = (configurations[entry.configuration.key], machines[entry.machine])
+        place = (configurations[entry.configuration.key], machines[entry.origin])
         if _is_wanted(entry, *place, wanted):
-            groups.setdefault(place, {}).setdefault(name(entry), []).append(entry)
+            point = (name(entry), entry.origin)
+            groups.setdefault(place, {}).setdefault(point, []).append(entry)
     series = []
     for (configuration, machine), points in groups.items():
-        made = [_point(title, runs, metric) for title, runs in points.items()]
+        made = _points(points, metric)
         if order is not None:
             made = _ordered(made, order)
         series.append(
@@ -150,11 +163,22 @@ def all_series(
     return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
 
 
-def _point(name: str, runs: Sequence[Entry], metric: Metric) -> SeriesPoint:
+def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
+    """The points; those that share a name are told apart by what varies among them."""
+    alike: dict[str, list[Origin]] = {}
+    for name, origin in found:
+        alike.setdefault(name, []).append(origin)
+    details = {name: titles(origins, without=("machine",)) for name, origins in alike.items()}
+    return [
+        _point(name, runs, metric, details[name][origin]) for (name, origin), runs in found.items()
+    ]
+
+
+def _point(name: str, runs: Sequence[Entry], metric: Metric, detail: str) -> SeriesPoint:
     values = (run.values.get(metric.name) for run in runs if run.status == "ok")
     known = (value for value in values if value is not None)
     usable = tuple(value for value in known if value > 0 or not metric.relative)
-    return SeriesPoint(name, tuple(runs), usable)
+    return SeriesPoint(name, tuple(runs), usable, detail)
 
 
 def _ordered(points: Sequence[SeriesPoint], order: Mapping[str, int]) -> list[SeriesPoint]:
@@ -222,31 +246,6 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
         return True
     lower, text = pattern.lower(), name.lower()
     return fnmatchcase(text, lower) or (part and lower in text)
-
-
-def _machine_names(entries: Iterable[Entry]) -> dict[Machine, str]:
-    """A name for each machine, numbered where the usual facts are equal."""
-    names: dict[Machine, str] = {}
-    taken: Counter[str] = Counter()
-    for machine in dict.fromkeys(entry.machine for entry in entries):
-        name = _machine_name(dict(machine))
-        taken[name] += 1
-        names[machine] = name if taken[name] == 1 else f"{name} #{taken[name]}"
-    return names
-
-
-def _machine_name(facts: Mapping[str, str]) -> str:
-    gpus = facts.get("gpu_names", "")
-    with contextlib.suppress(ValueError):
-        names = json.loads(gpus)
-        gpus = counted(names) if isinstance(names, list) else gpus
-    if gpus:
-        return gpus
-    cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
-    parts = [facts.get("cpu_model", "unknown machine")]
-    parts += [f"{cpus} CPUs"] if cpus else []
-    parts += [f"limited to {limit}"] if limit else []
-    return ", ".join(parts)
 
 
 def order_of_commits(folder: str) -> dict[str, int]:

@@ -231,6 +231,9 @@ FACTS: dict[str, Fact] = {
     "cnnbench_version": _mentioned("mostly what is compared; the network has its own facts"),
     "git_commit": _mentioned("mostly what is compared"),
     "git_dirty": _mentioned("mostly what is compared"),
+    "subject_repository": _mentioned("mostly what is compared"),
+    "subject_revision": _mentioned("mostly what is compared"),
+    "subject_dirty": _mentioned("mostly what is compared"),
 }
 """Facts by name; those of the environment by the names they have in records."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.subject import Subject
 
 RUN = RunRecord.kind
 ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -42,6 +43,7 @@ class Reduction:
       error: why it failed.
       config: flags of the process; those that list what is measured replaced by the row's.
       explicit_flags, environment: of the process.
+      subject: what the process measured; None if it is not named.
       facts: of process and row, as text.
       seconds: of the median reduction, or copy; None if none was timed or sums were wrong.
       bytes_per_sec: bus bandwidth; of a copy the bytes that all devices write together.
@@ -57,6 +59,7 @@ class Reduction:
     explicit_flags: tuple[str, ...]
     environment: Mapping[str, Any]
     facts: tuple[tuple[str, str], ...]
+    subject: Subject | None = None
     seconds: float | None = None
     bytes_per_sec: float | None = None
     build_seconds: float | None = None
@@ -70,6 +73,18 @@ all-reduce record."""
 def fact_text(value: Any) -> str:
     """A fact as text: strings as they are, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def subject_facts(subject: Subject | None) -> tuple[tuple[str, str], ...]:
+    """Names and texts of what the section of a record says of the code that was measured."""
+    if subject is None:
+        return ()
+    named = {
+        "subject_repository": subject.repository,
+        "subject_revision": subject.revision,
+        "subject_dirty": subject.dirty,
+    }
+    return tuple((name, fact_text(value)) for name, value in named.items() if value is not None)
 
 
 def environment_facts(environment: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

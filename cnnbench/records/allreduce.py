@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from cnnbench.records.codec import OPTIONAL, Document, Json, encode, started
 from cnnbench.records.run import ErrorInfo, check_status
+from cnnbench.records.subject import Subject
 from cnnbench.stats.descriptive import median
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
@@ -139,11 +140,13 @@ class AllReduceRecord(Document):
       points: specs, in the order they were measured.
       peers: reductions of other libraries, in the same form.
       environment: facts about machine and software; unknown ones are absent.
+      subject: what was measured; None, and the key is missing, where nothing names it.
     """
 
     kind: ClassVar[str] = "allreduce"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
+    not_if_none: ClassVar[tuple[str, ...]] = ("subject",)
 
     run_id: str
     started_at: str
@@ -157,6 +160,7 @@ class AllReduceRecord(Document):
     points: tuple[Point, ...] = ()
     peers: tuple[Point, ...] = field(default=(), metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         check_status(self.status, self.error)

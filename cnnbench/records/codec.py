@@ -129,6 +129,7 @@ class Document:
       kind: of the document; a document without the key is a run's.
       schema: number of the layout that this version writes and reads.
       item_lines: keys of lists that are written with one line per item.
+      not_if_none: keys that are left out where their value is None.
     """
 
     __slots__ = ()
@@ -136,6 +137,7 @@ class Document:
     kind: ClassVar[str]
     schema: ClassVar[int]
     item_lines: ClassVar[tuple[str, ...]] = ()
+    not_if_none: ClassVar[tuple[str, ...]] = ()
 
     def derived(self) -> dict[str, Json]:
         """Values computed from the fields, for readers; they are not read back."""
@@ -145,6 +147,9 @@ class Document:
         """The JSON document as a dict."""
         body = encode(self)
         assert isinstance(body, dict)
+        for key in self.not_if_none:
+            if body[key] is None:
+                del body[key]
         kind: dict[str, Json] = {} if self.kind == _IMPLIED_KIND else {"kind": self.kind}
         return {"schema": self.schema, **kind, **body, **self.derived()}
 

@@ -26,6 +26,7 @@ from cnnbench.records.run import (
     SkippedRecords,
     StartupSeconds,
 )
+from cnnbench.records.subject import of_labels
 
 
 def _now() -> str:
@@ -212,6 +213,7 @@ class Measurements:
             skipped_records=self.skipped_records,
             cluster=self._cluster(len(times)),
             environment=dict(self.environment),
+            subject=of_labels(self.config),
         )
 
     def _measured(self, steps: int) -> Measured:

@@ -39,6 +39,8 @@ class Record(Protocol):
 class CsvTable:
     """One kind of table.
 
+    A file of an earlier version, which had some of the columns, is continued with those it has.
+
     Args:
       flag: name of the flag that gives the path, for errors.
       columns: the header, always all of it in this order; the last is the schema number.
@@ -50,8 +52,11 @@ class CsvTable:
         self.columns = tuple(columns)
         self._schema = schema
 
-    def prepare(self, path: str) -> None:
+    def prepare(self, path: str) -> tuple[str, ...]:
         """Proves that rows can be appended later.
+
+        Returns:
+          Columns that the file, begun by an earlier version, does not have.
 
         Raises:
           FlagError: the path cannot be written, or it is a table with other columns.
@@ -60,9 +65,11 @@ class CsvTable:
         if target.exists():
             try:
                 with target.open("rb") as file:
-                    self._check_header(path, file.readline())
+                    there = self._columns_of(path, file.readline())
             except OSError as error:
                 raise FlagError(self._flag, path, f"cannot be read: {error.strerror}") from error
+            return tuple(name for name in self.columns if name not in there)
+        return ()
 
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Adds rows, all of them or none, and the header before the first row.
@@ -76,15 +83,16 @@ class CsvTable:
           OSError: such as a full disk; the file is as it was.
         """
         target = resolve_output(self._flag, path)
-        lines = b"".join(_line(self.cells(row).values()) for row in rows)
-        if not lines:
+        found = [self.cells(row) for row in rows]
+        if not found:
             return
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             with _locked(descriptor):
-                end, separator = self._end_of_rows(path, descriptor)
+                end, separator, columns = self._end_of_rows(path, descriptor)
                 os.ftruncate(descriptor, end)
-                header = _line(self.columns) if end == 0 else b""
+                header = _line(columns) if end == 0 else b""
+                lines = b"".join(_line(cells[name] for name in columns) for cells in found)
                 try:
                     write_all(descriptor, header + separator + lines)
                     os.fsync(descriptor)
@@ -100,39 +108,47 @@ class CsvTable:
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
         return {name: _cell(encode(values[name])) for name in self.columns}
 
-    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes]:
-        """Where the complete rows end, and what to write between them and the next one."""
+    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
+        """Where the complete rows end, what to write between them and the next one, and the
+        columns of the file."""
         size = os.fstat(descriptor).st_size
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
             header = file.readline()
             if not header.endswith(b"\n") and _line(self.columns).startswith(header):
-                return 0, b""
-            self._check_header(path, header)
+                return 0, b"", self.columns
+            columns = self._columns_of(path, header)
             if not header.endswith(b"\n"):
-                return size, b"\n"
+                return size, b"\n", columns
             last_start = _start_of_last_line(file, size)
             file.seek(last_start)
             last = file.read()
         if last.endswith(b"\n"):
-            return size, b""
+            return size, b"", columns
         # An editor may have removed the last line break; a killed process truncates the row.
-        return (size, b"\n") if self._is_complete(last) else (last_start, b"")
+        if self._is_complete(last, len(columns)):
+            return size, b"\n", columns
+        return last_start, b"", columns
 
-    def _is_complete(self, line: bytes) -> bool:
+    def _is_complete(self, line: bytes, columns: int) -> bool:
         try:
             (cells,) = csv.reader([line.decode("utf-8")], strict=True)
         except (csv.Error, UnicodeDecodeError, ValueError):
             return False
-        return len(cells) == len(self.columns) and cells[-1] == str(self._schema)
+        return len(cells) == columns and cells[-1] == str(self._schema)
 
-    def _check_header(self, path: str, line: bytes) -> None:
-        """Refuses a table with other columns; accepts a byte order mark and CRLF line ends."""
+    def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
+        """The columns in a header; accepts a byte order mark and CRLF line ends.
+
+        Raises:
+          FlagError: it is of another table: not of some of these columns, in their order.
+        """
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
-            return  # empty, or torn while the very first row was written
+            return self.columns  # empty, or torn while the very first row was written
         names = text.split(",")  # no name of a column needs quotes
-        if tuple(names) != self.columns:
+        ours = tuple(name for name in self.columns if name in names)
+        if tuple(names) != ours or names[0] != self.columns[0] or names[-1] != self.columns[-1]:
             places = zip(names, self.columns, strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
             raise FlagError(
@@ -141,6 +157,7 @@ class CsvTable:
                 f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
                 "columns; give a new file",
             )
+        return ours
 
 
 class ResultFiles:
@@ -170,16 +187,23 @@ class ResultFiles:
         """Whether a record will be written anywhere."""
         return self._json is not None or self._csv is not None
 
-    def prepare(self) -> None:
+    def prepare(self) -> str | None:
         """Proves that every file can be written, and leaves no trace.
+
+        Returns:
+          A notice that a table lacks columns; None if none does.
 
         Raises:
           FlagError: names the flag of a path that cannot be written.
         """
         if self._json is not None:
             _check_replaceable(self._json, resolve_output(_JSON, self._json))
+        notice = None
         if self._csv is not None:
-            self._table.prepare(self._csv)
+            lacking = self._table.prepare(self._csv)
+            if lacking:
+                notice = f"--{_CSV}={self._csv} was begun by an earlier version and is continued "
+                notice += f"without the columns {', '.join(lacking)}; a new file has them"
             if self._json and _are_one(self._json, self._csv):
                 raise FlagError(_CSV, self._csv, f"is the file of --{_JSON} too")
         if self._train_dir is not None:
@@ -188,6 +212,7 @@ class ResultFiles:
                     "train_dir", self._train_dir, "names one checkpoint; only --eval can use one"
                 )
             prove_folder("train_dir", self._train_dir)
+        return notice
 
     def holds(self, run_id: str) -> str | None:
         """The document of --result_json, if it is of a run; None if it is another's or not there.

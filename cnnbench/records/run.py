@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import OPTIONAL, Document, Json, encode, json_key, started
+from cnnbench.records.subject import Subject
 from cnnbench.stats import descriptive
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ class RunRecord(Document):
       environment: facts about machine and software; unknown ones are absent.
       ab: in a process of `cnnbench ab`: its side, the seed of the experiment, the number of
         its pair and its position there; otherwise None, and the key is missing.
+      subject: what was measured; None, and the key is missing, where nothing names it.
       input_stages: of the input pipeline alone, in the order of the data; empty where it was not
         measured.
       skipped_records: None unless records were skipped.
@@ -338,6 +340,7 @@ class RunRecord(Document):
 
     kind: ClassVar[str] = "run"
     schema: ClassVar[int] = 1
+    not_if_none: ClassVar[tuple[str, ...]] = ("ab", "subject")
 
     run_id: str
     started_at: str
@@ -364,6 +367,7 @@ class RunRecord(Document):
     input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
     skipped_records: SkippedRecords | None = field(default=None, metadata=OPTIONAL)
     cluster: Cluster | None = field(default=None, metadata=OPTIONAL)
+    subject: Subject | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)
@@ -415,13 +419,6 @@ class RunRecord(Document):
     def derived(self) -> dict[str, Json]:
         """The summary."""
         return {"summary": encode(self.summary())}
-
-    def to_dict(self) -> dict[str, Json]:
-        """The JSON document as a dict."""
-        document = Document.to_dict(self)
-        if self.ab is None:
-            del document["ab"]
-        return document
 
     def _time_to_accuracy(self) -> float | None:
         target = self.config.get("stop_at_top_1_accuracy")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.result_files import CsvTable
 from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import subject_of
 
 
 def _at(path: str, *names: str) -> dict[str, str]:
@@ -25,6 +26,10 @@ _ENVIRONMENT = _at(
     *("gpu_names", "gpu_driver"),
     *("python_version", "tensorflow_version", "cnnbench_version", "git_commit"),
 )
+
+_SUBJECT = {
+    f"subject_{name}": f"subject.{name}" for name in ("repository", "revision", "dirty", "side")
+}
 
 _RUN = {
     **_at("record", "run_id", "started_at", "status"),
@@ -57,6 +62,8 @@ _RUN = {
     ),
     **_ENVIRONMENT,
     **_at("computed", "error", "command"),
+    **_SUBJECT,
+    **_at("record.config", "result_label"),
 }
 
 _ALLREDUCE = {
@@ -81,6 +88,8 @@ _ALLREDUCE = {
     **_ENVIRONMENT,
     **_at("point", "error"),
     **_at("computed", "command"),
+    **_SUBJECT,
+    **_at("record.config", "result_label"),
 }
 
 RUNS = CsvTable("result_csv", (*_RUN, "schema"), RunRecord.schema)
@@ -103,6 +112,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
         "summary": record.summary(),
         "evaluation": record.evaluations[-1] if record.evaluations else None,
         "computed": computed,
+        "subject": subject_of(record.subject, record.config, record.ab),
     }
     return {name: _value(sources, path) for name, path in _RUN.items()}
 
@@ -120,7 +130,12 @@ def allreduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "share_of_copy_bound": record.share_of_bound(point),
         "command": shlex.join(record.command),
     }
-    sources = {"record": record, "point": point, "computed": computed}
+    sources = {
+        "record": record,
+        "point": point,
+        "computed": computed,
+        "subject": subject_of(record.subject, record.config),
+    }
     return {name: _value(sources, path) for name, path in _ALLREDUCE.items()}
 
 

@@ -11,6 +11,7 @@ from cnnbench.compare import Comparison, Policy, compare_records
 from cnnbench.compare.comparability import Group
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.matching import groups
+from cnnbench.metrics.origin import Origin, titles
 from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -84,15 +85,17 @@ def median_interval(
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration with all of its processes.
+    """A configuration of one origin with all of its processes.
 
     Attributes:
       name: in a few words, unique.
       group: its flags and records, in order of their start.
+      origin: of all of its records.
     """
 
     name: str
     group: Group
+    origin: Origin
     _samples: dict[str | Callable[[RunRecord], float | None], Values] = field(
         default_factory=dict, repr=False
     )
@@ -168,11 +171,20 @@ class Configured:
 
 
 def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
-    """The configurations of some runs, in order of their names, numbers in them by value."""
+    """The configurations of some runs, in order of their names, numbers in them by value.
+
+    Each is there once for every origin that its runs have, in order of their first.
+    """
     (found,) = groups(records)
     names = labels(group.configuration for group in found)
-    configured = [Configured(names[group.configuration.key], group) for group in found]
-    return tuple(sorted(configured, key=lambda one: natural_key(one.name)))
+    configured = []
+    for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
+        origins = group.origins()
+        details = titles(origins)
+        for origin, runs in origins.items():
+            name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
+            configured.append(Configured(name, Group(group.configuration, tuple(runs)), origin))
+    return tuple(configured)
 
 
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:

@@ -24,8 +24,10 @@ from cnnbench.processes.commands import (
     flag_kinds,
     resolve,
 )
+from cnnbench.records.subject import Subject
 from cnnbench.sweep.document import Node
 from cnnbench.sweep.schema import Bound, FlagNodes, Search, Suite, SuiteEntry, unknown_key
+from cnnbench.text.labels import labels_of
 
 MAX_CONFIGURATIONS = 10_000
 
@@ -231,17 +233,23 @@ class SweepPlan:
       suite: name.
       cases: in the order of the file.
       notices: lines to print before the first run.
-      environment: facts about machine and software that are part of the cases' keys.
+      environment: facts about machine and software that are part of the cases' keys, and the
+        revision that is measured.
+      subject: what is measured.
     """
 
     suite: str
     cases: tuple[SweepCase, ...]
     notices: tuple[str, ...]
     environment: Mapping[str, Any]
+    subject: Subject = field(default_factory=Subject)
 
 
 def make_plan(
-    suite: Suite, facts: Mapping[str, Any], overrides: Overrides | None = None
+    suite: Suite,
+    facts: Mapping[str, Any],
+    overrides: Overrides | None = None,
+    subject: Subject | None = None,
 ) -> SweepPlan:
     """Expands all entries and checks every flag of every configuration.
 
@@ -249,12 +257,16 @@ def make_plan(
       suite: checked.
       facts: about this machine; part of the cases' keys.
       overrides: from the command line.
+      subject: the repository that is worked in; its revision is part of the keys too.
 
     Raises:
       UsageError: names file, line, flag and what would be valid.
     """
     overrides = overrides or Overrides()
-    environment = environment_identity(facts)
+    subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()
+    state = {"revision": subject.revision, "dirty": subject.dirty}
+    known = {name: value for name, value in state.items() if value is not None}
+    environment = {**environment_identity(facts), **known}
     cases: dict[str, SweepCase] = {}
     notices: list[str] = []
     for entry in suite.entries:
@@ -271,7 +283,8 @@ def make_plan(
             cases[case.key] = case
     if not cases:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
-    return SweepPlan(suite.name, tuple(cases.values()), tuple(dict.fromkeys(notices)), environment)
+    listed = tuple(dict.fromkeys(notices))
+    return SweepPlan(suite.name, tuple(cases.values()), listed, environment, subject)
 
 
 def select(plan: SweepPlan, pattern: str) -> SweepPlan:

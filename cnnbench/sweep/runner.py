@@ -11,6 +11,7 @@ from typing import Any
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, read
 from cnnbench.records.load import record_of
+from cnnbench.records.subject import with_subject
 from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
 from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
@@ -359,7 +360,8 @@ class Sweep:
             f"{flag}{target}" if word.startswith(flag) else word for word in document["command"]
         ]
         config = {**document["config"], "result_json": str(target)}
-        return {**document, "command": command, "config": config, "sweep": sweep}
+        made = {**document, "command": command, "config": config, "sweep": sweep}
+        return with_subject(made, self._plan.subject)
 
     def _target(self, item: Item) -> Path:
         """Where the record goes: over a failed one of the same run when resuming."""

@@ -51,6 +51,44 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, capsys, speed, mor
     assert first == second
 
 
+def _git(*arguments):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_records_name_the_revision_and_the_side(ab, capsys, tmp_path):
+    _git("init", "--quiet", "--initial-branch=main")
+    for name in ("base", "change"):
+        _git("commit", "--quiet", "--allow-empty", "-m", name)
+    base, change = (_git("rev-parse", name) for name in ("HEAD~1", "HEAD"))
+    ab(f"--a_checkout={base}", "--b_checkout=main", "--b_env=SPEED=50", "--pairs=6")
+    for side, revision in (("a", base), ("b", change)):
+        for path in (tmp_path / "results" / side).iterdir():
+            assert json.loads(path.read_text())["subject"] == {
+                "repository": tmp_path.name,
+                "revision": revision,
+                "dirty": False,
+                "side": side,
+                "labels": {},
+            }
+    capsys.readouterr()
+    # The history of the gate has a point of each, and a report a row.
+    assert cli.main(["history", "results", "--format=json"]) == 0
+    (series,) = json.loads(capsys.readouterr().out)["series"]
+    points = {point["name"]: len(point["values"]) for point in series["points"]}
+    assert points == {base: 6, change: 6}
+    assert cli.main(["report", "results", "--format=csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [f"side {side}, " in row for side, row in zip("AB", rows, strict=True)] == [True, True]
+
+
+def test_a_side_measured_twice_is_one_and_the_same(ab, tmp_path):
+    assert ab("--aa", "--pairs=1") == 0
+    sides = {json.loads(p.read_text())["subject"]["side"] for p in tmp_path.glob("results/?/*")}
+    assert sides == {"a"}
+
+
 def test_flags_variables_and_python_of_the_sides_may_differ_in_the_files_too(ab, capsys):
     arguments = ("--b=--variable_update=replicated", "--b_env=SPEED=120", "--pairs=6")
     assert ab(*arguments, "--", "--model=lenet") == 0

@@ -145,7 +145,7 @@ def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs
     a, b = experiment(seed=1)
     for base, new in (
         (a, experiment(seed=2)[1]),  # another experiment
-        (a, b[:-1] + runs.of(27.0)),  # a run of none
+        (a, b[:-1] + runs.of(27.0, ab={"side": "b"})),  # a run of none
         (a + experiment((20.0,))[0], b + experiment((20.0,))[1]),  # two of one pair
     ):
         found, result = judged(base, new)

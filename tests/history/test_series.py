@@ -36,13 +36,18 @@ def test_configurations_and_machines_are_series_of_their_own(runs, series_of):
         runs(1, "a", facts={"tensorflow_version": "9"}),
     ]
     found = {
-        (one.configuration, one.machine): len(one.points[0].runs) for one in series_of(records)
+        (one.configuration, one.machine): {point.title: len(point.runs) for point in one.points}
+        for one in series_of(records)
     }
     assert found == {
-        ("lenet, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): 3,
-        ("lenet, batch 8, 1 cpu", "Slow CPU, 8 CPUs"): 1,
-        ("lenet, batch 8, 1 cpu", "2 x H"): 1,
-        ("resnet20, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): 1,
+        # Of one commit, but of two versions of TensorFlow: one series, two points.
+        ("lenet, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): {
+            "a (unknown TensorFlow)": 2,
+            "a (TensorFlow 9)": 1,
+        },
+        ("lenet, batch 8, 1 cpu", "Slow CPU, 8 CPUs"): {"a": 1},
+        ("lenet, batch 8, 1 cpu", "2 x H"): {"a": 1},
+        ("resnet20, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): {"a": 1},
     }
 
 
@@ -58,10 +63,10 @@ def test_unlike_machines_with_one_name_are_numbered(runs, series_of):
     ("by", "names"),
     [
         ("commit", ["a", "2026-11-20", "f" * 40]),
-        ("day", ["2026-11-20"]),
+        ("day", ["2026-11-20 (a)", "2026-11-20 (unknown revision)", f"2026-11-20 ({'f' * 12})"]),
         ("run", ["run0", "run1", "run2"]),
-        ("hostname", ["box1"]),
-        ("branch", ["unknown", "dev"]),
+        ("hostname", ["box1 (a)", "box1 (unknown revision)", f"box1 ({'f' * 12})"]),
+        ("branch", ["unknown (a)", "unknown (unknown revision)", "dev"]),
     ],
 )
 def test_what_a_point_is(runs, series_of, by, names):
@@ -71,7 +76,7 @@ def test_what_a_point_is(runs, series_of, by, names):
         runs(3, facts={"git_commit": "f" * 40}, flags={"result_label": "branch=dev"}),
     ]
     (series,) = series_of(records, by=by)
-    assert [point.name for point in series.points] == names
+    assert [point.title for point in series.points] == names
 
 
 def test_the_users_commit_comes_before_cnnbenchs_own(runs):

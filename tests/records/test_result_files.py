@@ -307,6 +307,28 @@ def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, tmp_p
     assert path.read_text() == content
 
 
+def test_a_table_of_an_earlier_version_is_continued_with_its_columns(tmp_path):
+    path = tmp_path / "r.csv"
+    later = ("subject_repository", "subject_revision", "subject_dirty", "subject_side")
+    later = (*later, "result_label")
+    before = tuple(name for name in RUNS.columns if name not in later)
+    path.write_text(",".join(before) + "\n" + ",".join("1" for _ in before) + "\n" + "torn,row")
+    notice = files(csv_path=str(path)).prepare()
+    assert all(name in notice for name in ("--result_csv", *later))
+    append(path, a_run(model="lenet", result_label="commit=abc").record())
+    table = pd.read_csv(path)
+    assert tuple(table.columns) == before
+    assert list(table["model"]) == ["1", "lenet"]
+
+
+def test_columns_name_what_was_measured(tmp_path):
+    path = tmp_path / "r.csv"
+    assert files(csv_path=str(path)).prepare() is None
+    append(path, a_run(model="lenet", result_label="commit=abc,branch=dev").record())
+    (row,) = rows(path)
+    assert (row["subject_revision"], row["result_label"]) == ("abc", "commit=abc,branch=dev")
+
+
 def test_what_a_spreadsheet_saved_can_be_continued(tmp_path):
     path = tmp_path / "r.csv"
     append(path, a_run().record())

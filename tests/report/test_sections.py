@@ -7,6 +7,7 @@ import pytest
 from cnnbench.compare import compare_records
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Loaded
+from cnnbench.records.subject import Subject
 from cnnbench.report import build, gather
 from cnnbench.report.document import Charts, Table, Text
 from cnnbench.report.results import configurations
@@ -213,9 +214,33 @@ def test_environment_is_hoisted_where_alike(report):
 
 
 def test_facts_that_decide_speed_are_pointed_at(runs):
-    records = (runs(100), runs(50, environment={"cpu_model": "Slow CPU"}))
+    governors = ("performance", "powersave")
+    records = tuple(runs(100, environment={"cpu_governor": one}) for one in governors)
     blocks = section(build(gather(Loaded(records, ()))), "environment").blocks
-    assert any(isinstance(one, Text) and "cpu_model" in one.text for one in blocks)
+    assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
+
+
+def test_sides_and_revisions_have_rows_of_their_own(runs):
+    sides = {"a": 630.0, "b": 85.0}
+    records = tuple(
+        runs(speed, subject=Subject(revision=side * 40, side=side))
+        for side, speed in sides.items()
+        for _ in range(6)
+    )
+    found = rows(build(gather(Loaded(records, ()))), "throughput")
+    name = "lenet, batch 8, 1 cpu, side"
+    assert [(row["configuration"], row["processes"]) for row in found] == [
+        (f"{name} A, aaaaaaaaaaaa", "6"),
+        (f"{name} B, bbbbbbbbbbbb", "6"),
+    ]
+
+
+def test_a_curve_of_scaling_is_of_one_revision(runs):
+    records = tuple(
+        runs(100.0 * devices, devices=devices, subject=Subject(revision=revision))
+        for devices, revision in ((1, "one"), (2, "two"))
+    )
+    assert not any(one.key == "scaling" for one in build(gather(Loaded(records, ()))).sections)
 
 
 def test_problems_and_commands(report):

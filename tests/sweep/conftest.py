@@ -51,7 +51,9 @@ def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
 @pytest.fixture
 def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
     """The plan of the suite in a text."""
-    return lambda text, overrides=None: make_plan(suite(text), FACTS, overrides)
+    return lambda text, overrides=None, subject=None: make_plan(
+        suite(text), FACTS, overrides, subject
+    )
 
 
 @pytest.fixture(scope="session")

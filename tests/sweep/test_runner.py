@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from cnnbench.compare import load_records
 from cnnbench.driver.memory import BatchLimits
 from cnnbench.processes import commands
+from cnnbench.records.codec import encode
+from cnnbench.records.subject import Subject
 from cnnbench.sweep import runner
 from cnnbench.sweep.planning import Overrides
 from cnnbench.sweep.runner import Durations, Sweep, largest_batch
@@ -46,8 +48,8 @@ def memory_unknown(monkeypatch):
 def sweep(tmp_path, plan, fake):
     """Runs a suite; returns its results by (case, repeat). What it said is in sweep.said."""
 
-    def run(*entries, resume=False, seed=1, overrides=None):
-        made = plan(json.dumps({"entries": entries}), overrides)
+    def run(*entries, resume=False, seed=1, overrides=None, subject=None):
+        made = plan(json.dumps({"entries": entries}), overrides, subject)
         stream = io.StringIO()
         run.said = stream.getvalue
         with Store(str(tmp_path / "results")) as store:
@@ -109,6 +111,23 @@ def test_a_record_says_which_sweep_it_is_of(sweep):
     assert record["config"]["result_json"] == str(result.path)
     assert record["command"][-1] == f"--result_json={result.path}"
     assert record["command"][:3] == ["cnnbench", "run", "--tf_random_seed=0"]
+
+
+def test_a_record_says_what_was_measured_also_of_a_failed_run(sweep):
+    subject = Subject(repository="nets", revision="a" * 40, dirty=False)
+    entries = (entry("good", FAKE.OK), entry("bad", FAKE.EXIT_3))
+    for result in sweep(*entries, subject=subject).values():
+        assert document(result)["subject"] == encode(subject)
+
+
+def test_another_revision_is_another_run(sweep):
+    one = entry("a", FAKE.OK)
+    first = sweep(one, subject=Subject(revision="a" * 40, dirty=False))
+    again = sweep(one, subject=Subject(revision="a" * 40, dirty=False), resume=True)
+    assert again["a", 1].path == first["a", 1].path
+    other = sweep(one, subject=Subject(revision="b" * 40, dirty=False), resume=True)
+    assert other["a", 1].path != first["a", 1].path
+    assert "revision changed since the last sweep" in sweep.said()
 
 
 def test_rounds_in_seeded_order(sweep):

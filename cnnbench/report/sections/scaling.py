@@ -98,7 +98,8 @@ def scaling(results: Results) -> Section | None:
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
     ignored = _FOLLOWING | without
     flags = one.configuration.flags
-    return json.dumps([(name, flags[name]) for name in sorted(flags) if name not in ignored])
+    kept = [(name, flags[name]) for name in sorted(flags) if name not in ignored]
+    return json.dumps([kept, repr(one.origin)])
 
 
 def _name(members: Sequence[Configured]) -> str:

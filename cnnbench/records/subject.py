@@ -1,0 +1,100 @@
+"""What a record measured, beside the version of cnnbench that measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.records.codec import encode
+from cnnbench.text.labels import labels_of
+
+_SIDE = "side"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The code that was measured.
+
+    Attributes:
+      repository: its address without a password, or the name of its folder; None if unknown.
+      revision: the commit; None if unknown.
+      dirty: whether tracked files differed from it; None if unknown.
+      side: of an experiment of `cnnbench ab`, "a" or "b"; None elsewhere.
+      labels: of --result_label.
+
+    Raises:
+      ValueError: a label that is no text; names the key.
+    """
+
+    repository: str | None = None
+    revision: str | None = None
+    dirty: bool | None = None
+    side: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.labels.items():
+            if not isinstance(value, str):
+                raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
+
+    def labelled(self, labels: Mapping[str, str]) -> Subject | None:
+        """The subject as the user's labels name it; None if nothing is known of it.
+
+        The labels `commit` and `repository` take precedence. Another commit than the one found is
+        of code elsewhere, of which nothing else is known.
+
+        Args:
+          labels: by name.
+        """
+        commit, repository = labels.get("commit"), labels.get("repository")
+        revision, dirty = self.revision, self.dirty
+        found = self.repository
+        if commit is not None and not (revision or "").startswith(commit.lower()):
+            revision, dirty, found = commit, None, None
+        made = Subject(
+            repository=repository or found,
+            revision=revision,
+            dirty=dirty,
+            side=self.side,
+            labels=dict(labels),
+        )
+        return None if made == Subject() else made
+
+
+def of_labels(config: Mapping[str, Any]) -> Subject | None:
+    """The subject as the flags of a process name it.
+
+    Args:
+      config: flags by name.
+    """
+    return Subject().labelled(labels_of(config))
+
+
+def subject_of(
+    subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
+) -> Subject:
+    """The subject of a record; of earlier versions' records what else names it.
+
+    Args:
+      subject: its section; None if it has none.
+      config: its flags.
+      ab: the place in an experiment; None elsewhere.
+    """
+    if subject is not None:
+        return subject
+    side = (ab or {}).get(_SIDE)
+    found = Subject(side=side if isinstance(side, str) else None)
+    return found.labelled(labels_of(config)) or Subject()
+
+
+def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
+    """The document of a record, with what it measured as far as that is known.
+
+    Args:
+      document: of a run or of all-reduces, as JSON values; its labels name the subject first.
+      found: by the command that started the process.
+    """
+    named = found.labelled(labels_of(document["config"]))
+    rest = {key: value for key, value in document.items() if key != "subject"}
+    return rest if named is None else {**rest, "subject": encode(named)}
