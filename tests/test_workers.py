@@ -17,6 +17,8 @@ from worker_runs import filled, outcome, poisoned, processes, run_in_workers
 
 from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.data import synthetic
+from cnnbench.predict.formulas import traffic
+from cnnbench.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
 
 PLUGINS = Path(PLUGIN).parent
@@ -125,6 +127,17 @@ def test_losses_equal_the_oracle(name: str, results) -> None:
     for worker in results[name]:
         np.testing.assert_allclose(worker["losses"], expected, rtol=1e-5)
         assert (worker["towers"], worker["global_batch"]) == (2 * towers, 4 * towers)
+
+
+def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
+    # One bucket of both gradients, and the loss with the wish to stop, two scalars each.
+    messages, size = traffic("collective", Tensor(2), 2)
+    for worker in results["one tower each"]:
+        assert worker["sent"] == [2 * messages, 2 * size]
+    # Of the four links of a ring of four towers, two are between workers.
+    of_ring = [part / 2 for part in traffic("collective", Tensor(2), 4)]
+    for worker in results["two towers each"]:
+        assert worker["sent"] == [of_ring[0] + messages, of_ring[1] + size]
 
 
 @pytest.mark.parametrize("name", COMPARED)

@@ -71,7 +71,7 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
     """Fills in what is known of a run once its variables and its step exist.
 
     Args:
-      measurements: its placement takes numbers of variables and operations.
+      measurements: takes numbers of variables and operations, and of what a step sends.
       built: the run.
     """
     assert measurements.placement is not None
@@ -82,6 +82,13 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         variable_copies=sum(len(variable.copies) for variable in variables),
         reduction_operations=None if built.step is None else built.step.reduction_operations,
     )
+    job = built.devices.job
+    if job.in_cluster and built.step is not None:
+        # Not for runs of one process, whose TensorFlow may not be loaded yet here.
+        from cnnbench.observe.traffic import traffic
+
+        sent = traffic(built.step.graph, job.num_workers)
+        measurements.messages_per_step, measurements.bytes_per_step = sent.messages, sent.bytes
 
 
 def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:

@@ -142,6 +142,8 @@ class Formula:
       busy: what one tensor occupies a device with, where that is less than the path.
       roots: over how many devices successive tensors take turns, of (layout, shards).
       or_paths: alternatives that the algorithm takes where they are faster.
+      traffic: what all devices together send, where that is neither `busy` nor, without
+        that, the path for each of them; only messages and bytes count.
     """
 
     path: PathOf
@@ -150,6 +152,7 @@ class Formula:
     busy: PathOf | None = None
     roots: Callable[[Layout, int], int] = lambda layout, shards: 1
     or_paths: tuple[PathOf, ...] = ()
+    traffic: PathOf | None = None
 
 
 def _copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -171,6 +174,13 @@ def _hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
         across,
         gather,
     )
+
+
+def _halves(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    """What `_hierarchical_copy` sends: all but two to the root of their half, and back."""
+    across = _messages(layout.nodes > 1, 2, 2 * tensor.bytes)
+    others = _star(0, layout.devices - 2, tensor.bytes)
+    return (others, across, others)
 
 
 def _ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -198,8 +208,9 @@ def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
     """log2 p exchanges of half, a quarter, ... and back, p the power of two in n.
 
     Partners are half of the devices apart first, neighbours last. Each device beyond p
-    first shares its additions with a partner, half of the tensor each, whose sums then
-    come from two devices; it is sent the result in the end.
+    first shares its additions with a partner, half of the tensor each; it is sent the result
+    in the end. The half that the partner goes on with is its own, unless there are more than
+    p/2 such devices.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -219,7 +230,8 @@ def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
         sharing = min(extra, layout.near)
         half = min(tensor.bytes, power // 2 * cut.bytes)
         shared = _message(layout.nodes > 1, half, sharing)
-        before = (shared + Phase(added=half), shared)
+        fetched = shared if extra > power // 2 else Phase()
+        before = (shared + Phase(added=half), fetched)
         after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
     return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
 
@@ -243,7 +255,14 @@ def _halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
-    fold = _messages(layout.nodes > 1, 3 * extra, 1.5 * extra * tensor.bytes * sharing)
+    # A tensor of so few chunks that one of its halves is empty goes as a whole.
+    halves = 2 if chunks > power // 2 else 1
+    fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
+    fold = _messages(
+        layout.nodes > 1,
+        halves * extra + fetched,
+        (extra + 0.5 * fetched) * tensor.bytes * sharing,
+    )
     unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
     return (
         rounds + fold + Phase(added=added + extra * tensor.bytes),
@@ -298,6 +317,14 @@ def _shuffle(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True)
     sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
     move = gatherer if near + far >= cut.count else sender
     return _there_and_back(move, (layout.devices - 1) * cut.bytes, tensor, cut.count)
+
+
+def _shuffle_traffic(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True) -> Path:
+    """What `_shuffle` sends: every chunk comes from all devices and goes back to them."""
+    cut = tensor.chunks(shards)
+    near, far = layout.near - on_tower, layout.devices - layout.near
+    once = Phase(near * cut.count, near * tensor.bytes, far * cut.count, far * tensor.bytes)
+    return (once, once)
 
 
 def _nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
@@ -398,12 +425,14 @@ FORMULAS: dict[str, Formula] = {
         "a parameter server on one device in turn: Li et al., OSDI 2014",
         "2(n-1)(alpha + s beta) + (n-1)s gamma, on one device in n",
         roots=lambda layout, shards: layout.devices,
+        traffic=_copy,
     ),
     "hierarchical_copy": Formula(
         _hierarchical_copy,
         "adding in groups first: Goyal et al., arXiv:1706.02677, 2017, section 4",
         "2 ceil(n/2)(alpha + s beta) + ceil(n/2)s gamma, on two devices in n",
         roots=lambda layout, shards: max(1, layout.devices // 2),
+        traffic=_halves,
     ),
     "xring": Formula(
         _ring,
@@ -420,7 +449,7 @@ FORMULAS: dict[str, Formula] = {
         _halving_doubling,
         "Rabenseifner 2004; Thakur, Rabenseifner and Gropp, Int. J. HPC Appl. 19, 2005",
         "2 log2(p) alpha + 2(p-1)/p s beta + (p-1)/p s gamma, p the power of two in n; "
-        "unless p = n, 3 alpha + 2s beta + s/2 gamma more",
+        "unless p = n, 2 alpha + 3/2 s beta + s/2 gamma more, beyond 3/2 p alpha + s/2 beta more",
         busy=_halving_doubling_busy,
     ),
     "tree": Formula(
@@ -435,12 +464,14 @@ FORMULAS: dict[str, Formula] = {
         "a parameter server in shards: Li et al., OSDI 2014",
         "2(n-1)(alpha + s/k beta) + (n-1)s/k gamma, on k devices in n",
         roots=lambda layout, shards: math.ceil(layout.devices / shards),
+        traffic=_shuffle_traffic,
     ),
     "pscpu": Formula(
         partial(_shuffle, on_tower=False),
         "a parameter server in shards: Li et al., OSDI 2014",
         "2n alpha + 2(n-1)s/k beta + (n-1)s/k gamma, on the CPUs of k nodes",
         roots=lambda layout, shards: math.ceil(layout.nodes / shards),
+        traffic=partial(_shuffle_traffic, on_tower=False),
     ),
     "nccl": Formula(
         _nccl_ring,
@@ -451,3 +482,26 @@ FORMULAS: dict[str, Formula] = {
     ),
 }
 """By the name of the algorithm in an all-reduce spec."""
+
+
+def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:
+    """What all devices together send to reduce one tensor, each in a process of its own.
+
+    Args:
+      name: of the algorithm, see `FORMULAS`.
+      tensor: what is reduced.
+      devices: how many, at least two.
+      shards: the number after "#" in a spec.
+
+    Returns:
+      Messages, and their bytes. Those of `pscpu` are between the devices and CPUs that are no
+      devices themselves, such as ps tasks.
+    """
+    formula, layout = FORMULAS[name], Layout(devices)
+    path_of, times = formula.traffic, 1
+    if path_of is None:
+        path_of, times = formula.busy or formula.path, devices
+    phases = path_of(tensor, layout, shards)
+    messages = sum(phase.near_messages + phase.far_messages for phase in phases)
+    sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)
+    return times * messages, times * sent

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cnnbench.records.codec import OPTIONAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAddress:
@@ -44,11 +46,16 @@ class Cluster:
       workers: those with towers.
       staleness: of every timed step, where workers do not wait for one another: updates by
         others between what the worker read and what it wrote. Otherwise empty.
+      messages_per_step, bytes_per_step: what all processes together send one another in one
+        step, gradients, values of variables and losses, but no control signals; counted in the
+        traced graph. None where nothing was traced, or where it depends on the values.
     """
 
     tasks: tuple[TaskAddress, ...]
     workers: tuple[WorkerShare, ...]
     staleness: tuple[int, ...] = field(default=())
+    messages_per_step: int | None = field(default=None, metadata=OPTIONAL)
+    bytes_per_step: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if any(number < 0 for number in self.staleness):

@@ -60,6 +60,7 @@ class Measurements:
         timed steps are counted.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
+      messages_per_step, bytes_per_step: see `Cluster`.
       loss_scale_start, loss_scale_end: see `LossScaling`; None unless it is automatic.
 
     Raises:
@@ -97,6 +98,8 @@ class Measurements:
     skipped_records: SkippedRecords | None = None
     task_addresses: Mapping[str, str] = field(default_factory=dict)
     worker_tasks: Sequence[str] = ()
+    messages_per_step: int | None = None
+    bytes_per_step: int | None = None
     _warmup_times: array[float] = field(init=False, default_factory=_doubles)
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
@@ -246,6 +249,8 @@ class Measurements:
                 for task in self.worker_tasks
             ),
             staleness=tuple(staleness for _, staleness in updates),
+            messages_per_step=self.messages_per_step,
+            bytes_per_step=self.bytes_per_step,
         )
 
     def _loss_scaling(self) -> LossScaling | None:

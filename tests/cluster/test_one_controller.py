@@ -30,25 +30,36 @@ ORACLE = {
 
 
 @pytest.mark.parametrize(
-    ("towers", "order", "flags", "controller"),
+    ("towers", "order", "flags", "controller", "sent"),
     [
         (
             2,
             ("worker:1", "worker:0"),
             {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:4:copy/xring"},
             False,
+            # Each scalar from two towers of the other worker, and back once; two losses.
+            (2 * 3 + 2, 4 * 8),
         ),
         (
             1,
             ("ps:0", "controller:0", "worker:0", "worker:1"),
             {"variable_update": "parameter_server", "gradient_reduction": "sum"},
             True,
+            # Each scalar to and from two workers; the loss of one, and of weights on the ps task.
+            (2 * 4 + 1 + 2, 4 * 11),
         ),
-        (1, ("worker:0", "ps:0", "worker:1"), {"variable_update": "distributed_replicated"}, False),
+        (
+            1,
+            ("worker:0", "ps:0", "worker:1"),
+            {"variable_update": "distributed_replicated"},
+            False,
+            # Likewise.
+            (2 * 4 + 1 + 2, 4 * 11),
+        ),
     ],
     ids=["distributed_all_reduce", "parameter_server", "distributed_replicated"],
 )
-def test_losses_equal_the_oracle(tmp_path, towers, order, flags, controller):
+def test_losses_equal_the_oracle(tmp_path, towers, order, flags, controller, sent):
     all_flags = {**ORACLE, "num_gpus": towers, **flags}
     record = record_of(tmp_path, all_flags, order, controller=controller)
     reduction = flags.get("gradient_reduction", "mean")
@@ -58,6 +69,8 @@ def test_losses_equal_the_oracle(tmp_path, towers, order, flags, controller):
     assert record["batch"] == {"per_device": 2, "global": 4 * towers}
     placement = record["placement"]
     assert (placement["num_workers"], placement["num_towers"]) == (2, 2 * towers)
+    cluster = record["cluster"]
+    assert (cluster["messages_per_step"], cluster["bytes_per_step"]) == sent
 
 
 DIGITS = {

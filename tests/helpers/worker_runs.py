@@ -106,6 +106,7 @@ def outcome(flags):
     except BenchmarkError as failure:
         error = str(failure)
     record = benchmark.record
+    cluster = record.cluster
     return {
         "warmup_losses": record.warmup_losses,
         "losses": record.losses,
@@ -117,6 +118,7 @@ def outcome(flags):
         "loss_scale": record.loss_scaling and record.loss_scaling.end,
         "towers": record.placement.num_towers,
         "global_batch": record.batch.global_,
+        "sent": cluster and [cluster.messages_per_step, cluster.bytes_per_step],
         "error": error,
     }
 

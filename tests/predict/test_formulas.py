@@ -81,10 +81,13 @@ def test_halving_and_doubling_of_a_power_of_two():
 
 
 def test_halving_and_doubling_of_other_numbers():
-    # Half is exchanged and added, comes back with the first round, and all is sent at last.
-    more = (2 * ALPHA + MIB * BETA + MIB / 2 * GAMMA) + (ALPHA + MIB * BETA)
+    # Half is exchanged and added, and all is sent at last.
+    more = (ALPHA + MIB / 2 * (BETA + GAMMA)) + (ALPHA + MIB * BETA)
     assert seconds("rechd", [MIB], 5) == pytest.approx(seconds("rechd", [MIB], 4) + more)
-    assert seconds("rechd", [MIB], 7) == pytest.approx(seconds("rechd", [MIB], 5))
+    assert seconds("rechd", [MIB], 6) == pytest.approx(seconds("rechd", [MIB], 5))
+    # One of three partners goes on with the half that it did not add.
+    back = ALPHA + MIB / 2 * BETA
+    assert seconds("rechd", [MIB], 7) == pytest.approx(seconds("rechd", [MIB], 5) + back)
 
 
 def test_a_tree_is_climbed_and_descended_level_by_level():

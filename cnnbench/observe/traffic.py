@@ -1,0 +1,111 @@
+"""What one call of a traced function sends from process to process of a job.
+
+TensorFlow divides a function among devices and sends a tensor once to every device that uses it
+and did not make it. The traced graph has device, dtype and static shape of everything, so what
+will be sent is counted there, without running anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.context import process_of
+
+# What a branch uses it takes from where that is; the operation of the branch itself moves nothing.
+_BRANCHES = ("If", "StatelessIf")
+
+_REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
+_GATHER = ("CollectiveGather", "CollectiveGatherV2")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What all processes together send one another.
+
+    Attributes:
+      messages: how many tensors, or chunks of one.
+      bytes: of their values; None where a shape is not known before it runs.
+    """
+
+    messages: int = 0
+    bytes: int | None = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        known = self.bytes is not None and other.bytes is not None
+        return Traffic(
+            self.messages + other.messages,
+            (self.bytes or 0) + (other.bytes or 0) if known else None,
+        )
+
+
+def traffic(graph: Any, processes: int) -> Traffic:
+    """Counts what crosses from process to process in one call.
+
+    Signals without a value, which only put operations in order, are not counted. Collectives
+    are taken as TensorFlow's ring, in which the devices of a process are neighbours: with n
+    devices and s bytes, each of the links between processes carries 2(n-1) messages, together
+    2(n-1)/n s bytes.
+
+    Args:
+      graph: of a traced function (`ConcreteFunction.graph`); where processes trace functions
+        of their own, that of one of them.
+      processes: how many take part in collectives, with equally many devices each.
+    """
+    sent: dict[tuple[str, str], Traffic] = {}
+    rings: dict[tuple[int, int], Traffic] = {}
+    for op in _needed(graph):
+        if op.type in (*_REDUCE, *_GATHER):
+            rings[_instance(op)] = _ring(op, processes)
+        if op.type in _BRANCHES or not op.device:
+            continue
+        for tensor in op.inputs:
+            made_on = tensor.op.device
+            if made_on and process_of(made_on) != process_of(op.device):
+                sent[tensor.name, op.device] = Traffic(1, _bytes(tensor))
+    return sum((*sent.values(), *rings.values()), Traffic())
+
+
+def _needed(graph: Any) -> Iterator[Any]:
+    """What outputs and side effects depend on; TensorFlow prunes the rest."""
+    seen: set[Any] = set()
+    todo = [tensor.op for tensor in graph.outputs]
+    todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
+    while todo:
+        op = todo.pop()
+        if op not in seen:
+            seen.add(op)
+            yield op
+            todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
+
+def _ring(op: Any, processes: int) -> Traffic:
+    """A collective of all processes; each sends to the next one."""
+    size = _number(op, "group_size", 1)
+    reduces = op.type in _REDUCE
+    hops = processes * (2 if reduces else 1) * (size - 1)
+    subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
+    whole = _bytes(op.inputs[0])
+    if whole is None:
+        return Traffic(hops * subdivisions, None)
+    return Traffic(hops * subdivisions, hops * whole // (size if reduces else 1))
+
+
+def _instance(op: Any) -> tuple[int, int]:
+    """What the ops of one collective have in common, one per device."""
+    return _number(op, "group_key", 2), _number(op, "instance_key", 3)
+
+
+def _number(op: Any, name: str, position: int) -> int:
+    """An attribute of a collective, which in the second versions is an input."""
+    if not op.type.endswith("V2"):
+        return int(op.get_attr(name))
+    return int(tf.get_static_value(op.inputs[position]))
+
+
+def _bytes(tensor: tf.Tensor) -> int | None:
+    elements = tensor.shape.num_elements()
+    return None if elements is None else int(elements) * int(tensor.dtype.size)
