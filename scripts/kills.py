@@ -2,17 +2,19 @@
 
 Usage: scripts/kills [--kills=N] [--seed=S]
 
-N kills (200) with SIGKILL are spread over two writers: result files (a record and a table), and the
-checkpoints of a training. Each writer works in a forked process, again and again, until it is
-killed after a random time. Then nothing may be torn, nothing that the
-writer had reported as done may be lost, and after the next one has written nothing may be left but
-what belongs there. The exit status is 0 if so, 1 if not.
+N kills (200) with SIGKILL are spread over four writers: result files (a record and a table), the
+checkpoints of a training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in
+a forked process, again and again, until it is killed after a random time. Then nothing may be torn,
+nothing that the writer had reported as done may be lost, and after the next one has written nothing
+may be left but what belongs there. The exit status is 0 if so, 1 if not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -187,9 +189,150 @@ class CheckpointWriter:
         return [*found, *(f"{name} is left" for name in left)]
 
 
+class ImagenetWriter:
+    """`cnnbench data make-imagenet`, into one folder after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._images, self._out, self._whole = (folder / n for n in ("images", "sets", "whole"))
+        if not in_child(self._prepare):
+            raise RuntimeError("the images cannot be made into a data set")
+        self._number = 0
+
+    def _prepare(self) -> None:
+        import numpy as np
+        import tensorflow as tf
+
+        generator = np.random.default_rng(1)
+        for name in ("cat", "dog"):
+            (self._images / name).mkdir(parents=True)
+            for number in range(20):
+                pixels = generator.integers(0, 255, (50, 60, 3), np.uint8)
+                path = self._images / name / f"{number}.png"
+                path.write_bytes(tf.io.encode_png(pixels).numpy())
+        self._make(self._whole)
+
+    def _make(self, out: Path) -> None:
+        from cnnbench.cli import main
+
+        command = ["data", "make-imagenet", str(self._images), str(out)]
+        if main([*command, "--train_shards=4", "--validation_shards=2"]):
+            raise RuntimeError(f"{out} cannot be made")
+
+    def work(self, report: Report) -> None:
+        """Writes for ever."""
+        number = self._number
+        report(number)
+        while True:
+            number += 1
+            self._make(self._out / str(number))
+            report(number)
+
+    def _refused(self, out: Path) -> bool:
+        """Whether a training refuses the folder, as one whose data set was not finished."""
+        from cnnbench.data.imagenet_files import find_files
+        from cnnbench.errors import FlagError
+
+        try:
+            find_files(str(out), "train")
+        except FlagError:
+            return True
+        return False
+
+    def _is_whole(self, out: Path) -> bool:
+        found, wanted = (
+            {path.name: path.read_bytes() for path in folder.glob("*") if path.is_file()}
+            for folder in (out, self._whole)
+        )
+        return found == wanted
+
+    def problems(self, done: int) -> list[str]:
+        """What is wrong after a kill and the next write."""
+        sets = [self._out / str(number) for number in range(self._number + 1, done + 1)]
+        found = [f"{out.name} is not whole" for out in sets if not self._is_whole(out)]
+        self._number = done + 1
+        last = self._out / str(self._number)
+        if not self._is_whole(last) and last.exists():
+            if not self._refused(last):
+                found.append(f"{last.name} is torn, and a training takes it")
+            elif any(last.glob("train-*")):
+                shutil.rmtree(last)  # as the message of the next line asks for
+        again = in_child(lambda: self._make(last))
+        if not again and not self._is_whole(last):
+            found.append(f"{last.name} cannot be made again")
+        left = {path.name for path in last.iterdir()} - {p.name for p in self._whole.iterdir()}
+        # A whole set is not touched by the refused second run.
+        return found if not again else [*found, *(f"{name} is left" for name in sorted(left))]
+
+
+class SweepWriter:
+    """`cnnbench sweep`: killed once, then resumed to its end."""
+
+    _RUNS = 2
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+        self._suite = folder / "suite.yaml"
+        flags = "{model: trivial, data_name: cifar10, device: cpu, batch_size: 1, num_batches: 1}"
+        self._suite.write_text(
+            f"name: kills\ndescription: Two short runs.\n"
+            f"defaults: {{repeats: {self._RUNS}, flags: {flags}}}\nentries: [{{name: one}}]\n"
+        )
+
+    @property
+    def _results(self) -> Path:
+        return self._folder / f"results-{self._number}"
+
+    def _sweep(self) -> None:
+        from cnnbench.cli import main
+
+        if main(["sweep", str(self._suite), f"--results={self._results}", "--resume"]):
+            raise RuntimeError("the sweep failed")
+
+    def work(self, report: Report) -> None:
+        """Sweeps once."""
+        report(0)
+        self._sweep()
+        time.sleep(60)
+
+    def _records(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self._results.glob("*.json")}
+
+    def problems(self, done: int) -> list[str]:
+        """What is wrong after a kill and the next write."""
+        del done
+        from cnnbench.records.load import load_run
+
+        before, found = self._records(), []
+        for name in before:
+            load_run(str(self._results / name))  # raises if it is torn
+        deadline = time.monotonic() + 20
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        found += [f"process {number} is left" for number in self._alive()]
+        if not in_child(self._sweep):
+            found.append("the sweep cannot be resumed")
+        after = self._records()
+        if len(after) != self._RUNS or any(after.get(name) != before[name] for name in before):
+            found.append(f"records {sorted(before)} became {sorted(after)}")
+        left = {path.name for path in (self._results / ".sweep").iterdir()} - {"lock"}
+        self._number += 1
+        return [*found, *(f"{name} is left" for name in sorted(left))]
+
+    def _alive(self) -> list[str]:
+        """Processes with this results folder among their arguments."""
+        name, found = os.fsencode(self._results), []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if name in path.read_bytes():
+                    found.append(path.parent.name)
+        return found
+
+
 WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
     "result files": (ResultFilesWriter, 0.05),
     "checkpoints": (CheckpointWriter, 0.2),
+    "make-imagenet": (ImagenetWriter, 0.5),
+    "sweep": (SweepWriter, 12.0),
 }
 """By name: the writer, and the seconds up to which it is left alone."""
 

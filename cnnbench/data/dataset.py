@@ -6,6 +6,7 @@ No TensorFlow here: flags are resolved and help is printed without it.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,7 +218,7 @@ def detect(data_dir: str) -> Dataset:
       FlagError: no such directory, one that cannot be read, or no files of a known data set
         in it.
     """
-    if not Path(data_dir).is_dir():
+    if not os.path.isdir(data_dir):  # no error for a name that is too long
         raise FlagError("data_dir", data_dir, "there is no such directory")
     for dataset in reversed(_DATASETS.values()):
         if dataset._look_into(data_dir):

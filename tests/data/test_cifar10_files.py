@@ -103,7 +103,7 @@ def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.array(1)}, "not a list"),
         (
             {b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1, "datetime64[s]")},
-            "not a list of integers",
+            "an array of type 'M8'",
         ),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": 1}, "not a list of integers"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, "not a 64-bit integer"),

@@ -70,3 +70,41 @@ def test_odd_codecs_are_refused():
 def test_damage_is_an_unpickling_error(data):
     with pytest.raises(pickle.UnpicklingError):
         safe_pickle.loads(data)
+
+
+def test_text_and_other_byte_orders():
+    for array in (np.array([b"ab", b"c"]), np.array(["x"]), np.arange(3, dtype=">i4"), np.eye(2).T):
+        for protocol in range(6):
+            loaded = safe_pickle.loads(pickle.dumps(array, protocol))
+            assert loaded.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(loaded, array)
+
+
+STATES = (
+    (1, (2,), safe_pickle._DType("u1"), False, b"abc"),
+    (1, (-1, -3), safe_pickle._DType("u1"), False, b"abc"),
+    (1, (2**40,), safe_pickle._DType("u1"), False, b""),
+    (1, (3,), np.dtype("u1"), False, b"abc"),
+    (1, (1,), safe_pickle._DType("u1"), False, [1]),
+    (),
+)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_state_that_does_not_fit_is_refused(state):
+    array = safe_pickle._reconstruct(safe_pickle._Array, (0,), b"b")
+    with pytest.raises((pickle.UnpicklingError, TypeError, AttributeError, ValueError)):
+        array.__setstate__(state)
+    assert array.size == 0
+
+
+@pytest.mark.parametrize("dtype", ["O", "M8[s]", "V3", [("a", "u1")]])
+def test_arrays_of_anything_else_are_refused(dtype):
+    with pytest.raises(pickle.UnpicklingError, match="an array of"):
+        safe_pickle.loads(pickle.dumps(np.zeros(2, dtype), 2))
+
+
+def test_the_state_of_a_function_cannot_be_set():
+    data = b"c_codecs\nencode\nN}S'__defaults__'\nNs\x86b."
+    with pytest.raises(pickle.UnpicklingError, match="state of a function"):
+        safe_pickle.loads(data)

@@ -6,6 +6,7 @@ finding; so are death by a signal and ten seconds without an end, which scripts/
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
@@ -286,7 +287,7 @@ def suites(generator: random.Random, folder: Path) -> None:
         elif kind == 3:
             lines.insert(at, generator.choice(lines))
         else:
-            lines[at] = text_of(mutated(generator, lines[at].encode()))
+            lines[at] = text_of(mutated(generator, lines[at].encode(errors="replace")))
     path = folder / "suite.yaml"
     path.write_text("\n".join(lines), errors="replace")
     refused(lambda: make_plan(check(load(str(path))), {}))
@@ -319,7 +320,7 @@ def run_records(generator: random.Random, folder: Path) -> None:
             if generator.random() < 0.2:
                 del inner[place[-1]]
             else:
-                inner[place[-1]] = generator.choice(values)
+                inner[place[-1]] = copy.deepcopy(generator.choice(values))
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change has removed it
     data = json.dumps(document).encode()

@@ -21,7 +21,9 @@ CASES = {
 FOUND = [
     ("pickles", 1, 481),  # a place in the memo that takes gigabytes
     ("run_records", 1, 741),  # a text for --stop_at_top_1_accuracy
+    ("pickles", 101, 28299),  # a state of an array that crashes NumPy
     ("flags", 1, 107),  # a null character in the name of a file
+    ("flags", 101, 12717),  # a name of a folder that is too long for the system
 ]
 """Target, seed and number of cases that were findings once."""
 

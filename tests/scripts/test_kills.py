@@ -15,10 +15,11 @@ SCRIPT = Path(__file__).parents[2] / "scripts/kills.py"
 
 
 @pytest.mark.timeout(200)
-def test_result_files_survive_kills() -> None:
+@pytest.mark.parametrize(("writer", "times"), [("result files", 4), ("make-imagenet", 3)])
+def test_what_is_written_survives_kills(writer: str, times: int) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(SCRIPT.parent)!r}]; import json, kills; "
-        "print(json.dumps(kills.run('result files', 4, 7)))"
+        f"print(json.dumps(kills.run({writer!r}, {times}, 7)))"
     )
     finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=180
