@@ -88,8 +88,8 @@ class _DType:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         # Version, byte order, sub-array, names, fields, length, alignment, flags.
-        order, *structure = state[1:5]
-        order = order.decode("ascii") if isinstance(order, bytes) else order
+        given, *structure = state[1:5]
+        order: Any = given.decode("ascii") if isinstance(given, bytes) else given
         if order not in ("<", ">", "|", "=") or structure != [None, None, None]:
             raise pickle.UnpicklingError("an array of structures")
         self._type = self._type.newbyteorder(order)
@@ -116,7 +116,8 @@ class _Array(np.ndarray):
         shape, dtype, fortran, data = state[-4:]
         found = dtype.array(data, shape, "F" if fortran else "C")
         # In one place: what refers to the array already has to see it.
-        super().__setstate__((1, found.shape, found.dtype, False, found.tobytes()))
+        content: Any = (1, found.shape, found.dtype, False, found.tobytes())
+        super().__setstate__(content)
 
 
 def _reconstruct(kind: object, shape: object, name: object) -> _Array:
