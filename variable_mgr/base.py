@@ -68,7 +68,12 @@ class VariableMgr(abc.ABC):
         self._spec = spec
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
-        self._workers: WorkerGroup | None = None
+        job = spec.job
+        self._workers = (
+            WorkerGroup(job.cpu_devices, job.cpu_device)
+            if job is not None and job.client_per_worker and job.num_workers > 1
+            else None
+        )
         seen: set[str] = set()
         for variable in self._declared:
             if variable.name in seen:
@@ -270,7 +275,13 @@ class VariableMgr(abc.ABC):
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
         """Gives every tower of the job the value that copy 0 of the chief has (eagerly)."""
-        for variable in variables:
+        shared = list(variables)
+        if self._workers is not None and shared:
+            own = [tower_variable.read(variable.primary) for variable in shared]
+            for variable, value in zip(shared, self._workers.of_chief(own), strict=True):
+                with tf.device(variable.primary.device):
+                    variable.primary.assign(value, read_value=False)
+        for variable in shared:
             variable.broadcast()
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
@@ -288,12 +299,14 @@ class VariableMgr(abc.ABC):
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
         """Takes over what was written into copy 0 of every variable, as checkpoints hold it.
 
-        The other towers get it too, also where they train independently from there on.
+        The other towers of this process get it too, also where they train independently from
+        there on; for those of other workers see `share`.
 
         Args:
           slots: optimizer state that was written likewise (see `savable_slots`).
         """
-        self.share([*self._facades.values(), *slots])
+        for variable in (*self._facades.values(), *slots):
+            variable.broadcast()
 
     def get_devices(self) -> tuple[str, ...]:
         """Full device string of each tower of this process's step."""

@@ -20,8 +20,8 @@ class InputDistribution:
 
     Attributes:
       strategy: the strategy, over the towers' devices.
-      manual: whether the pipeline makes the replicas' batches itself; otherwise it makes global
-        ones, which TensorFlow splits.
+      manual: whether the pipeline makes the replicas' batches itself, of this worker's part of
+        the data; otherwise it makes global ones of all data, which TensorFlow splits.
       per_replica: with `manual`: whether every replica has a pipeline, which reads all records and
         keeps every Nth batch, in place of one for all.
       auto_shard_policy: "auto", "file", "data" or "off", between workers.
@@ -47,7 +47,7 @@ class InputDistribution:
 
         def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
             count, index = context.num_input_pipelines, context.input_pipeline_id
-            batches = pipeline.tower_batches()
+            batches = _endless(pipeline.tower_batches())
             return batches if count == 1 else batches.shard(count, index)
 
         return iter(self.strategy.distribute_datasets_from_function(of_pipeline, options))
@@ -56,8 +56,9 @@ class InputDistribution:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
         options.experimental_distribute.auto_shard_policy = policies[self.auto_shard_policy.upper()]
-        whole = pipeline.tower_batches().rebatch(pipeline.spec.global_batch, drop_remainder=True)
-        return whole.with_options(options)
+        batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
+        whole = pipeline.tower_batches().rebatch(batch, drop_remainder=True)
+        return _endless(whole).with_options(options)
 
     def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
         modes = tf.distribute.InputReplicationMode
@@ -69,6 +70,12 @@ class InputDistribution:
             else modes.PER_WORKER,
             experimental_per_replica_buffer_size=ahead,
         )
+
+
+def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Says that training batches never end, or workers ask one another before each of them."""
+    endless = tf.data.experimental.INFINITE_CARDINALITY
+    return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 class DistributedInput(PipelineInput):

@@ -35,6 +35,7 @@ from cnnbench.errors import (
 )
 from cnnbench.flags import Params, validate
 from cnnbench.flags.cluster import without_outputs
+from cnnbench.flags.groups.strategies import MULTI_WORKER
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, parse_quiet
 from cnnbench.machine.gpu import gpu_memory
@@ -202,6 +203,8 @@ class BenchmarkCNN:
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"
             )
+        if devices.kind == "cpu" and self.params.variable_update == MULTI_WORKER:
+            self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(self.params.tf_random_seed)
         # Before the run: afterwards the load would be our own.
         self._measurements.environment = environment.collect()

@@ -311,6 +311,8 @@ def make_inputs(
         # Which of the others is left when it is evaluated is not known beforehand.
         workers, shards = workers[:1], 1
     distribution = None if manager is None else _distribution(params, manager)
+    if distribution is not None and not distribution.manual:
+        shards = 1  # TensorFlow shares the data out
     sources = [
         _worker_input(params, plan, devices, subset, worker, shards, distribution)
         for worker in workers

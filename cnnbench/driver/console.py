@@ -22,7 +22,8 @@ _RULE = "-" * 64
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 _SHOWS_ALL_REDUCE = (
-    *("replicated", "distributed_all_reduce", "collective_all_reduce", "mirrored_strategy"),
+    *("replicated", "distributed_all_reduce", "collective_all_reduce"),
+    *("mirrored_strategy", "multi_worker_mirrored_strategy"),
 )
 
 

@@ -10,6 +10,7 @@ from cnnbench.driver.console import HeaderInfo
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
 from cnnbench.flags.checks import running_all_reduce, strategy_reduction
+from cnnbench.flags.groups.strategies import REDUCING
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement
@@ -123,7 +124,7 @@ def header(
         variable_update=params.variable_update,
         all_reduce_spec=(
             params.cross_device_ops
-            if params.variable_update == "mirrored_strategy"
+            if params.variable_update in REDUCING
             else params.as_dict()["all_reduce_spec"]
         ),
         staged_vars=params.staged_vars,

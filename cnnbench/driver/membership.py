@@ -9,7 +9,7 @@ import dataclasses
 import socket
 from collections.abc import Callable
 
-from cnnbench.cluster import chief, client
+from cnnbench.cluster import chief
 from cnnbench.cluster.ending import Ending
 from cnnbench.cluster.handshake import meet
 from cnnbench.cluster.serve import settings_of
@@ -79,13 +79,25 @@ class Membership:
         if self._job.client_per_worker:
             # Before: TensorFlow waits for the others without a word, and longer than that.
             self._watchdog.start()
-            client.connect(devices.job)
+            self._connect(devices.job)
             self._joined = True
             return devices
         job = chief.connect(devices.job, self._params.cluster_timeout, self._tell)
         self._joined = connected = True
         self._watchdog.start()
         return dataclasses.replace(devices, job=job)
+
+    def _connect(self, job: Job) -> None:
+        """Connects a worker that runs a step of its own with the others, for collectives."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.strategies import make
+
+        make.connected(job)
+        there = {device.name for device in tf.config.list_logical_devices()}
+        missing = [device for device in job.tower_devices if device not in there]
+        if missing:
+            raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def gone(self) -> dict[str, str]:
         """The workers that were lost while others go on, and what is wrong with each."""

@@ -233,6 +233,7 @@ def make_plan(params: Params) -> Plan:
             params.num_batches, params.num_epochs, batch * towers, train_examples
         )
     _check_frozen(params, spec, len(job.own_towers))
+    _check_shards(params, dataset, job)
     return Plan(
         model=model,
         spec=spec,
@@ -262,6 +263,26 @@ def _check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
             "true",
             f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
             "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
+        )
+
+
+def _check_shards(params: Params, dataset: Dataset, job: Job) -> None:
+    """Refuses to share out files where there are not enough of them; TensorFlow does not help."""
+    by_tensorflow = params.input_distribution == "strategy" and params.input_sharding == "auto"
+    policy, workers = params.auto_shard_policy, job.num_workers
+    if not by_tensorflow or workers == 1 or params.data_dir is None or params.eval:
+        return
+    if policy == "file" and not dataset.skips_bad_records:
+        reason = f"the files of data set {dataset.name} are read whole; use data or off"
+        raise FlagError("auto_shard_policy", policy, reason)
+    if policy not in ("auto", "file") or not dataset.skips_bad_records:
+        return
+    files = len(dataset.subsets_in(params.data_dir)["train"])
+    if files < workers:
+        raise FlagError(
+            "auto_shard_policy",
+            policy,
+            f"shares out files, and there are {files} for {workers} workers; use data or off",
         )
 
 

@@ -17,7 +17,15 @@ from cnnbench.flags.cluster import (
 )
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, STRATEGIES, StrategyParams
+from cnnbench.flags.groups.strategies import (
+    CROSS_DEVICE,
+    DISTRIBUTION,
+    MIRRORED,
+    MULTI_WORKER,
+    REDUCING,
+    STRATEGIES,
+    StrategyParams,
+)
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import available_choices, check_available
@@ -27,7 +35,12 @@ from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
-from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec, refuse_devices
+from cnnbench.variable_mgr.strategies.spec import (
+    BETWEEN_WORKERS,
+    CrossDeviceSpec,
+    refuse_devices,
+    refuse_towers,
+)
 
 # The modes for which it is decided whose gradients stop whose update.
 _AUTO_LOSS_SCALE_MODES = (
@@ -135,11 +148,12 @@ def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
     Returns:
       Its name; None without a strategy that reduces.
     """
-    if params.eval or params.forward_only or params.input_only or params.num_gpus == 1:
+    reduced = job_of(params).num_towers > 1
+    if params.eval or params.forward_only or params.input_only or not reduced:
         return None
     if params.variable_update == "central_storage_strategy":
         return "reduction_to_one_device"
-    if params.variable_update == "mirrored_strategy":
+    if params.variable_update in REDUCING:
         return CrossDeviceSpec(ops=params.cross_device_ops).running(on_gpu)
     return None
 
@@ -387,8 +401,10 @@ def _check_strategies(params: Params) -> Refusals:
         yield "variable_update", "keeps everything on one device; it needs --num_gpus=1"
     given = {s.name for s in specs_of(StrategyParams) if getattr(params, s.name) != s.default}
     for name in CROSS_DEVICE:
-        if name in given and mode != "mirrored_strategy":
+        if name in given and mode not in REDUCING:
             yield name, f"needs --variable_update=mirrored_strategy, not {mode}"
+    if mode == MULTI_WORKER:
+        yield from _check_multi_worker(params)
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
     if params.input_distribution == "strategy":
         if mode not in STRATEGIES:
@@ -411,10 +427,24 @@ def _check_strategies(params: Params) -> Refusals:
     if params.input_replication == "per_replica":
         if params.input_sharding == "auto":
             yield "input_replication", "needs --input_sharding=manual"
-        if mode != "mirrored_strategy":
+        if mode != MIRRORED:
             yield "input_replication", f"needs --variable_update=mirrored_strategy, not {mode}"
         if params.prefetch_on_device:
             yield "prefetch_on_device", "cannot go with --input_replication=per_replica"
+
+
+def _check_multi_worker(params: Params) -> Refusals:
+    mode = params.variable_update
+    if params.device == "cpu":
+        refuse_towers(job_of(params))
+    if params.cross_device_ops not in BETWEEN_WORKERS:
+        others = ", ".join(BETWEEN_WORKERS)
+        yield "cross_device_ops", f"works in one process only; --variable_update={mode} has {others}"
+    if params.num_packs != _SPECS["num_packs"].default:
+        yield "num_packs", f"does not work with --variable_update={mode}; use --bytes_per_pack"
+    indices = [int(index) for index in re.findall("[0-9]+", params.gpu_indices)]
+    if indices != sorted(indices):
+        yield "gpu_indices", f"must ascend: --variable_update={mode} takes GPUs in their order"
 
 
 def _check_runtime(params: Params) -> Refusals:

@@ -16,7 +16,7 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, STRATEGIES
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, MIRRORED, STRATEGIES
 from cnnbench.flags.groups.variable_update import (
     ALL_REDUCING,
     WITHOUT_EQUAL_COPIES,
@@ -256,7 +256,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("bytes_per_pack",),
-        lambda p: p.cross_device_ops not in COLLECTIVE,
+        lambda p: p.variable_update == MIRRORED and p.cross_device_ops not in COLLECTIVE,
         "without --cross_device_ops=ring or auto",
     ),
     Unused(

@@ -69,7 +69,7 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "variable_update": ("multi_worker_mirrored_strategy", "parameter_server_strategy"),
+    "variable_update": ("parameter_server_strategy",),
 }
 """By flag the values that are planned."""
 

@@ -30,6 +30,8 @@ class StrategyVariableMgr(VariableMgr):
         self._strategy = self._make_strategy()
         # The variables as the strategy sees them, by each of their copies.
         self._distributed: dict[Any, Any] = {}
+        # Strategies number replicas over the job.
+        self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
     def _make_strategy(self) -> tf.distribute.Strategy:
@@ -56,7 +58,7 @@ class StrategyVariableMgr(VariableMgr):
 
         def replica() -> None:
             context = tf.distribute.get_replica_context()
-            tower = int(tf.get_static_value(context.replica_id_in_sync_group))
+            tower = int(tf.get_static_value(context.replica_id_in_sync_group)) - self._first
 
             def meet(point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
                 def join(_: Any) -> None:
@@ -78,7 +80,7 @@ class StrategyVariableMgr(VariableMgr):
         """See `VariableMgr.preprocess_device_grads`; reduced by the strategy."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         complete = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
-        reduced = self._reduced(complete) if len(self._spec.devices) > 1 else complete
+        reduced = self._reduced(complete) if self._spec.num_towers > 1 else complete
         return list(dict.fromkeys(self._homes())), [_dense(column) for column in reduced]
 
     @abc.abstractmethod
@@ -106,7 +108,7 @@ class StrategyVariableMgr(VariableMgr):
 
     def _of_replicas(self, values: Sequence[Any]) -> Any:
         return self._strategy.experimental_distribute_values_from_function(
-            lambda context: values[context.replica_id_in_sync_group]
+            lambda context: values[context.replica_id_in_sync_group - self._first]
         )
 
     def _create(self, variable: VariableLike) -> TowerVariable:

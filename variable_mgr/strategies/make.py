@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.errors import UsageError
+from cnnbench.errors import BenchmarkError, UsageError, first_line
+from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.all_reduce.context import process_of
-from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, CrossDeviceSpec
+from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, CrossDeviceSpec, refuse_towers
 
 _collective_devices: tuple[str, ...] | None = None
 
@@ -55,6 +56,71 @@ def central_storage(devices: Sequence[str], parameter_device: str) -> Any:
 def one_device(device: str) -> tf.distribute.OneDeviceStrategy:
     """A OneDeviceStrategy for a full device string."""
     return tf.distribute.OneDeviceStrategy(device)
+
+
+def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
+
+    In a job of several processes the first call starts TensorFlow's server of this worker, with
+    the service that collectives and heartbeats need, and waits for those of the others. The
+    devices of this process are configured, and nothing has used them.
+
+    Args:
+      job: this process is one of its workers, or alone.
+
+    Raises:
+      FlagError: other towers than the strategy would take.
+      UsageError: see `mirrored`.
+      BenchmarkError: the server of this worker cannot start.
+    """
+    refuse_towers(job)
+    if job.towers_per_worker > 1:
+        _claim(job.own_tower_devices)
+    return connected(job)
+
+
+def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """The strategy by which a worker is connected to the others, whatever its towers.
+
+    Args:
+      job: see `multi_worker`.
+
+    Raises:
+      BenchmarkError: see `multi_worker`.
+    """
+    hosts = tuple((name, tuple(hosts)) for name, hosts in job.hosts_by_job.items())
+    gpus = job.towers_per_worker if job.device == "gpu" else 0
+    return _multi_worker(hosts, job.task.job, job.task.index, gpus)
+
+
+@functools.cache
+def _multi_worker(
+    hosts: tuple[tuple[str, tuple[str, ...]], ...], task: str, index: int, gpus: int
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
+        task_type=task if hosts else "",
+        task_id=index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer="grpc",
+    )
+    try:
+        with tf.init_scope():
+            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    except tf.errors.OpError as error:
+        raise BenchmarkError(
+            f"{task}:{index}: no server could be started on {dict(hosts)[task][index]}: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def communication(spec: CrossDeviceSpec) -> tf.distribute.experimental.CommunicationOptions:
+    """How collective operations of a strategy reduce."""
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=spec.bytes_per_pack,
+        implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(spec.ops, kinds.AUTO),
+    )
 
 
 def check_devices(devices: Sequence[str]) -> None:

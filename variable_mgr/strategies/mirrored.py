@@ -33,10 +33,4 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
-        if spec.ops not in COLLECTIVE:
-            return None
-        kinds = tf.distribute.experimental.CommunicationImplementation
-        return tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=spec.bytes_per_pack,
-            implementation=kinds.RING if spec.ops == "ring" else kinds.AUTO,
-        )
+        return make.communication(spec) if spec.ops in COLLECTIVE else None

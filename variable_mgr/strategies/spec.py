@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.errors import FlagError
+from cnnbench.runtime.job import Job
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
 """Those that are collective operations of TensorFlow, packed by bytes."""
+BETWEEN_WORKERS = ("auto", "ring", "nccl")
+"""Those that work between processes, all packed by bytes there."""
 PACKED = ("hierarchical_copy", "nccl")
 """Those that join all tensors and cut them into packs."""
 
@@ -43,6 +46,24 @@ class CrossDeviceSpec:
     def running(self, on_gpu: bool) -> str:
         """The operation that runs, as records name it."""
         return ("nccl" if on_gpu else "ring") if self.ops == "auto" else self.ops
+
+
+def refuse_towers(job: Job) -> None:
+    """Refuses towers on which a MultiWorkerMirroredStrategy would not put its replicas.
+
+    Args:
+      job: with the kind of its towers' devices.
+
+    Raises:
+      FlagError: several on the CPU of a process, of which the strategy takes the first alone.
+    """
+    if job.device == "cpu" and job.towers_per_worker > 1:
+        raise FlagError(
+            "num_gpus",
+            job.towers_per_worker,
+            "must be 1 on CPUs, of which MultiWorkerMirroredStrategy takes one per process; "
+            "start more workers",
+        )
 
 
 def refuse_devices(ops: str, count: int, *, on_gpu: bool) -> None:

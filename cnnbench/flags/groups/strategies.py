@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from cnnbench.flags.declare import flag
 from cnnbench.variable_mgr.strategies.spec import CROSS_DEVICE_OPS
 
-STRATEGIES = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
-"""The strategies of one process."""
-
+MIRRORED = "mirrored_strategy"
+MULTI_WORKER = "multi_worker_mirrored_strategy"
+REDUCING = (MIRRORED, MULTI_WORKER)
+"""The strategies that take --cross_device_ops."""
+STRATEGIES = (*REDUCING, "central_storage_strategy", "one_device_strategy")
+"""The modes that are strategies."""
 
 CROSS_DEVICE = ("cross_device_ops", "bytes_per_pack", "num_packs")
 """The flags of reductions."""
@@ -23,18 +26,20 @@ class StrategyParams:
 
     cross_device_ops: str = flag(
         "auto",
-        "How mirrored_strategy reduces gradients. auto is TensorFlow's default: a ring on CPUs, "
-        "NCCL on GPUs.",
+        "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is "
+        "TensorFlow's default: a ring on CPUs, NCCL on GPUs. Between workers: auto, ring or nccl.",
         choices=CROSS_DEVICE_OPS,
     )
     bytes_per_pack: int = flag(
         0,
-        "Bytes of gradients that ring and auto join into a pack; 0 for all in one.",
+        "Bytes of gradients that ring and auto, and nccl between workers, join into a pack; 0 for "
+        "all in one.",
         minimum=0,
     )
     num_packs: int = flag(
         1,
-        "Packs into which hierarchical_copy and nccl join all gradients; 0 for no packing.",
+        "Packs into which hierarchical_copy and nccl of mirrored_strategy join all gradients; 0 "
+        "for no packing.",
         minimum=0,
     )
     input_distribution: str = flag(
@@ -51,7 +56,8 @@ class StrategyParams:
     )
     auto_shard_policy: str = flag(
         "auto",
-        "With --input_sharding=auto: what workers share out, files or records. One worker reads "
+        "With --input_sharding=auto: what workers share out, files or batches; off shares out "
+        "nothing. auto is file where a data set is read file by file, else data. One worker reads "
         "everything with each of them.",
         choices=("auto", "file", "data", "off", "hint"),
     )
