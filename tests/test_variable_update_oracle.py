@@ -68,6 +68,7 @@ def test_losses_equal_the_oracle(
         (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
         (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
         (1, {"variable_update": "one_device_strategy", "cross_device_ops": "auto"}),
+        (1, {"variable_update": "multi_worker_mirrored_strategy"}),
     ],
 )
 def test_cross_device_operations_train_like_the_oracle(

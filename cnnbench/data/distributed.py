@@ -24,7 +24,8 @@ class InputDistribution:
         the data; otherwise it makes global ones of all data, which TensorFlow splits.
       per_replica: with `manual`: whether every replica has a pipeline, which reads all records and
         keeps every Nth batch, in place of one for all.
-      auto_shard_policy: "auto", "file", "data" or "off", between workers.
+      auto_shard_policy: "auto", "file", "data" or "off", between workers. With "file" pipelines
+        are given files of their own: behind numbered records TensorFlow finds no files.
       prefetch_on_device: whether batches wait on the devices, not on the host.
     """
 
@@ -33,6 +34,11 @@ class InputDistribution:
     per_replica: bool = False
     auto_shard_policy: str = "auto"
     prefetch_on_device: bool = True
+
+    @property
+    def by_pipeline(self) -> bool:
+        """Whether a pipeline reads a part of the data; otherwise all of it."""
+        return self.manual or self.auto_shard_policy == "file"
 
     def iterator(self, pipeline: Pipeline) -> Any:
         """Begins to read; its elements hold a value per replica.
@@ -46,16 +52,18 @@ class InputDistribution:
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            count, index = context.num_input_pipelines, context.input_pipeline_id
             batches = _endless(pipeline.tower_batches())
-            return batches if count == 1 else batches.shard(count, index)
+            if not self.per_replica:
+                return batches
+            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         return iter(self.strategy.distribute_datasets_from_function(of_pipeline, options))
 
     def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
-        options.experimental_distribute.auto_shard_policy = policies[self.auto_shard_policy.upper()]
+        policy = "OFF" if self.by_pipeline else self.auto_shard_policy.upper()
+        options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
         whole = pipeline.tower_batches().rebatch(batch, drop_remainder=True)
         return _endless(whole).with_options(options)

@@ -129,7 +129,8 @@ class RecordPipeline(Pipeline):
     def _one_pass(self) -> tf.data.Dataset:
         spec = self.spec
         files = tf.data.Dataset.range(len(self._files))
-        whole_files = spec.training and len(self._files) % spec.num_shards == 0
+        files_fit = spec.shard_files or len(self._files) % spec.num_shards == 0
+        whole_files = spec.training and files_fit
         if spec.training:
             if whole_files:
                 files = files.shard(spec.num_shards, spec.shard_index)

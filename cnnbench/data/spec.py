@@ -44,6 +44,8 @@ class InputSpec:
       num_shards: processes that share the data; each sees its own part.
       shard_index: which part is read. Of synthetic data it says which rows of the global batch
         of all shards are made.
+      shard_files: whether training shards are whole files even where some get more than others.
+        Otherwise they are where the files divide evenly, and else of records.
       host: the CPU that reads and prepares, "CPU:0" of this process or the full string of
         another's.
       shuffle_buffer: records among which a training record is drawn.
@@ -64,6 +66,7 @@ class InputSpec:
     dtype: str = "float32"
     num_shards: int = 1
     shard_index: int = 0
+    shard_files: bool = False
     host: str = "CPU:0"
     shuffle_buffer: int = 10_000
 

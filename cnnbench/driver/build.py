@@ -311,8 +311,8 @@ def make_inputs(
         # Which of the others is left when it is evaluated is not known beforehand.
         workers, shards = workers[:1], 1
     distribution = None if manager is None else _distribution(params, manager)
-    if distribution is not None and not distribution.manual:
-        shards = 1  # TensorFlow shares the data out
+    if distribution is not None and not distribution.by_pipeline:
+        shards = 1  # TensorFlow shares the batches out
     sources = [
         _worker_input(params, plan, devices, subset, worker, shards, distribution)
         for worker in workers
@@ -340,6 +340,7 @@ def _worker_input(
         num_devices=devices.job.towers_per_worker,
         num_shards=shards,
         shard_index=worker.index if shards > 1 else 0,
+        shard_files=training and params.auto_shard_policy == "file",
         host=worker.device("cpu"),
         image_size=getattr(plan.model, "image_size", 0),
         channels=plan.model.channels,

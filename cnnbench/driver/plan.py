@@ -267,23 +267,18 @@ def _check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
 
 
 def _check_shards(params: Params, dataset: Dataset, job: Job) -> None:
-    """Refuses to share out files where there are not enough of them; TensorFlow does not help."""
-    by_tensorflow = params.input_distribution == "strategy" and params.input_sharding == "auto"
+    """Refuses to share out files that cannot be, or of which there are not enough."""
     policy, workers = params.auto_shard_policy, job.num_workers
-    if not by_tensorflow or workers == 1 or params.data_dir is None or params.eval:
-        return
-    if policy == "file" and not dataset.skips_bad_records:
-        reason = f"the files of data set {dataset.name} are read whole; use data or off"
-        raise FlagError("auto_shard_policy", policy, reason)
-    if policy not in ("auto", "file") or not dataset.skips_bad_records:
+    if policy != "file" or workers == 1 or params.data_dir is None or params.eval:
         return
     files = len(dataset.subsets_in(params.data_dir)["train"])
-    if files < workers:
-        raise FlagError(
-            "auto_shard_policy",
-            policy,
-            f"shares out files, and there are {files} for {workers} workers; use data or off",
-        )
+    if not dataset.skips_bad_records:
+        reason = f"every worker reads the files of data set {dataset.name} whole; use data or off"
+    elif files < workers:
+        reason = f"there are {files} training files for {workers} workers; use data or off"
+    else:
+        return
+    raise FlagError("auto_shard_policy", policy, reason)
 
 
 def _declare(model: Model, num_classes: int) -> ModelSpec:

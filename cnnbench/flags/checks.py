@@ -439,7 +439,10 @@ def _check_multi_worker(params: Params) -> Refusals:
         refuse_towers(job_of(params))
     if params.cross_device_ops not in BETWEEN_WORKERS:
         others = ", ".join(BETWEEN_WORKERS)
-        yield "cross_device_ops", f"works in one process only; --variable_update={mode} has {others}"
+        yield (
+            "cross_device_ops",
+            f"works in one process; --variable_update={mode} has {others}",
+        )
     if params.num_packs != _SPECS["num_packs"].default:
         yield "num_packs", f"does not work with --variable_update={mode}; use --bytes_per_pack"
     indices = [int(index) for index in re.findall("[0-9]+", params.gpu_indices)]

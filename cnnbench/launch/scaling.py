@@ -17,6 +17,7 @@ from cnnbench.charts import HIGHER, Axis, Lines, Series
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
+from cnnbench.flags.cluster import CLIENT_PER_WORKER
 from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.metrics.registry import throughput
 from cnnbench.predict.interconnect import Interconnect
@@ -140,7 +141,7 @@ def _spec(params: Params, ps: int) -> AllReduceSpec:
     """What the mode does, as the algorithm of that traffic."""
     if params.variable_update == "distributed_all_reduce" and params.all_reduce_spec is not None:
         return params.all_reduce_spec
-    if params.variable_update == "collective_all_reduce":
+    if params.variable_update in CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
     # Gradients go to the servers, and new values come back.
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")

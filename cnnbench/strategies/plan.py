@@ -107,6 +107,8 @@ def make_plan(
     """
     _refuse(given)
     texts = {name: _text(name, value) for name, value in given.items()}
+    if not on_gpu and texts.get("device", "auto") == "auto":
+        texts["device"] = "cpu"  # so that what needs GPUs is left out, and does not fail
     first = _resolved({**texts, "variable_update": _ONE_TOWER_MODE})
     towers = int(first.config["num_gpus"])
     if towers < 2:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from cifar10_writer import write_cifar10
 
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
-from cnnbench.flags import Params
+from cnnbench.driver.plan import make_plan
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params, validate
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -73,10 +76,11 @@ def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("mode", ["one_device_strategy", "multi_worker_mirrored_strategy"])
 @pytest.mark.parametrize("sharding", ["auto", "manual"])
-def test_one_device_gets_whole_batches(sharding: str, files: Path) -> None:
+def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path) -> None:
     flags = {"input_distribution": "strategy", "input_sharding": sharding, "num_gpus": 1}
-    found, _ = batches(files, variable_update="one_device_strategy", **flags)
+    found, _ = batches(files, variable_update=mode, **flags)
     wanted, _ = batches(files, num_gpus=1)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -99,3 +103,29 @@ def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
     built.inputs.restart()
     np.testing.assert_array_equal(built.inputs.next()[0].labels.numpy(), first)
     built.close()
+
+
+@pytest.mark.parametrize(
+    ("data_name", "words"),
+    [("imagenet", "2 training files for 3 workers"), ("cifar10", "reads the files of data set")],
+)
+def test_d9_files_are_shared_out_where_there_are_enough(
+    data_name: str, words: str, files: Path, tmp_path: Path
+) -> None:
+    for number in range(2):
+        with tf.io.TFRecordWriter(str(tmp_path / f"train-{number:05d}-of-00002")) as writer:
+            writer.write(b"")
+    folder = tmp_path if data_name == "imagenet" else files
+    flags = {"input_distribution": "strategy", "auto_shard_policy": "file", "data_dir": str(folder)}
+    flags |= {"job_name": "worker", "worker_hosts": "a:1,b:1,c:1", "model": "trivial"}
+    params = Params(
+        variable_update="multi_worker_mirrored_strategy",
+        data_name=data_name,
+        num_batches=1,
+        **flags,
+    )
+    validate(params)
+    with pytest.raises(FlagError, match=words) as error:
+        make_plan(params)
+    assert error.value.flag == "auto_shard_policy"
+    make_plan(params.replace(auto_shard_policy="off"))

@@ -33,6 +33,8 @@ PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
 MIRRORED = {"variable_update": "mirrored_strategy", "num_gpus": 2}
+MULTI_WORKER = {"variable_update": "multi_worker_mirrored_strategy"}
+WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
 DISTRIBUTED = {**MIRRORED, "input_distribution": "strategy"}
 TWO = {"variable_update": "replicated", "num_gpus": 2}
 
@@ -135,6 +137,44 @@ REFUSED = [
         {"variable_update": "one_device_strategy", "num_gpus": 2},
         "variable_update",
         "needs --num_gpus=1",
+    ),
+    ({**MULTI_WORKER, "num_gpus": 2, "device": "cpu"}, "num_gpus", "must be 1 on CPUs"),
+    *(
+        ({**MULTI_WORKER, "cross_device_ops": ops}, "cross_device_ops", "has auto, ring, nccl")
+        for ops in ("reduction_to_one_device", "hierarchical_copy")
+    ),
+    (
+        {**MULTI_WORKER, "cross_device_ops": "nccl", "device": "cpu"},
+        "cross_device_ops",
+        "needs GPUs",
+    ),
+    ({**MULTI_WORKER, "num_packs": 2}, "num_packs", "use --bytes_per_pack"),
+    ({**MULTI_WORKER, "num_gpus": 2, "gpu_indices": "1,0"}, "gpu_indices", "must ascend"),
+    ({**MULTI_WORKER, "staged_vars": True}, "staged_vars", "not multi_worker_mirrored_strategy"),
+    (
+        {**MULTI_WORKER, **WORKERS, "ps_hosts": "c:1"},
+        "ps_hosts",
+        "has no use for them",
+    ),
+    ({**MULTI_WORKER, **WORKERS, "bn_stats": "sync"}, "bn_stats", "use mean"),
+    *(
+        (
+            {**WORKERS, "variable_update": mode},
+            "variable_update",
+            "one process only; with --job_name use one of",
+        )
+        for mode in ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
+    ),
+    (
+        {
+            **MULTI_WORKER,
+            "data_dir": "d",
+            "input_distribution": "strategy",
+            "input_sharding": "manual",
+            "input_replication": "per_replica",
+        },
+        "input_replication",
+        "needs --variable_update=mirrored_strategy",
     ),
     *(
         ({**MIRRORED, "data_dir": "d", flag: value}, flag, "needs --input_distribution=strategy")

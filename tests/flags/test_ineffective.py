@@ -6,6 +6,8 @@ from cnnbench.flags.ineffective import UNUSED
 DURING = "--eval_during_training_every_n_steps=5"
 
 # A flag, flags beside which it does nothing, flags beside which it does something.
+MULTI_WORKER = "--variable_update=multi_worker_mirrored_strategy"
+WORKERS = "--worker_hosts=a:1,b:1"
 MIRRORED = ["--variable_update=mirrored_strategy", "--num_gpus=2"]
 CASES = [
     (f"--{flag}", idle, ["--train_dir=d"])
@@ -88,6 +90,9 @@ CASES += [
         [*MIRRORED, "--data_dir=d", "--data_name=cifar10"],
     ),
     ("--bytes_per_pack=9", [*MIRRORED, "--cross_device_ops=hierarchical_copy"], MIRRORED),
+    ("--bytes_per_pack=9", [MULTI_WORKER], [MULTI_WORKER, "--job_name=worker", WORKERS]),
+    ("--all_reduce_spec=xring", [MULTI_WORKER], ["--variable_update=replicated", "--num_gpus=2"]),
+    ("--local_parameter_device=cpu", [MULTI_WORKER], []),
     ("--num_packs=9", MIRRORED, [*MIRRORED, "--cross_device_ops=hierarchical_copy"]),
     ("--cross_device_ops=ring", ["--variable_update=mirrored_strategy"], MIRRORED),
     ("--cross_device_ops=ring", [*MIRRORED, "--forward_only"], MIRRORED),

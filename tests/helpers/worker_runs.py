@@ -1,4 +1,4 @@
-"""Runs of collective_all_reduce by workers in processes of their own, one run after the other.
+"""Runs by workers in processes of their own, one run after the other.
 
 As a program it is one worker: it starts TensorFlow once, and all runs of a list share it.
 """
@@ -48,11 +48,13 @@ def processes(commands, folder, environment=None):
 
 
 def run_in_workers(workers, runs, folder):
-    """Results by run and worker; see `outcome`.
+    """Results by run and worker; see `outcome`, and `labels_read` for those with "reads".
 
     Args:
       workers: how many processes.
-      runs: flags of each run, as a dict; "{worker}" in a value becomes the worker's number.
+      runs: flags of each run, as a dict; "{worker}" in a value becomes the worker's number, and
+        with "reads" so many batches are read in place of a run. collective_all_reduce if no mode
+        is given.
       folder: for logs and results.
     """
     task = folder / "runs.json"
@@ -92,6 +94,16 @@ def poisoned(draw):
         return values
 
     return drawn
+
+
+def labels_read(flags, steps):
+    """The labels of the first training batches: by step, then by tower."""
+    from cnnbench import BenchmarkCNN, Params
+
+    built = BenchmarkCNN(Params.from_dict(flags)).build()
+    read = [[batch.labels.numpy().tolist() for batch in built.inputs.next()] for _ in range(steps)]
+    built.close()
+    return read
 
 
 def outcome(flags):
@@ -137,9 +149,10 @@ def main(task, hosts, worker):
             n: v.replace("{worker}", worker) if isinstance(v, str) else v for n, v in run.items()
         }
         synthetic.synthetic_rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
-        flags |= {"variable_update": "collective_all_reduce", "device": "cpu"}
+        flags = {"variable_update": "collective_all_reduce", "device": "cpu", **flags}
         flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(worker)}
-        results.append(outcome(flags))
+        steps = flags.pop("reads", 0)
+        results.append(labels_read(flags, steps) if steps else outcome(flags))
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
     Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))

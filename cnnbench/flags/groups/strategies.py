@@ -56,8 +56,8 @@ class StrategyParams:
     )
     auto_shard_policy: str = flag(
         "auto",
-        "With --input_sharding=auto: what workers share out, files or batches; off shares out "
-        "nothing. auto is file where a data set is read file by file, else data. One worker reads "
+        "With --input_sharding=auto: what workers share out, whole files or parts of every global "
+        "batch (data, which is also auto); with off every worker reads the same. One worker reads "
         "everything with each of them.",
         choices=("auto", "file", "data", "off", "hint"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
@@ -37,6 +38,17 @@ def test_collectives_over_other_devices_are_refused(cpu_devices, monkeypatch):
     with pytest.raises(UsageError, match="over 2 devices already") as error:
         make.mirrored(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
     assert "\n" not in str(error.value)
+
+
+def test_a_multi_worker_strategy_of_one_process(cpu_devices):
+    alone = Job(device="cpu")
+    strategy = make.multi_worker(alone)
+    assert make.multi_worker(alone) is strategy
+    assert strategy.num_replicas_in_sync == 1
+    assert strategy.extended.worker_devices == (cpu_devices[0],)
+    with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
+        make.multi_worker(Job(device="cpu", towers_per_worker=2))
+    assert error.value.flag == "num_gpus"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.tower_variable import tower_context
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
+ONE_DEVICE = ("one_device_strategy", "multi_worker_mirrored_strategy")
 
 
 def traced(function):
@@ -49,9 +50,9 @@ def test_d1_towers_are_built_in_replica_context_and_the_rest_outside(mode, make_
         copy.copy(manager.strategy)
 
 
-@pytest.mark.parametrize("mode", [*STRATEGIES, "one_device_strategy"])
+@pytest.mark.parametrize("mode", [*STRATEGIES, *ONE_DEVICE])
 def test_d2_m4_towers_are_built_once_per_trace_off_the_main_thread(mode, make_manager):
-    count = 1 if mode == "one_device_strategy" else 3
+    count = 1 if mode in ONE_DEVICE else 3
     manager = make_manager(mode, count)
     built = []
 
