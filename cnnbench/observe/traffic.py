@@ -7,6 +7,7 @@ will be sent is counted there, without running anything.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -57,16 +58,23 @@ def traffic(graph: Any, processes: int) -> Traffic:
     """
     sent: dict[tuple[str, str], Traffic] = {}
     rings: dict[tuple[int, int], Traffic] = {}
+    unnumbered: defaultdict[str, list[Traffic]] = defaultdict(list)
     for op in _needed(graph):
         if op.type in (*_REDUCE, *_GATHER):
-            rings[_instance(op)] = _ring(op, processes)
+            instance = _instance(op)
+            if instance is None:
+                unnumbered[op.device].append(_ring(op, processes))
+            else:
+                rings[instance] = _ring(op, processes)
         if op.type in _BRANCHES or not op.device:
             continue
         for tensor in op.inputs:
             made_on = tensor.op.device
             if made_on and process_of(made_on) != process_of(op.device):
                 sent[tensor.name, op.device] = Traffic(1, _bytes(tensor))
-    return sum((*sent.values(), *rings.values()), Traffic())
+    # Every device of a strategy takes part in each of its collectives.
+    of_strategy = next(iter(unnumbered.values()), [])
+    return sum((*sent.values(), *rings.values(), *of_strategy), Traffic())
 
 
 def _needed(graph: Any) -> Iterator[Any]:
@@ -94,8 +102,13 @@ def _ring(op: Any, processes: int) -> Traffic:
     return Traffic(hops * subdivisions, hops * whole // (size if reduces else 1))
 
 
-def _instance(op: Any) -> tuple[int, int]:
-    """What the ops of one collective have in common, one per device."""
+def _instance(op: Any) -> tuple[int, int] | None:
+    """What the ops of one collective have in common, one per device.
+
+    None where a strategy of tf.distribute numbers its collectives anew in every call.
+    """
+    if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
+        return None
     return _number(op, "group_key", 2), _number(op, "instance_key", 3)
 
 
