@@ -275,6 +275,22 @@ def test_check_and_reader_refuse_the_same_with_file_and_record(tmp_path, cpu_dev
 
 
 @pytest.mark.parametrize(
+    ("bad", "subset"), [(record(jpeg=PNG), "train"), (record([CAR] * 201), "validation")]
+)
+def test_bad_records_are_skipped_and_named(tmp_path, cpu_devices, bad, subset):
+    with tf.io.TFRecordWriter(str(tmp_path / f"coco-{subset}-00000-of-00001")) as writer:
+        writer.write(record())
+        writer.write(bad)
+    (defect,) = check(str(tmp_path), COCO, 81)[subset == "validation"].found.defects
+    asked = spec(tmp_path, subset, on_bad_record="skip")
+    with make_input(asked, cpu_devices[:1]) as inputs:
+        (sound,) = inputs.next()
+        assert float(sound.labels["source_id"][0]) == 7
+        inputs.next()
+        assert set(inputs.skipped().first) == {defect}
+
+
+@pytest.mark.parametrize(
     ("change", "status", "message"),
     [
         (

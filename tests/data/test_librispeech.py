@@ -85,7 +85,7 @@ def made(source, tmp_path):
     return tmp_path / "out"
 
 
-def spec(folder, subset, batch=1, frames=FRAMES, letters=LETTERS):
+def spec(folder, subset, batch=1, frames=FRAMES, letters=LETTERS, **fields):
     class Sizes:
         max_frames, min_frames, max_letters = frames, 1, letters
 
@@ -96,6 +96,7 @@ def spec(folder, subset, batch=1, frames=FRAMES, letters=LETTERS):
         batch_per_device=batch,
         num_devices=1,
         examples=resolve(LIBRISPEECH.elements, Sizes(), 29),
+        **fields,
     )
 
 
@@ -215,6 +216,18 @@ def test_check_and_reader_refuse_the_same_with_file_and_record(tmp_path, cpu_dev
     ):
         list(iter(inputs.next, None))
     assert str(caught.value) == defect
+
+
+def test_bad_records_are_skipped_and_named(tmp_path, cpu_devices):
+    path = tmp_path / "librispeech-validation-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(serialize(SOUND[0][:100], SOUND[1], "b"))
+        writer.write(serialize(*SOUND, "a"))
+    (defect,) = check(str(tmp_path), LIBRISPEECH, 29)[1].found.defects
+    with make_input(spec(tmp_path, "validation", on_bad_record="skip"), cpu_devices[:1]) as inputs:
+        seen = [inputs.next() for _ in range(inputs.steps_per_epoch)]
+        assert sum(float(weight) for (tower,) in seen for weight in tower.weights) == 1
+        assert (inputs.skipped().count, inputs.skipped().first) == (1, (defect,))
 
 
 @pytest.mark.parametrize(
