@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnnbench.allreduce import peers
 from cnnbench.allreduce.cases import Case, Workload, parse_sizes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_all_reduce, check_labels
+from cnnbench.flags.cluster import job_of
 from cnnbench.flags.declare import specs_of, words
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
     PlaceParams,
+    TasksParams,
     model_gradients,
     parse_packings,
     parse_specs,
@@ -23,7 +25,7 @@ from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused, notices
 from cnnbench.runtime.job import Job
 from cnnbench.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 _DEFAULT_SIZES = "1K:64M:x4"
@@ -61,7 +63,8 @@ class AllReducePlan:
       packings: around each of them.
       peers: names.
       length: how long to measure.
-      settings: of TensorFlow, for the largest number of devices.
+      run: the flags of a run on the largest number of devices.
+      job: all processes; of one process without --job_name.
     """
 
     params: AllReduceParams
@@ -72,7 +75,13 @@ class AllReducePlan:
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
     length: Length
-    settings: Settings
+    run: Params
+    job: Job
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of TensorFlow."""
+        return Settings.of(self.run)
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[Case, ...]:
         """Every spec with every packing, then the peers."""
@@ -97,10 +106,13 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
     specs = parse_specs(params.all_reduce_spec)
+    run = _run(params, max(counts), specs)
+    job = job_of(run)
+    _check_places(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
         check_all_reduce(
             spec,
-            Job(towers_per_worker=count),
+            replace(job, towers_per_worker=count),
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
@@ -114,7 +126,8 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
         packings=parse_packings(params),
         peers=_peers(params.peers),
         length=_length(params, explicit),
-        settings=_settings(params, max(counts)),
+        run=run,
+        job=job,
     )
 
 
@@ -156,12 +169,31 @@ def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
     )
 
 
-def _settings(params: AllReduceParams, devices: int) -> Settings:
-    """The settings of a run with the same flags."""
-    shared = {spec.name: getattr(params, spec.name) for spec in specs_of(PlaceParams)}
+def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Params:
+    """A run with the same flags."""
+    groups = (*specs_of(PlaceParams), *specs_of(TasksParams))
+    shared = {spec.name: getattr(params, spec.name) for spec in groups}
+    if params.job_name:
+        in_each = bool(specs) and all("collective" in spec.names for spec in specs or ())
+        mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
+        shared |= {
+            "variable_update": mode,
+            "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
+        }
     run = Params(**{**shared, "num_gpus": devices})
     validate(run)
-    return Settings.of(run)
+    return run
+
+
+def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:
+    """Refuses a single device, and collectives beside what one process drives."""
+    if min(counts) * job.num_workers < 2:
+        named = ",".join(map(str, counts))
+        raise FlagError("num_gpus", named, "must be from 2: one device has nothing to reduce")
+    for spec in specs or ():
+        if job.in_cluster and not job.client_per_worker and "collective" in spec.names:
+            reason = "in a job, every worker runs collective by itself; measure the others apart"
+            raise FlagError("all_reduce_spec", ",".join(map(str, specs or ())), reason)
 
 
 def unused_notices(plan: AllReducePlan, explicit_flags: Sequence[str]) -> tuple[str, ...]:
@@ -198,7 +230,7 @@ def _are_one_group(plan: AllReducePlan, count: int) -> bool:
 
 
 def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
-    devices = Job(towers_per_worker=count).tower_devices
+    devices = replace(plan.job, towers_per_worker=count).tower_devices
     return groups_of(devices, plan.params.all_reduce_group_size)
 
 

@@ -51,11 +51,17 @@ class Buffers:
       devices: full device strings.
       shapes: of the tensors of each device.
       dtype: name of their dtype.
+      first: number of the first of the devices among all that reduce.
     """
 
     def __init__(
-        self, devices: Sequence[str], shapes: Sequence[tuple[int, ...]], dtype: str
+        self,
+        devices: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        dtype: str,
+        first: int = 0,
     ) -> None:
+        self._first = first
         self.devices = tuple(devices)
         self.shapes = tuple(shapes)
         self.dtype = tf.as_dtype(dtype)
@@ -71,10 +77,11 @@ class Buffers:
         for number, device in enumerate(self.devices):
             with tf.device(device):
                 values = [
-                    tf.constant(data.fill(number, begin, shape))
+                    tf.constant(data.fill(self._first + number, begin, shape))
                     for begin, shape in zip(self._begins, self.shapes, strict=True)
                 ]
                 tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
+        self._sizes(self._inputs)
 
     def read(self) -> DeviceTensors:
         """The tensors of every device, inside a traced function.
@@ -124,11 +131,12 @@ class Buffers:
           cast: whether the values were rounded to that dtype first.
         """
         wrong = 0
-        for device, name in zip(self.devices, self._sums, strict=True):
+        sizes = self._sizes(self._sums)
+        for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
+            if size != 1:
+                wrong += sum(math.prod(shape) for shape in self.shapes)
+                continue
             with tf.device(device):
-                if int(tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=name)) != 1:
-                    wrong += sum(math.prod(shape) for shape in self.shapes)
-                    continue
                 own = tf.raw_ops.StagePeek(index=0, dtypes=self._dtypes, shared_name=name)
             for tensor, begin, shape in zip(own, self._begins, self.shapes, strict=True):
                 result: Array = tensor.numpy()
@@ -160,6 +168,19 @@ class Buffers:
         for device, name in zip(self.devices, names, strict=True):
             with tf.device(device):
                 tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=name)
+        self._sizes(names)
+
+    def _sizes(self, names: Sequence[str]) -> list[int]:
+        """How many lists of tensors are in each area, when all that was asked before is done.
+
+        An operation on another process has only been sent when it returns, and a function that
+        is called then may come before it; a value that comes back shows that it has run.
+        """
+        sizes = []
+        for device, name in zip(self.devices, names, strict=True):
+            with tf.device(device):
+                sizes.append(int(tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=name)))
+        return sizes
 
 
 class Program:
@@ -240,6 +261,8 @@ class Place:
     Attributes:
       devices: full device strings, in ring order.
       cpu: the host's.
+      cpus: one of every process, where there are several.
+      own: those of `devices` whose tensors this process has, where every process has its own.
       add_on_cpu: whether copying adds on the host.
       network_topology: of hierarchical copies.
       group_size: devices in a group of two-level algorithms, 0 for those of a process.
@@ -252,6 +275,8 @@ class Place:
     network_topology: str = "dgx1"
     group_size: int = 0
     share_memory: bool = True
+    cpus: tuple[str, ...] = ()
+    own: tuple[str, ...] | None = None
 
     @property
     def context(self) -> ReduceContext:
@@ -259,6 +284,8 @@ class Place:
         return ReduceContext.of_towers(
             self.devices,
             self.cpu,
+            cpus=self.cpus,
+            own=self.own,
             add_on_cpu=self.add_on_cpu,
             network_topology=self.network_topology,
             share_memory=self.share_memory,
@@ -297,7 +324,7 @@ def factory(case: Case, place: Place) -> Callable[[], Reduction]:
     aggregation = case.aggregation()
 
     def make() -> Reduction:
-        stages = make_stages(aggregation, place.devices, None)
+        stages = make_stages(aggregation, place.context.own_devices, None)
         reducer = place.reducer(spec, aggregation.allreduce_merge_scope)
 
         def reduce(tensors: DeviceTensors) -> DeviceTensors:
@@ -314,6 +341,8 @@ def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     for name in names():
         try:
             registry.create(name, place.context)
+            if name == "collective" and len(groups_of(place.devices)) > 1:
+                raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:
             reasons[name] = first_line(error)
         except Exception as error:  # a defective algorithm is no reason to measure none

@@ -6,11 +6,11 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cnnbench.allreduce import table
-from cnnbench.allreduce.plan import make_plan, unused_notices
-from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
@@ -28,7 +28,28 @@ from cnnbench.variable_mgr.all_reduce.context import groups_of
 if TYPE_CHECKING:
     from cnnbench.allreduce.program import Place
     from cnnbench.allreduce.size_bench import SizeBench
+    from cnnbench.runtime.job import Job
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+    from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+class Connection(Protocol):
+    """What ties a process to the others of its job; see `cnnbench.driver.membership`."""
+
+    def settings(self, settings: runtime.Settings) -> runtime.Settings:
+        """Those of this process."""
+
+    def meet(self) -> None:
+        """Waits for all processes, before TensorFlow is loaded."""
+
+    def join(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects TensorFlow."""
+
+    def failure(self, error: BaseException) -> BenchmarkError | None:
+        """The error that names a lost process."""
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Ends the processes that serve."""
 
 
 class AllReduceBench:
@@ -41,6 +62,8 @@ class AllReduceBench:
       explicit_flags: names of the flags that were given.
       messages: where notices go; silent by default.
       progress: live progress; none by default.
+      plan: of the flags; made from them if None.
+      connection: to the other processes of a job; None for one process.
 
     Raises:
       FlagError: a parameter that cannot be used.
@@ -55,9 +78,13 @@ class AllReduceBench:
         explicit_flags: Sequence[str] = (),
         messages: Messages | None = None,
         progress: Progress | None = None,
+        plan: AllReducePlan | None = None,
+        connection: Connection | None = None,
     ) -> None:
         self.params = params
-        self.plan = make_plan(params, explicit_flags)
+        self.plan = plan or make_plan(params, explicit_flags)
+        self._connection = connection
+        self._workers: WorkerGroup | None = None
         self._writer = writer
         self._command = tuple(command)
         self._explicit = tuple(explicit_flags)
@@ -88,6 +115,20 @@ class AllReduceBench:
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
+        code, reason = ExitCode.OK, ""
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            code, reason = ExitCode.INTERRUPTED, "interrupted"
+            raise
+        except Exception as error:
+            code, reason = ExitCode.FAILED, str(error)
+            raise
+        finally:
+            if self._connection is not None:
+                self._connection.end(code, reason)
+
+    def _run(self) -> AllReduceRecord:
         places = self._start()
         try:
             specs = self._specs(places)
@@ -99,9 +140,14 @@ class AllReduceBench:
                 self._results.write(self.record("interrupted"), list)
             raise
         except Exception as error:
+            lost = None if self._connection is None else self._connection.failure(error)
             with uninterrupted():
-                self._results.write(self.record("failed", _info(error)), list)
-            raise
+                self._results.write(self.record("failed", _info(lost or error)), list)
+            if lost is None:
+                raise
+            raise lost from error
+        if self._workers is not None:
+            self._workers.total(0)  # the chief is the last to be done
         return self._finish()
 
     def lost(self, error: BenchmarkError) -> None:
@@ -144,29 +190,47 @@ class AllReduceBench:
 
     def _start(self) -> dict[int, Place]:
         """Loads and configures TensorFlow; the place for every number of devices."""
-        for warning in runtime.export_environment(self.plan.settings):
+        settings = self.plan.settings
+        if self._connection is not None:
+            settings = self._connection.settings(settings)
+            self._connection.meet()
+        for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():
             runtime.load_tensorflow()
-            devices = runtime.configure(self.plan.settings)
+            devices = runtime.configure(settings, self.plan.job)
+            if self._connection is not None:
+                devices = self._connection.join(devices)
             # The devices are made when the first operation runs.
             self._environment = facts.collect()
         for notice in devices.notices:
             self._messages.notice(notice)
-        self._placement = RingDevices(device=devices.kind, devices=devices.towers)
+        job = devices.job
+        self._placement = RingDevices(device=devices.kind, devices=job.tower_devices)
+        if job.client_per_worker and job.num_workers > 1:
+            from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+            self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
+        return {count: self._place(job, count) for count in self.plan.counts}
+
+    def _place(self, job: Job, count: int) -> Place:
+        """The first so many devices of every worker."""
         from cnnbench.allreduce.program import Place
 
-        return {
-            count: Place(
-                devices=devices.towers[:count],
-                cpu=devices.cpu,
-                add_on_cpu=self.params.local_parameter_device == "cpu",
-                network_topology=self.params.network_topology,
-                group_size=self.params.all_reduce_group_size,
-                share_memory=self.params.all_reduce_share_memory,
-            )
-            for count in self.plan.counts
-        }
+        def first(devices: Sequence[str]) -> tuple[str, ...]:
+            each = job.towers_per_worker
+            return tuple(device for i, device in enumerate(devices) if i % each < count)
+
+        return Place(
+            devices=first(job.tower_devices),
+            own=None if self._workers is None else first(job.own_tower_devices),
+            cpus=job.cpu_devices if job.in_cluster else (),
+            cpu=job.cpu_device,
+            add_on_cpu=self.params.local_parameter_device == "cpu",
+            network_topology=self.params.network_topology,
+            group_size=self.params.all_reduce_group_size,
+            share_memory=self.params.all_reduce_share_memory,
+        )
 
     def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
         """The specs to measure on each number of devices."""
@@ -176,9 +240,9 @@ class AllReduceBench:
             check(self.plan.specs, self.plan.peers, place)
         if self.plan.specs is not None:
             self._lines(
-                f"# {spec} is {running} on {count} devices: there is no other level"
+                f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
-                for count, place in places.items()
+                for place in places.values()
                 if (running := spec.running(groups_of(place.devices, place.group_size))) != spec
             )
             return dict.fromkeys(places, self.plan.specs)
@@ -186,7 +250,8 @@ class AllReduceBench:
         left_out: dict[tuple[str, str], list[str]] = {}
         for count, (_, reasons) in found.items():
             for name, reason in reasons.items():
-                left_out.setdefault((name, reason), []).append(str(count))
+                devices = str(len(places[count].devices))
+                left_out.setdefault((name, reason), []).append(devices)
         for (name, reason), counts in left_out.items():
             self._lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
         return {count: specs for count, (specs, _) in found.items()}
@@ -204,7 +269,9 @@ class AllReduceBench:
             warm_up(places[self.plan.counts[0]])
         for count, place in places.items():
             for workload in self.plan.workloads:
-                bench = SizeBench(place, workload, self.plan.dtype, cases[count], self.plan.length)
+                bench = SizeBench(
+                    place, workload, self.plan.dtype, cases[count], self.plan.length, self._workers
+                )
                 try:
                     bench.run(self._progress)
                 finally:

@@ -16,6 +16,7 @@ from cnnbench.errors import first_line
 from cnnbench.records.allreduce import Copying, Point
 from cnnbench.text.progress import Progress
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 _COPIED = "float32"
 
@@ -56,11 +57,19 @@ class SizeBench:
       dtype: name.
       cases: what to measure.
       length: how long to measure.
+      workers: the processes of a job in which each has devices of its own; None elsewhere.
     """
 
     def __init__(
-        self, place: Place, workload: Workload, dtype: str, cases: Sequence[Case], length: Length
+        self,
+        place: Place,
+        workload: Workload,
+        dtype: str,
+        cases: Sequence[Case],
+        length: Length,
+        workers: WorkerGroup | None = None,
     ) -> None:
+        self._workers = workers
         self._place = place
         self._workload = workload
         self._dtype = dtype
@@ -71,7 +80,7 @@ class SizeBench:
 
     def run(self, progress: Progress) -> None:
         """Measures; results remain available after an interruption."""
-        buffers = Buffers(self._place.devices, self._workload.shapes, self._dtype)
+        buffers = self._make_buffers(self._workload.shapes, self._dtype)
         copied = self._buffers_to_copy(buffers)
         try:
             self._measure(buffers, copied, progress)
@@ -120,13 +129,13 @@ class SizeBench:
         self._check(floats, buffers)
         if copied is not buffers:
             copied.load(floats if self._dtype == _COPIED else self._data("floats", _COPIED))
-        with self._copy.attempt():
+        with self._attempt(self._copy):
             self._copy.program = Program(copied, lambda: copy_all, self._length.chain)
         progress.start(label, self._length.warmup + self._length.rounds)
         self._time(progress)
 
     def _build(self, trial: _Trial, buffers: Buffers) -> None:
-        with trial.attempt():
+        with self._attempt(trial):
             program = Program(buffers, factory(trial.case, self._place), self._length.chain)
             trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
             program.run()
@@ -138,25 +147,28 @@ class SizeBench:
             if trial.program is None:
                 continue
             packing = trial.case.packing
-            with trial.attempt():
+            with self._attempt(trial):
                 # The first call reduces the tensors that were loaded before.
                 for _ in range(2 if packing.relaxed else 1):
                     buffers.clear_sums()
                     trial.program.run()
                 wire = packing.compact_dtype
-                trial.wrong += buffers.count_wrong(data, wire or self._dtype, wire is not None)
-                trial.checked += buffers.elements
+                wrong = buffers.count_wrong(data, wire or self._dtype, wire is not None)
+                trial.wrong += wrong if self._workers is None else int(self._workers.total(wrong))
+                trial.checked += self._workload.elements * len(self._place.devices)
 
     def _time(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
-        generator = random.Random(f"{self._length.seed} {self._workload.name} {self._place}")
+        # The same in all processes.
+        where = self._place.devices
+        generator = random.Random(f"{self._length.seed} {self._workload.name} {where}")
         with _no_garbage_collection():
             for number in range(self._length.warmup + self._length.rounds):
                 generator.shuffle(order)
                 for trial in order:
                     if trial.program is None:
                         continue
-                    with trial.attempt():
+                    with self._attempt(trial):
                         seconds = trial.program.run() / trial.program.chain
                         if number >= self._length.warmup:
                             trial.seconds.append(seconds)
@@ -166,7 +178,17 @@ class SizeBench:
         """One tensor of all bytes, because memory is copied fastest in one piece."""
         if len(self._workload.shapes) == 1 and self._dtype == _COPIED:
             return buffers
-        return Buffers(self._place.devices, [(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
+        return self._make_buffers([(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
+
+    def _make_buffers(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> Buffers:
+        own = self._place.context.own_devices
+        return Buffers(own, shapes, dtype, self._place.devices.index(own[0]))
+
+    @contextlib.contextmanager
+    def _attempt(self, trial: _Trial) -> Iterator[None]:
+        """Records an error; where workers wait for one another, none can go on after one."""
+        with trial.attempt() if self._workers is None else contextlib.nullcontext():
+            yield
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
         wires = (trial.case.packing.compact_dtype for trial in self._trials)
@@ -209,7 +231,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def warm_up(place: Place) -> None:
     """Traces and runs a copy, so that no case pays for what a process does only once."""
-    buffers = Buffers(place.devices, [(1,)], _COPIED)
+    buffers = Buffers(place.context.own_devices, [(1,)], _COPIED)
     buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
     Program(buffers, lambda: copy_all, 1).run()
     buffers.close()

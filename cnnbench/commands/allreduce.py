@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.commands import interrupt_on_signals
-from cnnbench.errors import ExitCode, FlagError
+from cnnbench.commands.run import lend
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
+from cnnbench.flags.cluster import agreed_facts
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.runtime.supervisor import supervised
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
+
+if TYPE_CHECKING:
+    from cnnbench.driver.membership import Membership
 
 # What --predict takes of the flags for measuring.
 _PREDICTED_FROM = (
@@ -44,6 +51,7 @@ row fails.
   cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
       --gradient_repacking=0,8 --result_json=allreduce.json
+  cnnbench launch --workers=2 -- allreduce --num_gpus=1 --sizes=64K:16M:x4
   cnnbench allreduce --predict --model=resnet50 --link=roce100 --devices=8..1024
 """
 
@@ -82,15 +90,37 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
     progress = Progress(sys.stderr, params.progress)
     interrupt_on_signals()
+    from cnnbench.allreduce.plan import make_plan
     from cnnbench.allreduce.session import AllReduceBench
 
+    messages = Messages(sys.stderr, progress)
+    plan, facts = make_plan(params, tuple(given)), {}
+    if plan.job.in_cluster:
+        facts = agreed_facts(params, ALLREDUCE_FLAGS)
+    if plan.job.serves:
+        return lend(plan.job, plan.run, facts, messages)
+    connection: Membership | None = None
+    if plan.job.in_cluster:
+        from cnnbench.driver.membership import Membership
+
+        def lost(message: str) -> None:
+            bench.lost(BenchmarkError(message))
+            messages.plain(f"error: {message}")
+
+        connection = Membership(plan.job, plan.run, messages.notice, lost, facts)
+    if not plan.job.is_chief:
+        # One process speaks and writes; what ends a worker is printed by it.
+        params = dataclasses.replace(params, result_json=None, result_csv=None)
+        progress = Progress.silent()
     bench = AllReduceBench(
         params,
-        LineWriter(sys.stdout, progress.clear),
+        LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
         command=["cnnbench", "allreduce", *argv],
         explicit_flags=tuple(given),
-        messages=Messages(sys.stderr, progress),
+        messages=messages if plan.job.is_chief else Messages.silent(),
         progress=progress,
+        plan=plan,
+        connection=connection,
     )
     supervised(bench.lost)
     bench.run()

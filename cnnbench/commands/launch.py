@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _A_DAY = 86400.0
 
 _ABOUT = """\
-Usage: cnnbench launch [FLAGS] -- FLAGS OF EVERY PROCESS
+Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
 
 Starts all processes of a job on this machine, each on a free port and with its --job_name and
 --task_index, and ends when they do (docs/cluster.md). The chief's standard output is that of
@@ -32,6 +32,7 @@ this command; what the others print is on standard error, with their names befor
 
   cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
+  cnnbench launch --workers=2 --towers=1 -- allreduce --sizes=64K:16M:x4
   cnnbench launch --scaling=1,2,4 --link=tcp25 --plot=scaling.svg -- --model=resnet50
 """
 
@@ -102,6 +103,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
+    if options.scaling and flags[:1] == ["allreduce"]:
+        counts = ",".join(map(str, options.scaling))
+        raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
     if options.scaling:
         return _scale(options, given, flags)
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
@@ -127,10 +131,11 @@ def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequ
       flags: of every process.
       towers: value of --towers.
     """
-    from cnnbench.launch.tasks import task_flags
+    from cnnbench.launch.tasks import command_of, task_flags
     from cnnbench.processes.child import program
 
-    return lambda job: (*program(), "run", *task_flags(job, flags, towers))
+    command, own = command_of(flags)
+    return lambda job: (*program(), command, *task_flags(job, own, towers))
 
 
 def _run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cnnbench.commands import interrupt_on_signals
 from cnnbench.driver.console import Console
@@ -35,7 +35,11 @@ def main(argv: Sequence[str]) -> int:
     params = settled(parsed.params, os.environ, messages.notice)
     job = job_of(params)
     if job.serves:
-        return _serve(job, params, messages)
+        if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
+            from cnnbench.driver.plan import make_plan
+
+            make_plan(params)  # which refuses what the chief refuses
+        return lend(job, params, agreed_facts(params), messages)
     # Imported late: parsing and refusing flags must not wait for it.
     from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 
@@ -52,19 +56,26 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _serve(job: Job, params: Params, messages: Messages) -> int:
-    """Lends this process to the chief of its job; nothing goes to standard output."""
+def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages) -> int:
+    """Lends this process to the chief of its job; nothing goes to standard output.
+
+    Args:
+      job: this process serves.
+      params: of the run.
+      facts: what all processes must have alike.
+      messages: where notices go.
+
+    Returns:
+      0; every other way out is an exception.
+    """
     from cnnbench.cluster.serve import serve
-    from cnnbench.driver.plan import make_plan
     from cnnbench.runtime.tensorflow import Settings
 
-    if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
-        make_plan(params)  # which refuses what the chief refuses
     name = str(job.task)
     how = serve(
         job,
         Settings.of(params),
-        agreed_facts(params),
+        facts,
         params.cluster_timeout,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.plain(f"error: {name}: {line}"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cnnbench.cluster import chief
 from cnnbench.cluster.ending import Ending
@@ -32,13 +32,20 @@ class Membership:
       params: of the run.
       tell: prints a line about who is missing.
       lost: see `Watchdog`.
+      facts: what all processes must have alike; the flags of the run if None.
     """
 
     def __init__(
-        self, job: Job, params: Params, tell: Callable[[str], None], lost: Callable[[str], None]
+        self,
+        job: Job,
+        params: Params,
+        tell: Callable[[str], None],
+        lost: Callable[[str], None],
+        facts: Mapping[str, str] | None = None,
     ) -> None:
         self._job = job
         self._params = params
+        self._facts = facts
         self._tell = tell
         self._watchdog = (
             Watchdog(job, lost, leave=chief.leave, spares=spared(params))
@@ -59,7 +66,8 @@ class Membership:
           BenchmarkError: one is missing, or has other flags.
         """
         if self._job.in_cluster:
-            facts, timeout = agreed_facts(self._params), self._params.cluster_timeout
+            facts = agreed_facts(self._params) if self._facts is None else self._facts
+            timeout = self._params.cluster_timeout
             self._reserved = meet(self._job, facts, timeout, self._tell)
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:

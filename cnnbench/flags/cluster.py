@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from cnnbench.cluster.resolve import mpi_ranks, resolve
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.runtime.job import LOCAL, WORKER, Job, Task, split_hosts
@@ -41,11 +41,12 @@ _OWN = {
 """Flags that each process of a job may have for itself."""
 
 
-def agreed_facts(params: Params) -> dict[str, str]:
+def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
     """What all processes of a job must have alike, for `cnnbench.cluster.handshake.meet`.
 
     Args:
       params: validated.
+      specs: its flags.
 
     Returns:
       Texts by name; flags with two dashes.
@@ -54,7 +55,7 @@ def agreed_facts(params: Params) -> dict[str, str]:
     from cnnbench.machine.software import packages
 
     versions = packages(Host())
-    flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in FLAGS if s.name not in _OWN}
+    flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in specs if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
 
 

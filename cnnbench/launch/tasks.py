@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cnnbench.allreduce.plan import make_plan
 from cnnbench.cluster.ports import LOWEST
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
 from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import OBSOLETE
@@ -91,18 +93,41 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
     Raises:
       UsageError: flags that cannot be run, or that launch sets itself.
     """
-    given = parse_flags(flags, (*FLAGS, *OBSOLETE))
+    command, flags = command_of(flags)
+    reduces = command == "allreduce"
+    given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
     for name, reason in _RESERVED.items():
         if name in given:
             raise FlagError(name, given[name], reason)
-    if towers is not None and given.get("num_gpus", towers) != towers:
+    if layout.ps and reduces:
+        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
+    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
     job = layout.job_to_check()
     parsed = [
-        parse_args(task_flags(replace(job, task=task), flags, towers))
+        _params(command, task_flags(replace(job, task=task), flags, towers))
         for task in {task.job: task for task in reversed(job.tasks)}.values()
     ]
-    return parsed[-1].params
+    return parsed[-1]
+
+
+def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The command of every process and its flags: `cnnbench run`, unless they name another one.
+
+    Args:
+      words: what stands behind --.
+    """
+    if words[:1] == ["allreduce"] or words[:1] == ("allreduce",):
+        return words[0], words[1:]
+    return "run", words
+
+
+def _params(command: str, flags: Sequence[str]) -> Params:
+    """The parameters of one process, or those of a run on its devices."""
+    if command == "run":
+        return parse_args(flags).params
+    given = parse_flags(flags, ALLREDUCE_FLAGS)
+    return make_plan(params_of(given), tuple(given)).run
 
 
 def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:

@@ -63,6 +63,17 @@ def test_flags_that_contradict_the_launch(flags, towers, flag):
     assert caught.value.flag == flag
 
 
+def test_a_job_can_measure_reductions():
+    run = check(Layout(workers=2), ["allreduce", "--sizes=4K", "--device=cpu"], 3)
+    assert (run.num_gpus, run.device) == (3, "cpu")
+    with pytest.raises(FlagError, match="--sizes=x"):
+        check(Layout(workers=2), ["allreduce", "--sizes=x"], None)
+    with pytest.raises(FlagError, match="--ps=1"):
+        check(Layout(workers=2, ps=1), ["allreduce"], None)
+    with pytest.raises(UsageError, match="unknown flag --batch_size"):
+        check(Layout(workers=2), ["allreduce", "--batch_size=3"], None)
+
+
 def test_unknown_flags():
     with pytest.raises(UsageError, match="unknown flag --modle"):
         check(Layout(), ["--modle=x"], None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
+from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
@@ -105,8 +106,9 @@ class PlaceParams:
         RuntimeParams,
         "num_gpus",
         default=(2,),
-        help="Numbers of compute devices, logical CPU devices included; one after the other.",
-        minimum=2,
+        help="Numbers of compute devices, of each worker in a job, logical CPU devices included; "
+        "one after the other.",
+        minimum=1,
     )
     device: str = flag_of(RuntimeParams, "device")
     gpu_indices: str = flag_of(RuntimeParams, "gpu_indices")
@@ -116,6 +118,17 @@ class PlaceParams:
     per_gpu_thread_count: int = flag_of(RuntimeParams, "per_gpu_thread_count")
     allow_growth: bool | None = flag_of(RuntimeParams, "allow_growth")
     enable_optimizations: bool = flag_of(RuntimeParams, "enable_optimizations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksParams:
+    """Between which processes; see docs/cluster.md."""
+
+    job_name: str = flag_of(ClusterParams, "job_name")
+    task_index: int = flag_of(ClusterParams, "task_index")
+    worker_hosts: str = flag_of(ClusterParams, "worker_hosts")
+    controller_host: str | None = flag_of(ClusterParams, "controller_host")
+    cluster_timeout: int = flag_of(ClusterParams, "cluster_timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +168,9 @@ class ReportParams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceParams(TensorParams, AlgorithmParams, PlaceParams, LengthParams, ReportParams):
+class AllReduceParams(
+    TensorParams, AlgorithmParams, PlaceParams, TasksParams, LengthParams, ReportParams
+):
     """Every flag of ``cnnbench allreduce``, as given; a field is a flag of the same name."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -167,6 +182,7 @@ ALLREDUCE_GROUPS: tuple[tuple[str, type], ...] = (
     ("What to reduce", TensorParams),
     ("How", AlgorithmParams),
     ("Where", PlaceParams),
+    ("Processes", TasksParams),
     ("How long", LengthParams),
     ("Output", ReportParams),
 )
