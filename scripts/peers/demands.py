@@ -15,7 +15,7 @@ from typing import Any
 
 from peers.measurement import Measurement, Reading
 from peers.options import CLASSIC
-from peers.subjects import IN_KERAS, MODES
+from peers.subjects import IN_KERAS, MODES, STRATEGIES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
@@ -173,6 +173,9 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("input", _FP32, ("tf.data", "fp32"), 0.95),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
     _ratio("collective", ("collective_all_reduce", "fp32"), ("workers", "fp32"), 1 / 1.05),
+    _ratio("collective", ("multi_worker_mirrored_strategy", "fp32"), ("workers", "fp32"), 0.97),
+    _ratio("strategies", ("replicated", "fp32"), ("mirrored_strategy", "fp32"), 1.0),
+    *(_ratio("strategies", (mode, "fp32"), (f"bare {mode}", "fp32"), 0.97) for mode in STRATEGIES),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
     _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),
     _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),

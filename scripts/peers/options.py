@@ -15,7 +15,7 @@ _HERE = "(default: the one running this)"
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "forward", "input"),
-    *("towers", "collective", "overhead", "startup", "memory"),
+    *("towers", "collective", "strategies", "overhead", "startup", "memory"),
 )
 
 # The same for everybody; small enough that random images never diverge.
@@ -29,7 +29,7 @@ class Options:
 
     scenarios: tuple[str, ...]
     only: tuple[str, ...]
-    model: str
+    model: str | None
     rounds: int
     batches: int
     warmup: int
@@ -132,7 +132,7 @@ def parse(argv: Sequence[str]) -> Options:
         default=(),
         help="comma-separated subjects to run, such as cnnbench,torch or cnnbench:bf16",
     )
-    add("--model", default="resnet50", help="network of resnet50 and towers (default: resnet50)")
+    add("--model", help="network (default: resnet50; of strategies resnet20)")
     add("--warmup", type=_positive, default=5, help="steps before them (default: 5)")
     add("--batch_size", type=_positive, default=8, help="images per step, all towers (default: 8)")
     add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")
@@ -157,6 +157,6 @@ def parse(argv: Sequence[str]) -> Options:
             help=f"interpreter with {contents} {_HERE}",
         )
     values = vars(parser.parse_args(argv))
-    if values["batch_size"] % 2 and "towers" in values["scenarios"]:
+    if values["batch_size"] % 2 and {"towers", "strategies"} & {*values["scenarios"]}:
         parser.error("--batch_size must be even: two towers take half of it each")
     return Options(**values)

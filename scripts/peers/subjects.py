@@ -22,6 +22,8 @@ from peers.process import EndedProcess
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
+PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
+STRATEGIES = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
 DTYPES = ("fp32", "bf16")
 
 # Of the classic networks, whatever --batch_size says of the others.
@@ -86,10 +88,14 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "input": _input,
         "towers": _towers,
         "collective": _collective,
+        "strategies": _strategies,
         "overhead": _overhead,
         "startup": _startup,
         "memory": _memory,
     }
+    if options.model is None:
+        own = "resnet20" if scenario == "strategies" else "resnet50"
+        options = dataclasses.replace(options, model=own)
     return makers[scenario](options)
 
 
@@ -158,22 +164,37 @@ def _towers(options: Options) -> list[Subject]:
 
 
 def _collective(options: Options) -> list[Subject]:
-    model, data = options.model, "imagenet"
-    if model != "resnet50":
-        model, data = "resnet20", "cifar10"
-    options = dataclasses.replace(options, model=model)
+    options, data = _of_two_networks(options)
     python = options.cnnbench_python
-    flags = _flags(model, options.batch_size // 2, options.batches, options.warmup)
-    command = (
-        *(*cnnbench_command(python), "launch", "--workers=2", "--", *flags, *_sgd()),
-        *(f"--data_name={data}", "--variable_update=collective_all_reduce"),
-        f"--result_json={RECORD}",
-    )
-    modules = ("cnnbench", "tensorflow")
+    flags = _flags(options.model, options.batch_size // 2, options.batches, options.warmup)
+    launch = (*cnnbench_command(python), "launch", "--workers=2", "--")
+    own = (*launch, *flags, *_sgd(), data, f"--result_json={RECORD}")
     return [
-        _ours("collective_all_reduce", command, options, read_record),
-        _peer("workers", python, modules, "fp32", options),
+        *(_ours(m, (*own, f"--variable_update={m}"), options, read_record) for m in PER_WORKER),
+        _peer("workers", python, ("cnnbench", "tensorflow"), "fp32", options),
     ]
+
+
+def _strategies(options: Options) -> list[Subject]:
+    options, data = _of_two_networks(options)
+    python, modules = options.cnnbench_python, ("cnnbench", "tensorflow")
+    subjects = []
+    for mode in ("replicated", *STRATEGIES):
+        devices = 1 if mode == "one_device_strategy" else 2
+        flags = [data, f"--num_gpus={devices}", f"--variable_update={mode}"]
+        subjects.append(_trained(mode, options, "fp32", flags, options.batch_size // devices))
+    for mode in STRATEGIES:
+        bare = _peer("strategy", python, modules, "fp32", options)
+        command = (*bare.command, f"--strategy={mode}")
+        subjects.append(dataclasses.replace(bare, name=f"bare {mode}", command=command))
+    return subjects
+
+
+def _of_two_networks(options: Options) -> tuple[Options, str]:
+    """ResNet-50, or else ResNet-20, which bare loops over cnnbench's networks know; its data."""
+    if options.model == "resnet50":
+        return options, "--data_name=imagenet"
+    return dataclasses.replace(options, model="resnet20"), "--data_name=cifar10"
 
 
 def _overhead(options: Options) -> list[Subject]:

@@ -269,6 +269,19 @@ def test_two_towers_have_half_the_batch_each():
     assert all({"--batch_size=4", "--num_gpus=2"} <= set(s.command) for s in two)
 
 
+def test_strategies_train_the_same_batch_as_their_bare_loops():
+    for argv, model in (((), "resnet20"), (("--model=resnet50",), "resnet50")):
+        subjects = scenario_subjects("strategies", _options("--batch_size=8", *argv))
+        for subject in subjects:
+            command = set(subject.command)
+            devices = 1 if "one_device_strategy" in subject.name else 2
+            assert f"--model={model}" in command
+            if subject.name.startswith("bare"):
+                assert {"--batch_size=8", f"--strategy={subject.name[5:]}"} <= command
+            else:
+                assert {f"--batch_size={8 // devices}", f"--num_gpus={devices}"} <= command
+
+
 def test_only_chooses_by_name_or_by_name_and_dtype():
     subjects = scenario_subjects("resnet50", _options())
     assert {s.key for s in chosen(subjects, ("torch", "cnnbench:bf16"))} == {

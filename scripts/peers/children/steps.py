@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 
 
-def parse(models: Iterable[str]) -> argparse.Namespace:
-    """The command line of a peer that knows these models."""
+def parse(models: Iterable[str], strategies: Iterable[str] = ()) -> argparse.Namespace:
+    """The command line of a peer that knows these models, and strategies if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted(models), required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
@@ -17,6 +17,8 @@ def parse(models: Iterable[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("learning_rate", "weight_decay"):
         parser.add_argument(f"--{name}", type=float, required=True)
+    if strategies:
+        parser.add_argument("--strategy", choices=sorted(strategies), required=True)
     return parser.parse_args()
 
 

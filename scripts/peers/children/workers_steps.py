@@ -1,7 +1,6 @@
 """A bare training loop of tf.distribute.MultiWorkerMirroredStrategy in several processes.
 
-The network, its images and its initial values are cnnbench's, so that nothing but the engine
-differs. It starts the workers itself; worker 0 prints.
+It starts the workers itself; worker 0 prints.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import sys
 from typing import Any
 
 from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
+from strategy_loop import MODELS, make_step  # type: ignore[import-not-found] # likewise
 
 WORKERS = 2
-MODELS = ("resnet20", "resnet50", "trivial")
 
 
 def main() -> int:
@@ -62,62 +61,9 @@ def _work(place: dict[str, Any]) -> None:
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
-    from cnnbench.data.synthetic import synthetic_rows
-    from cnnbench.driver.plan import make_plan
-    from cnnbench.flags import Params
-    from cnnbench.models.graph import forward
-    from cnnbench.variable_mgr.base import initial_value
-
-    data = "imagenet" if args.model == "resnet50" else "cifar10"
-    plan = make_plan(Params(model=args.model, data_name=data, device="cpu"))
-    model, spec, batch = plan.model, plan.spec, args.batch_size // len(hosts)
-    rows = synthetic_rows(tf.range(index * batch, (index + 1) * batch), 1234, plan.examples)
-    images, labels = (tf.Variable(rows[e.name], trainable=False) for e in spec.elements)
-    with strategy.scope():
-        variables = {
-            v.name: tf.Variable(initial_value(v, 1234), trainable=v.trainable)
-            for v in spec.variables
-        }
-    trained = [v for v in spec.variables if v.trainable]
-
-    def update(extended: Any, gradients: Any) -> None:
-        for declared, gradient in zip(trained, gradients, strict=True):
-            decay = args.weight_decay if declared.weight_decay else 0.0
-
-            def apply(variable: Any, total: tf.Tensor, decay: float = decay) -> Any:
-                complete = total / float(len(hosts)) + decay * variable
-                return variable.assign_sub(args.learning_rate * complete)
-
-            extended.update(variables[declared.name], apply, args=(gradient,))
-
-    def of_replica() -> tf.Tensor:
-        values: dict[str, tf.Tensor] = {}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-
-            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
-                if declared.name not in values:
-                    values[declared.name] = tf.identity(variables[declared.name])
-                    tape.watch(values[declared.name])
-                return values[declared.name]
-
-            outputs = forward(
-                model,
-                spec.num_classes,
-                tf.identity(images),
-                read,
-                training=True,
-                data_format="NHWC",
-                compute_dtype=tf.float32,
-            ).outputs
-            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
-        context = tf.distribute.get_replica_context()
-        found = tape.gradient(loss, [values[v.name] for v in trained])
-        total = context.all_reduce(tf.distribute.ReduceOp.SUM, found)
-        context.merge_call(lambda strategy, grads: update(strategy.extended, grads), (total,))
-        return loss
-
-    step = tf.function(lambda: strategy.run(of_replica), autograph=False)
-    measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
+    # As Keras does it: each replica reduces, all gradients as one tensor.
+    step = make_step(args, strategy, first=index, in_replica=True)
+    measure(args, step, f"tensorflow {tf.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""A step of a bare training loop of tf.distribute, over a network of cnnbench.
+
+The network, its images and its initial values are cnnbench's, so that nothing but the engine
+differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+MODELS = ("resnet20", "resnet50", "trivial")
+_SEED = 1234
+
+
+def network(model: str, devices: int = 1) -> Any:
+    """The flags of cnnbench for a network on so many CPU devices."""
+    from cnnbench.flags import Params
+
+    data = "imagenet" if model == "resnet50" else "cifar10"
+    return Params(model=model, data_name=data, device="cpu", num_gpus=devices)
+
+
+def make_step(
+    args: argparse.Namespace, strategy: Any, *, first: int = 0, in_replica: bool = False
+) -> Callable[[], float]:
+    """Traces nothing yet; a call is one step of plain SGD over all replicas.
+
+    Args:
+      args: the command line, see `steps.parse`; --batch_size is that of all replicas.
+      strategy: of tf.distribute.
+      first: number of this process's first replica.
+      in_replica: whether replicas reduce by `all_reduce`; otherwise their gradients meet in
+        `merge_call` and are reduced to where each variable is.
+
+    Returns:
+      The step, which returns the loss when it is done.
+    """
+    import tensorflow as tf
+
+    from cnnbench.data.synthetic import synthetic_rows
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.models.graph import forward
+    from cnnbench.variable_mgr.base import initial_value
+
+    plan = make_plan(network(args.model))
+    model, spec, replicas = plan.model, plan.spec, strategy.num_replicas_in_sync
+    batch, inputs = args.batch_size // replicas, []
+    for replica, device in enumerate(strategy.extended.worker_devices, first):
+        with tf.device(device):
+            numbers = tf.range(replica * batch, (replica + 1) * batch)
+            rows = synthetic_rows(numbers, _SEED, plan.examples)
+            inputs.append([tf.Variable(rows[e.name], trainable=False) for e in spec.elements])
+    with strategy.scope():
+        variables = {
+            v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable)
+            for v in spec.variables
+        }
+    trained = [v for v in spec.variables if v.trainable]
+
+    def update(strategy: Any, found: Any) -> None:
+        extended = strategy.extended
+        if not in_replica:
+            pairs = zip(found, (variables[v.name] for v in trained), strict=True)
+            found = extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, list(pairs))
+        for declared, gradient in zip(trained, found, strict=True):
+            decay = args.weight_decay if declared.weight_decay else 0.0
+
+            def apply(variable: Any, total: tf.Tensor, decay: float = decay) -> Any:
+                complete = total / float(replicas) + decay * variable
+                return variable.assign_sub(args.learning_rate * complete)
+
+            extended.update(variables[declared.name], apply, args=(gradient,))
+
+    def of_replica() -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        number = int(tf.get_static_value(context.replica_id_in_sync_group))
+        images, labels = inputs[number - first]
+        values: dict[str, tf.Tensor] = {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
+                if declared.name not in values:
+                    values[declared.name] = tf.identity(variables[declared.name])
+                    tape.watch(values[declared.name])
+                return values[declared.name]
+
+            outputs = forward(
+                model,
+                spec.num_classes,
+                tf.identity(images),
+                read,
+                training=True,
+                data_format="NHWC",
+                compute_dtype=tf.float32,
+            ).outputs
+            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
+        found = tape.gradient(loss, [values[v.name] for v in trained])
+        if in_replica:
+            found = context.all_reduce(tf.distribute.ReduceOp.SUM, found)
+        context.merge_call(update, (found,))
+        return loss
+
+    def step() -> tf.Tensor:
+        losses = strategy.experimental_local_results(strategy.run(of_replica))
+        return tf.add_n(list(losses)) / float(len(losses))
+
+    traced = tf.function(step, autograph=False)
+    return lambda: float(traced())
