@@ -29,7 +29,7 @@ class Options:
 
     scenarios: tuple[str, ...]
     only: tuple[str, ...]
-    model: str | None
+    model: str
     rounds: int
     batches: int
     warmup: int
@@ -132,7 +132,7 @@ def parse(argv: Sequence[str]) -> Options:
         default=(),
         help="comma-separated subjects to run, such as cnnbench,torch or cnnbench:bf16",
     )
-    add("--model", help="network (default: resnet50; of strategies resnet20)")
+    add("--model", default="", help="network (default: resnet50; of strategies resnet20)")
     add("--warmup", type=_positive, default=5, help="steps before them (default: 5)")
     add("--batch_size", type=_positive, default=8, help="images per step, all towers (default: 8)")
     add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")

@@ -93,7 +93,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "startup": _startup,
         "memory": _memory,
     }
-    if options.model is None:
+    if not options.model:
         own = "resnet20" if scenario == "strategies" else "resnet50"
         options = dataclasses.replace(options, model=own)
     return makers[scenario](options)
