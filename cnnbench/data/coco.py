@@ -11,7 +11,7 @@ from cnnbench.data import coco_records
 from cnnbench.data.coco_records import MAX_BOXES, PREFIX
 from cnnbench.data.image import decode, distort_colour, normalise, resize
 from cnnbench.data.imagenet_files import count_all, find_files
-from cnnbench.data.imagenet_records import are_inside, has_usable_size
+from cnnbench.data.imagenet_records import are_inside, is_usable_size
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, require
 from cnnbench.data.spec import InputSpec
@@ -46,8 +46,8 @@ class CocoPipeline(RecordPipeline):
         boxes, classes, is_crowd = (found[name] for name in ("boxes", "classes", "is_crowd"))
         count = tf.shape(boxes)[0]
         sound = [
-            require(tf.io.is_jpeg(found["jpeg"]), "no JPEG"),
-            require(has_usable_size(found["jpeg"]), "size"),
+            # What is no JPEG has no shape that could be read.
+            require(is_usable_size(tf.io.extract_jpeg_shape(found["jpeg"])), "size"),
             require(are_inside(boxes), boxes),
             require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
             require(tf.equal(tf.shape(classes)[0], count), "labels"),

@@ -27,11 +27,12 @@ _HUE = 0.2
 _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
-def train_image(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """A random part of an image, mirrored half the time, its colours distorted when asked.
 
     Args:
       jpeg: string scalar.
+      shape: int32 [3], its height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
       boxes: float32 [1, n, 4] as `imagenet_records.parse` gives them.
       position: int64 scalar, place in the stream of examples; decides what is random.
       spec: says how.
@@ -47,7 +48,8 @@ def train_image(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Ten
         left = uniform_int(position, spec.seed, "crop left", left + 1)
         image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
     else:
-        image = resize(_distorted_crop(jpeg, boxes, position, spec), size, size, position, spec)
+        image = _distorted_crop(jpeg, shape, boxes, position, spec)
+        image = resize(image, size, size, position, spec)
     mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
     if spec.distortions:
@@ -115,8 +117,9 @@ def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) 
 
     def by(method: str) -> tf.Tensor:
         resized = tf.image.resize(image, tf.stack([height, width]), method)
-        # Bicubic interpolation overshoots at edges.
-        return tf.clip_by_value(resized, 0.0, 255.0)
+        # Bicubic interpolation overshoots at edges, and averages of areas by rounding.
+        within = method in ("nearest", "bilinear")
+        return resized if within else tf.clip_by_value(resized, 0.0, 255.0)
 
     if spec.resize_method != "round_robin":
         return by(spec.resize_method)
@@ -124,10 +127,10 @@ def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) 
     return tf.switch_case(turn, [lambda m=method: by(m) for method in _ROUND_ROBIN])
 
 
-def _distorted_crop(jpeg: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """A random part that covers at least a tenth of a box, or of the image if it has none."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.image.extract_jpeg_shape(jpeg),
+        shape,
         boxes[:, :0] if spec.ml_perf else boxes,
         seed_pair(position, spec.seed, "distorted box"),
         min_object_covered=0.1,

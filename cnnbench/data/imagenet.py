@@ -30,16 +30,19 @@ class ImageNetPipeline(RecordPipeline):
         """See `RecordPipeline.decode`."""
         spec = self.spec
         jpeg, label, boxes = imagenet_records.parse(record)
-        sound = [
-            require((label >= 0) & (label < spec.num_classes), label),
-            require(tf.io.is_jpeg(jpeg), "no JPEG"),
-            require(imagenet_records.has_usable_size(jpeg), "size"),
-            require(imagenet_records.are_inside(boxes), boxes),
-        ]
-        with tf.control_dependencies(sound):
+        # What is no JPEG has no shape that could be read.
+        shape = tf.io.extract_jpeg_shape(jpeg)
+        sound = require(
+            (label >= 0)
+            & (label < spec.num_classes)
+            & imagenet_records.is_usable_size(shape)
+            & imagenet_records.are_inside(boxes),
+            label,
+        )
+        with tf.control_dependencies([sound]):
             jpeg = tf.identity(jpeg)
         if spec.training:
-            image = train_image(jpeg, boxes, position, spec)
+            image = train_image(jpeg, shape, boxes, position, spec)
         else:
             image = eval_image(jpeg, position, spec)
         return {"image": image, "label": label}

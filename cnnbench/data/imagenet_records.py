@@ -44,23 +44,23 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return found[ENCODED], found[LABEL], boxes[tf.newaxis]
 
 
-def has_usable_size(jpeg: Any) -> tf.Tensor:
+def is_usable_size(shape: Any) -> tf.Tensor:
     """Whether a JPEG keeps to `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
 
     Args:
-      jpeg: string scalar.
+      shape: int32 [3], height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
     """
-    height, width = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.int64))
-    long, short = tf.maximum(height, width), tf.minimum(height, width)
-    return (long <= MAX_ASPECT * short) & (height * width <= MAX_PIXELS)
+    height, width, _ = tf.unstack(tf.cast(shape, tf.int64))
+    even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
+    return even & (height * width <= MAX_PIXELS)
 
 
 def are_inside(boxes: Any) -> tf.Tensor:
     """Whether all boxes, [..., 4] in the order top, left, bottom, right, are parts of the image."""
-    top, left, bottom, right = tf.unstack(boxes, axis=-1)
-    # NaN is neither at least 0 nor at most 1.
-    inside = (top >= 0) & (top <= bottom) & (bottom <= 1)
-    return tf.reduce_all(inside & (left >= 0) & (left <= right) & (right <= 1))
+    ahead = [[0, 0]] * (len(boxes.shape) - 1)
+    # 0, 0, top, left, bottom, right, 1, 1: none is above its next but one. NaN compares false.
+    bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
+    return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
@@ -150,15 +150,16 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
     """Height and width of a JPEG after decoding all of it.
 
     Raises:
-      RecordDefect: it is no JPEG, damaged, or has a size that `has_usable_size` refuses.
+      RecordDefect: it is no JPEG, damaged, or has a size that `is_usable_size` refuses.
     """
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
             raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
         try:
-            if not bool(has_usable_size(jpeg)):
-                height, width, _ = tf.io.extract_jpeg_shape(jpeg).numpy().tolist()
+            shape = tf.io.extract_jpeg_shape(jpeg)
+            if not bool(is_usable_size(shape)):
+                height, width, _ = shape.numpy().tolist()
                 raise RecordDefect(
                     f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
                     f"and no side more than {MAX_ASPECT} times as long as the other"

@@ -263,5 +263,9 @@ class RecordPipeline(Pipeline):
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion of a condition, true or false, that `RecordPipeline.decode` depends on."""
-    return tf.debugging.Assert(holds, list(shown))
+    """An assertion of a condition, true or false, that `RecordPipeline.decode` depends on.
+
+    It is one operation. `tf.debugging.Assert` makes a branch of it, which costs more than most
+    conditions here.
+    """
+    return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

@@ -34,6 +34,10 @@ def jpeg(image, **options):
     return tf.io.encode_jpeg(tf.constant(image), quality=100, **options)
 
 
+def train(encoded, boxes, at, asked):
+    return train_image(encoded, tf.io.extract_jpeg_shape(encoded), boxes, at, asked)
+
+
 def flat(height, width, colour):
     return jpeg(np.broadcast_to(np.array(colour, np.uint8), (height, width, 3)))
 
@@ -46,7 +50,7 @@ def test_a_flat_colour_stays_flat(method, size, prepare):
     for at in range(4):
         encoded = flat(*size, colour)
         if prepare == "train":
-            image = train_image(encoded, NO_BOXES, position(at), spec(resize_method=method))
+            image = train(encoded, NO_BOXES, position(at), spec(resize_method=method))
         else:
             image = eval_image(encoded, position(at), spec(resize_method=method))
         assert image.shape == (24, 24, 3)
@@ -58,12 +62,12 @@ def test_a_flat_colour_stays_flat(method, size, prepare):
 
 def test_the_same_position_gives_the_same_image_and_another_one_another(photos):
     encoded = jpeg(photos["china"])
-    first = train_image(encoded, NO_BOXES, position(5), spec(distortions=True))
-    again = train_image(encoded, NO_BOXES, position(5), spec(distortions=True))
+    first = train(encoded, NO_BOXES, position(5), spec(distortions=True))
+    again = train(encoded, NO_BOXES, position(5), spec(distortions=True))
     np.testing.assert_array_equal(first, again)
     for other in (
-        train_image(encoded, NO_BOXES, position(6), spec(distortions=True)),
-        train_image(encoded, NO_BOXES, position(5), spec(distortions=True, seed=2)),
+        train(encoded, NO_BOXES, position(6), spec(distortions=True)),
+        train(encoded, NO_BOXES, position(5), spec(distortions=True, seed=2)),
     ):
         assert np.abs(first - other).max() > 0.1
 
@@ -71,8 +75,8 @@ def test_the_same_position_gives_the_same_image_and_another_one_another(photos):
 def test_fused_decoding_sees_the_same_window(photos):
     encoded = jpeg(photos["flower"])
     for at in range(5):
-        fused = train_image(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=True))
-        apart = train_image(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=False))
+        fused = train(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=True))
+        apart = train(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=False))
         # Chroma at the window's edge may be upsampled from other neighbours.
         assert float(tf.reduce_mean(tf.abs(fused - apart))) < 0.01
 
@@ -87,7 +91,7 @@ def test_windows_cover_part_of_a_box():
     asked = spec(resize_method="area")
 
     def reds(boxes):
-        images = [train_image(encoded, boxes, position(i), asked) for i in range(40)]
+        images = [train(encoded, boxes, position(i), asked) for i in range(40)]
         return [float(tf.reduce_max(image[..., 0])) for image in images]
 
     assert min(reds(box)) > -0.9
@@ -98,14 +102,14 @@ def test_mlperf_ignores_boxes_and_subtracts_means():
     encoded = flat(50, 50, (200, 100, 40))
     box = tf.constant([[[0.1, 0.1, 0.2, 0.2]]])
     asked = spec(ml_perf=True)
-    image = train_image(encoded, box, position(0), asked)
+    image = train(encoded, box, position(0), asked)
     expected = np.array((200, 100, 40)) - CHANNEL_MEANS
     np.testing.assert_allclose(image, np.broadcast_to(expected, image.shape), atol=2.1)
     np.testing.assert_allclose(eval_image(encoded, position(0), asked), image, atol=1e-4)
     gradient = jpeg(np.tile(np.arange(0, 250, 5, dtype=np.uint8)[:, None, None], (1, 50, 3)))
     np.testing.assert_array_equal(
-        train_image(gradient, box, position(3), asked),
-        train_image(gradient, NO_BOXES, position(3), asked),
+        train(gradient, box, position(3), asked),
+        train(gradient, NO_BOXES, position(3), asked),
     )
 
 
@@ -114,7 +118,7 @@ def test_half_of_the_images_are_mirrored():
     encoded = jpeg(ramp)
     mirrored = 0
     for i in range(60):
-        image = train_image(encoded, NO_BOXES, position(i), spec())
+        image = train(encoded, NO_BOXES, position(i), spec())
         mirrored += bool(image[12, 0, 0] > image[12, -1, 0])
     assert 15 < mirrored < 45
 
@@ -125,7 +129,7 @@ def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
     decoded = tf.io.decode_jpeg(encoded, fancy_upscaling=False, dct_method="INTEGER_FAST").numpy()
     tops = set()
     for i in range(12):
-        image = train_image(encoded, NO_BOXES, position(i), spec(36, resize_method="crop"))
+        image = train(encoded, NO_BOXES, position(i), spec(36, resize_method="crop"))
         pixels = np.rint((image.numpy() + 1) * 127.5).astype(np.uint8)
         found = [
             top
@@ -151,7 +155,7 @@ def test_a_crop_of_too_small_an_image_is_an_error():
     encoded = flat(23, 80, (1, 2, 3))
     asked = spec(24, resize_method="crop")
     with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
-        train_image(encoded, NO_BOXES, position(0), asked)
+        train(encoded, NO_BOXES, position(0), asked)
     with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
         eval_image(encoded, position(0), asked)
 
@@ -193,6 +197,16 @@ def test_round_robin_takes_the_methods_in_turn(photos, method):
         for i in (1, 2, 3)
     ]
     assert all(np.abs(alone - other).max() > 1 for other in others)
+
+
+def test_all_methods_stay_within_the_range_of_pixels():
+    generator = np.random.default_rng(3)
+    image = tf.constant(generator.choice(np.array([0, 1, 254, 255], np.uint8), (40, 31, 3)))
+    for method in ("nearest", "bilinear", "bicubic", "area"):
+        for sides in ((17, 90), (40, 31), (97, 13)):
+            resized = resize(image, *sides, position(0), spec(resize_method=method)).numpy()
+            assert resized.min() >= 0, (method, sides)
+            assert resized.max() <= 255, (method, sides)
 
 
 def test_bicubic_overshoot_is_clipped():
@@ -331,7 +345,7 @@ def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monk
     given = official(96, resize_method="nearest", distortions=True, ml_perf=True)
     given = dataclasses.replace(given, fuse_decode_and_crop=False)
     for at in range(6):
-        image = train_image(encoded, boxes, position(at), given).numpy()
+        image = train(encoded, boxes, position(at), given).numpy()
         as_is = np.abs(image - expected).max() < 0.01
         assert as_is or np.abs(image[:, ::-1] - expected).max() < 0.01
         mirrored += not as_is
