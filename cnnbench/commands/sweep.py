@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,8 @@ class SweepFlags:
     )
     repeats: int | None = flag(
         None,
-        "Processes per configuration; the suite's if not given.",
+        "Processes per configuration; the suite's if not given, which are by default as many as "
+        "verdicts need.",
         minimum=1,
         maximum=1000,
     )
@@ -85,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
     from cnnbench.sweep.document import find_suite, load, shipped_suites
-    from cnnbench.sweep.planning import Overrides, make_plan, select
+    from cnnbench.sweep.planning import Overrides, make_plan, ordered, select
     from cnnbench.sweep.schema import check
     from cnnbench.text.progress import Reporter
 
@@ -104,12 +105,31 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.line(notice)
+    if options.list or options.dry_run:
+        from cnnbench.sweep.durations import Durations, outlook
+
+        items = ordered(plan.cases, 0)
+        reporter.line(outlook(items, Durations(), facts))
     if options.list:
         print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
-    return _run(plan, options, facts, reporter)
+    return _run(plan, options, facts, reporter, _with_more(arguments[0], options, behind))
+
+
+def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callable[[int], str]:
+    """The command line that adds processes to those of a sweep.
+
+    Args:
+      suite: as given.
+      options: of the sweep.
+      flags: behind the dashes.
+    """
+    chosen = [] if options.filter is None else [f"--filter={options.filter}"]
+    words = ["cnnbench", "sweep", suite, f"--results={options.results}", *chosen, "--resume"]
+    behind = ["--", *flags] if flags else []
+    return lambda repeats: shlex.join([*words, f"--repeats={repeats}", *behind])
 
 
 def _canonical(flags: Sequence[str]) -> dict[str, str]:
@@ -148,11 +168,17 @@ def _warn_of_change(plan: SweepPlan, reporter: Reporter) -> None:
         )
 
 
-def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: Reporter) -> int:
+def _run(
+    plan: SweepPlan,
+    options: SweepFlags,
+    facts: dict[str, Any],
+    reporter: Reporter,
+    with_more: Callable[[int], str],
+) -> int:
     from cnnbench.processes.child import program
     from cnnbench.sweep.runner import Sweep
     from cnnbench.sweep.store import Store
-    from cnnbench.sweep.summary import exit_code, summarise, table
+    from cnnbench.sweep.summary import advice, exit_code, summarise, table
 
     interrupt_on_signals()
     with Store(options.results) as store:
@@ -171,4 +197,7 @@ def _run(plan: SweepPlan, options: SweepFlags, facts: dict[str, Any], reporter: 
         rows = summarise(plan.cases, sweep.run())
         _warn_of_change(plan, reporter)
     LineWriter(sys.stdout).lines(table(rows))
+    advised = advice(rows, plan.cases, with_more)
+    if advised:
+        reporter.line(advised)
     return exit_code(rows)

@@ -74,13 +74,17 @@ def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
     Args:
       params, plan: what to run.
     """
-    on_cpu = params.device == "cpu" or (params.device == "auto" and not driver_loaded(Host()))
-    memory = main_memory() if on_cpu else None
+    memory = main_memory() if computes_on_cpu(params) else None
     if memory is None:
         return None
     needed = estimate(params, plan, "cpu")
     fitting = needed.largest_batch(round(_NEAR * memory.available))
     return BatchLimits(fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1)
+
+
+def computes_on_cpu(params: Params) -> bool:
+    """Whether a run computes on the CPU, as far as is known before TensorFlow is loaded."""
+    return params.device == "cpu" or (params.device == "auto" and not driver_loaded(Host()))
 
 
 def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.allreduce import plan as allreduce_plan
+from cnnbench.driver.duration import Work, work_of
 from cnnbench.driver.memory import BatchLimits, batch_limits
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
@@ -23,6 +24,7 @@ from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.records.codec import encode
+from cnnbench.variable_mgr.all_reduce.registry import names
 
 # The sweep names the result files; how progress is shown does not change what is measured.
 _RESERVED = ("result_json", "result_csv")
@@ -70,6 +72,8 @@ class Resolved:
       identity: the parameters whose change makes it another run.
       batch_size: images per step and device; 0 of all-reduces.
       batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
+      rows: configurations that one process measures, each with a verdict of its own.
+      work: what it computes; None of all-reduces.
     """
 
     config: dict[str, Any]
@@ -78,6 +82,8 @@ class Resolved:
     identity: dict[str, Any]
     batch_size: int
     batch_limits: BatchLimits | None = None
+    rows: int = 1
+    work: Work | None = None
 
 
 @cache
@@ -131,6 +137,7 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
         identity=_identity(config),
         batch_size=plan.batch_per_device,
         batch_limits=batch_limits(params, plan),
+        work=work_of(params, plan),
     )
 
 
@@ -191,7 +198,14 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
         notices=(),
         identity=_identity(config),
         batch_size=0,
+        rows=_rows(plan),
     )
+
+
+def _rows(plan: allreduce_plan.AllReducePlan) -> int:
+    """About how many reductions a process measures: all algorithms count, if none is named."""
+    cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
+    return cases * len(plan.workloads) * sum(count > 1 for count in plan.counts)
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import math
 import os
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cnnbench.compare.power import processes_to_decide
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.launch.tasks import Layout, check, task_flags
 from cnnbench.processes.commands import (
@@ -208,6 +209,7 @@ class SweepCase:
       resolved: the resolved flags.
       key: equal for equal configurations in equal environments.
       repeats: processes.
+      is_auto: whether their number follows from that of the configurations.
       timeout: seconds per process.
       launch: the processes of a job; None for a run in one process.
       search: how to find the batch size; None to take the flags' own.
@@ -223,6 +225,7 @@ class SweepCase:
     bounds: tuple[Bound, ...]
     search: Search | None
     launch: Layout | None = None
+    is_auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -284,7 +287,7 @@ def make_plan(
     if not cases:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     listed = tuple(dict.fromkeys(notices))
-    return SweepPlan(suite.name, tuple(cases.values()), listed, environment, subject)
+    return SweepPlan(suite.name, _repeated(cases.values()), listed, environment, subject)
 
 
 def select(plan: SweepPlan, pattern: str) -> SweepPlan:
@@ -305,7 +308,29 @@ def select(plan: SweepPlan, pattern: str) -> SweepPlan:
         names = ", ".join(f'"{case.name}"' for case in plan.cases[:5])
         more = f" and {len(plan.cases) - 5} more" if len(plan.cases) > 5 else ""
         raise FlagError("filter", pattern, f"matches none of {names}{more}")
-    return replace(plan, cases=cases)
+    return replace(plan, cases=_repeated(cases))
+
+
+def family(cases: Iterable[SweepCase], command: str) -> int:
+    """How many configurations `cnnbench compare` will judge together.
+
+    Args:
+      cases: of a plan.
+      command: "run" or "allreduce"; each is a family of its own.
+    """
+    return sum(case.resolved.rows for case in cases if case.command == command)
+
+
+def _repeated(cases: Iterable[SweepCase]) -> tuple[SweepCase, ...]:
+    """The cases, where that is automatic with as many processes as their verdicts need."""
+    listed = tuple(cases)
+    needed = {
+        command: processes_to_decide(family(listed, command))
+        for command in {case.command for case in listed if case.is_auto}
+    }
+    return tuple(
+        replace(case, repeats=needed[case.command]) if case.is_auto else case for case in listed
+    )
 
 
 @dataclass(frozen=True)
@@ -399,11 +424,12 @@ def _case(
         flags=flags,
         resolved=resolved,
         key=digest_key(parts),
-        repeats=overrides.repeats or entry.repeats,
+        repeats=overrides.repeats or entry.repeats or 1,
         timeout=overrides.timeout or entry.timeout,
         bounds=tuple(entry.bounds.values()),
         search=search,
         launch=entry.launch,
+        is_auto=overrides.repeats is None and entry.repeats is None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,6 +12,7 @@ from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, read
 from cnnbench.records.load import record_of
 from cnnbench.records.subject import with_subject
+from cnnbench.sweep.durations import Durations, outlook
 from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
 from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Run, Store
@@ -78,40 +79,6 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     return (case.command, *flags)
 
 
-class Durations:
-    """Durations of past runs, to estimate the time left."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[tuple[str, bool], list[float]] = {}
-        self._now: list[float] = []
-
-    def add(self, key: str, search: bool, seconds: float, past: bool = False) -> None:
-        """Adds one duration.
-
-        Args:
-          key: of the case.
-          search: whether it was the search for a batch size.
-          seconds: wall time.
-          past: whether it is from an earlier sweep, maybe of other cases.
-        """
-        self._by_key.setdefault((key, search), []).append(seconds)
-        if not past:
-            self._now.append(seconds)
-
-    def left(self, waiting: Iterable[tuple[str, bool]]) -> float | None:
-        """Estimated seconds for these pairs of key and search; None if there is no estimate.
-
-        A pair without a duration of its own takes the mean of this sweep's.
-        """
-        total = 0.0
-        for key in waiting:
-            known = self._by_key.get(key) or self._now
-            if not known:
-                return None
-            total += sum(known) / len(known)
-        return total
-
-
 class Sweep:
     """One sweep.
 
@@ -168,6 +135,8 @@ class Sweep:
         todo = [item for item in items if not self._is_done(item)]
         if len(todo) < len(items):
             self._reporter.line(f"{len(items) - len(todo)} of {len(items)} runs are done already")
+        if todo:
+            self._reporter.line(outlook(todo, self._durations, self._facts))
         self._journal.add(
             "sweep",
             suite=self._plan.suite,

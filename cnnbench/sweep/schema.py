@@ -21,6 +21,9 @@ from cnnbench.sweep.document import Node
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
 MAX_REPEATS = 1000
+AUTO = "auto"
+"""The value of repeats that stands for as many as a verdict needs."""
+
 MAX_PROCESSES = 256
 
 _NAME = re.compile(r"[\w][\w.+-]*")
@@ -70,6 +73,15 @@ def _whole(most: int) -> Reader:
 def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
     kinds = ("string", "integer", "number", "boolean", "null")
     return _scalar("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+
+
+def _repeats(node: Node, what: str) -> int | None:
+    if node.kind == "string" and node.text == AUTO:
+        return None
+    kind = f"a whole number or {AUTO}"
+    limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
+    read = _scalar(kind, int, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    return int(read(node, what))
 
 
 _number = _scalar("a number", float, math.isfinite, "finite")
@@ -241,7 +253,7 @@ class EntrySettings:
 
     Attributes:
       flags: of every configuration of the entry.
-      repeats: processes per configuration.
+      repeats: processes per configuration; None for as many as a verdict needs.
       timeout: seconds that a process may take.
       launch: the processes of a job; None for a run in one process.
       bounds: by metric.
@@ -249,7 +261,7 @@ class EntrySettings:
 
     command: str = _key(_command, "run")
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
-    repeats: int = _key(_whole(MAX_REPEATS), 1)
+    repeats: int | None = _key(_repeats)
     timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
     launch: Layout | None = _key(_launch)  # noqa: RUF009
     bounds: Mapping[str, Bound] = _key(_bounds)

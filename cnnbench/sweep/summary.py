@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from cnnbench.compare.power import processes_to_find
 from cnnbench.errors import ExitCode
 from cnnbench.metrics.registry import BOUNDS, throughput
 from cnnbench.processes.outcome import bus_bandwidth, read
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-from cnnbench.sweep.planning import SweepCase
+from cnnbench.stats.rank_tests import standard_deviation
+from cnnbench.sweep.planning import SweepCase, family
 from cnnbench.sweep.runner import RunResult
 from cnnbench.sweep.schema import Bound
 from cnnbench.text.numbers import NONE, number, percent
 from cnnbench.text.table import aligned, natural_key
 
 _NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
+
+FOUND = -0.2
+"""The change of throughput that a sweep should be able to show in every configuration."""
+
+_MANY = 50
+"""More processes than these are no advice."""
 
 HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
@@ -137,6 +146,38 @@ def table(rows: Sequence[SummaryRow]) -> list[str]:
     return lines
 
 
+def advice(
+    rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
+) -> str:
+    """Whether `cnnbench compare` would find a large change in every configuration of runs.
+
+    Args:
+      rows: of the sweep.
+      cases: of its plan.
+      command: the command line that brings each configuration to so many processes.
+
+    Returns:
+      One line; "" where there are fewer than two processes of each.
+    """
+    measured = [row for row in rows if len(row.throughputs) > 1]
+    if not measured:
+        return ""
+    scatters = {row.name: _scatter(row) for row in measured}
+    name = max(scatters, key=lambda one: scatters[one])
+    among = family(cases, RunRecord.kind)
+    needed = processes_to_find(FOUND, scatters[name], among)
+    fewest = min(len(row.throughputs) for row in measured)
+    text = f"like processes scatter by at most {percent(math.expm1(scatters[name]))} ({name})"
+    change = f"a change of {percent(FOUND, 0)} in every configuration"
+    if fewest >= needed:
+        return f"{text}: {fewest} of each side find {change}"
+    text += f": to find {change}, a comparison needs about {needed} of each side, "
+    text += f"{needed - fewest} more than now"
+    if needed > _MANY:
+        return f"{text}; use a quieter machine"
+    return f"{text}; a quieter machine, or {command(needed)}"
+
+
 def _cells(row: SummaryRow) -> tuple[str, ...]:
     runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
     bad = [str(verdict) for verdict in row.verdicts if verdict.word != HELD]
@@ -185,3 +226,8 @@ def _verdict(bound: Bound, records: Sequence[RunRecord]) -> BoundVerdict:
     high = bound.maximum is None or value <= bound.maximum
     # A NaN is within no bound.
     return BoundVerdict(bound, value, HELD if low and high else VIOLATED)
+
+
+def _scatter(row: SummaryRow) -> float:
+    """Standard deviation of the logarithms of its processes' speeds."""
+    return standard_deviation([math.log(speed) for speed in row.throughputs])

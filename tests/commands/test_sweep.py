@@ -62,14 +62,19 @@ def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
 
 def test_dry_run_of_a_shipped_suite(in_folder, capsys):
     assert main(["sweep", "smoke", "--dry_run", "--filter=lenet"]) == 0
-    assert capsys.readouterr().out.count("--model=lenet") == 6
+    out, err = capsys.readouterr()
+    assert out.count("--model=lenet") == 21
+    assert "cnnbench: 21 processes of 3 configurations, 7 of each (repeats: auto): about " in err
 
 
 def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
     monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
     assert main(["sweep", "smoke", "--list"]) == 0
     said = capsys.readouterr().err
-    assert said == "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
+    assert said.startswith(
+        "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
+        "cnnbench: 70 processes of 10 configurations, 7 of each (repeats: auto): about "
+    )
 
 
 @pytest.mark.parametrize(

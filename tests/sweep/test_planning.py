@@ -271,6 +271,30 @@ entries:
 """
 
 
+def repeats(plan):
+    return {case.name.partition(" ")[0]: case.repeats for case in plan.cases}
+
+
+def test_repeats_follow_from_what_is_judged_together(plan):
+    sizes = ", ".join(map(str, range(101, 170)))
+    text = f"entries: [{{name: a, matrix: {{batch_size: [{sizes}]}}}}, {{name: b, repeats: 2}}]"
+    made = plan(text)
+    assert repeats(made) == {"a": 8, "b": 2}
+    # Fewer configurations need fewer processes.
+    assert repeats(select(made, "^a batch_size=11")) == {"a": 7}
+    assert repeats(plan(text, Overrides(repeats=3))) == {"a": 3, "b": 3}
+    few = plan("entries: [{name: a, repeats: auto}, {name: b, matrix: {num_gpus: [2, 4]}}]")
+    assert repeats(few) == {"a": 7, "b": 7}
+
+
+def test_every_reduction_of_a_process_is_judged(plan):
+    sizes = ",".join(f"{size}K" for size in range(1, 36))
+    flags = f'{{sizes: "{sizes}", all_reduce_spec: "xring,pscpu", num_gpus: 2, device: cpu}}'
+    made = plan(f"entries: [{{name: r, command: allreduce, flags: {flags}}}, {{name: a}}]")
+    assert made.cases[0].resolved.rows == 70
+    assert repeats(made) == {"r": 8, "a": 7}
+
+
 def test_rounds_are_not_mixed(plan):
     items = ordered(plan(MANY).cases, 1)
     assert [item.repeat for item in items] == [0] + [1] * 7 + [2] * 6 + [3] * 6
@@ -288,7 +312,7 @@ def test_the_seed_decides(plan):
 
 
 def test_labels(plan):
-    (case,) = plan("entries: [{name: a}]").cases
+    (case,) = plan("entries: [{name: a, repeats: 1}]").cases
     (twice,) = plan("entries: [{name: a}]", Overrides(repeats=2, search=True)).cases
     assert [i.label for i in ordered([case], 1)] == ["a"]
     assert [i.label for i in ordered([twice], 1)] == ["a: largest batch", "a #1", "a #2"]

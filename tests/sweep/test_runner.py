@@ -19,8 +19,9 @@ from cnnbench.processes import commands
 from cnnbench.records.codec import encode
 from cnnbench.records.subject import Subject
 from cnnbench.sweep import runner
+from cnnbench.sweep.durations import Durations
 from cnnbench.sweep.planning import Overrides
-from cnnbench.sweep.runner import Durations, Sweep, largest_batch
+from cnnbench.sweep.runner import Sweep, largest_batch
 from cnnbench.sweep.schema import Search
 from cnnbench.sweep.store import Store
 from cnnbench.sweep.summary import exit_code, summarise
@@ -35,7 +36,7 @@ FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 
 def entry(name, behaviour, **settings):
     flags = {"tf_random_seed": behaviour, "batch_size": 4, **settings.pop("flags", {})}
-    return {"name": name, "flags": flags, **settings}
+    return {"name": name, "flags": flags, "repeats": 1, **settings}
 
 
 @pytest.fixture(autouse=True)

@@ -67,6 +67,12 @@ def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
     assert checked.entries[0].timeout == DEFAULT_TIMEOUT
 
 
+def test_repeats_are_automatic_by_default_and_by_name(suite):
+    assert suite("entries: [{name: a}]").entries[0].repeats is None
+    checked = suite("{defaults: {repeats: 3}, entries: [{name: a, repeats: auto}, {name: b}]}")
+    assert [entry.repeats for entry in checked.entries] == [None, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -82,8 +88,16 @@ def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
         ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
         ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
         ("entries:\n - name: a\n   repeats: 0", 3, "repeats: '0' must be from 1 to 1000"),
-        ("entries:\n - name: a\n   repeats: two", 3, "repeats must be a whole number, not 'two'"),
-        ("entries:\n - name: a\n   repeats: yes", 3, "repeats must be a whole number, not true"),
+        (
+            "entries:\n - name: a\n   repeats: two",
+            3,
+            "repeats must be a whole number or auto, not 'two'",
+        ),
+        (
+            "entries:\n - name: a\n   repeats: yes",
+            3,
+            "repeats must be a whole number or auto, not true",
+        ),
         ("entries:\n - name: a\n   timeout: -1", 3, "timeout: '-1' must be greater than 0"),
         (
             "entries:\n - name: a\n   timeout: .inf",

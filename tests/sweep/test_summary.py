@@ -14,7 +14,7 @@ from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.load import record_of
 from cnnbench.records.run import Batch, Evaluation
 from cnnbench.sweep.runner import RunResult
-from cnnbench.sweep.summary import exit_code, summarise, table
+from cnnbench.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
@@ -41,6 +41,38 @@ def rows(plan, tmp_path, make_record):
         return summarise(made.cases, results)
 
     return rows
+
+
+TWO = "entries: [{name: a, matrix: {num_gpus: [1, 2]}}]"
+QUIET = [0.1 * factor for factor in (1, 1.01, 0.99, 1.02, 0.98, 1, 1.01)]
+NOISY = [0.1 * factor for factor in (1, 1.2, 0.85, 1.3, 0.9, 1, 1.1)]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"), [(QUIET, "7 of each side find"), (NOISY, "--repeats=")]
+)
+def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
+    made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": second})
+    text = advice(made, plan(TWO).cases, lambda repeats: f"again --repeats={repeats}")
+    assert words in text
+    assert "a change of -20 % in every configuration" in text
+    if second is NOISY:
+        assert "(a num_gpus=2)" in text
+        needed = int(text.rpartition("=")[2])
+        assert needed > 7
+        assert f"{needed - 7} more than now" in text
+
+
+def test_hundreds_of_processes_are_no_advice(rows, plan):
+    wild = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
+    made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": wild})
+    text = advice(made, plan(TWO).cases, lambda repeats: "a command")
+    assert text.endswith("more than now; use a quieter machine")
+
+
+def test_no_advice_from_one_process_each(rows, plan):
+    made = rows(TWO, {"a num_gpus=1": [0.1], "a num_gpus=2": [0.1]})
+    assert advice(made, plan(TWO).cases, str) == ""
 
 
 MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"
