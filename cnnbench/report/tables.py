@@ -78,6 +78,11 @@ def _facts(one: Configured) -> dict[str, Any]:
     return {
         "configuration": one.name,
         "key": one.configuration.key,
+        "side": one.origin.side,
+        "repository": one.origin.repository,
+        "revision": one.origin.revision,
+        "dirty": one.origin.dirty,
+        "tensorflow_version": one.origin.tensorflow,
         **{name: one.flag(name) for name in _FLAGS},
         "devices": one.devices,
         "images_per_step": None if batch is None else batch.global_,

@@ -128,6 +128,7 @@ def test_end_to_end(in_folder, capfd):
     command = [sys.executable, "-m", "cnnbench", "sweep", "tiny.yaml", "--resume", "--seed=1"]
     first = subprocess.Popen([*command, "--repeats=1"], stderr=subprocess.PIPE, text=True)
     assert first.stderr is not None
+    assert "2 processes of 2 configurations: about" in first.stderr.readline()
     line = first.stderr.readline()  # one run is done, another has begun
     assert line.startswith("[1/2] a num_gpus=")
     first.send_signal(signal.SIGTERM)
