@@ -14,7 +14,8 @@ from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry
 from cnnbench.machine.software import GitError, git
-from cnnbench.metrics.origin import Origin, machine_names, short_commit, titles
+from cnnbench.metrics.measurement import short_commit
+from cnnbench.metrics.origin import Origin, machine_names, titles
 from cnnbench.metrics.registry import Metric
 from cnnbench.stats.descriptive import median
 from cnnbench.text.table import natural_key

@@ -75,13 +75,19 @@ def fact_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def short_commit(text: str) -> str:
+    """The first digits of a full commit; any other text as it is."""
+    whole = len(text) == 40 and set(text) <= set("0123456789abcdef")
+    return text[:_COMMIT] if whole else text
+
+
 def subject_facts(subject: Subject | None) -> tuple[tuple[str, str], ...]:
     """Names and texts of what the section of a record says of the code that was measured."""
     if subject is None:
         return ()
     named = {
         "subject_repository": subject.repository,
-        "subject_revision": subject.revision,
+        "subject_revision": subject.revision and short_commit(subject.revision),
         "subject_dirty": subject.dirty,
     }
     return tuple((name, fact_text(value)) for name, value in named.items() if value is not None)

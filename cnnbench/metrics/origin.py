@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from cnnbench.metrics.measurement import Measurement, fact_text
+from cnnbench.metrics.measurement import Measurement, fact_text, short_commit
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
 from cnnbench.text.numbers import counted
@@ -27,8 +27,6 @@ Machine: TypeAlias = tuple[tuple[str, str], ...]
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
 """Facts that identify a machine. Names of hosts do not: a pool of equal machines is one machine,
 and what changes on a machine, such as a driver, is for the history to show."""
-
-_COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +82,6 @@ class Origin:
             "TensorFlow": self.tensorflow,
             "machine": machine_name(dict(self.machine)),
         }
-
-
-def short_commit(text: str) -> str:
-    """The first digits of a full commit; any other text as it is."""
-    whole = len(text) == 40 and set(text) <= set("0123456789abcdef")
-    return text[:_COMMIT_DIGITS] if whole else text
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:

@@ -173,7 +173,8 @@ class Configured:
 def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
     """The configurations of some runs, in order of their names, numbers in them by value.
 
-    Each is there once for every origin that its runs have, in order of their first.
+    Each is there once for every origin that its runs have, A before B, else in order of their
+    first.
     """
     (found,) = groups(records)
     names = labels(group.configuration for group in found)
@@ -181,7 +182,7 @@ def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
     for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
         origins = group.origins()
         details = titles(origins)
-        for origin, runs in origins.items():
+        for origin, runs in sorted(origins.items(), key=lambda found: found[0].side):
             name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
             configured.append(Configured(name, Group(group.configuration, tuple(runs)), origin))
     return tuple(configured)

@@ -159,6 +159,7 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd):
       timeout: 120
     entries:
       - name: search
+        repeats: 1
         flags: {{num_batches: 3, num_warmup_batches: 1}}
         max_batch_search: {{limit: 8, multiple_of: 4, num_batches: 2}}
     """
