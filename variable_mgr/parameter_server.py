@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,8 +31,20 @@ class ParameterServerVariableMgr(VariableMgr):
     A gradient is reduced on its variable's device and applied there, once.
     """
 
-    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+    def __init__(
+        self,
+        spec: VariableMgrSpec,
+        variables: Sequence[VariableLike],
+        created: Mapping[str, TowerVariable] | None = None,
+    ) -> None:
+        """Manages variables that are yet to be created, or those of another manager.
+
+        Args:
+          spec, variables: see `VariableMgr`.
+          created: the variables of another manager by canonical name, if they are there already.
+        """
         super().__init__(spec, variables)
+        self._facades.update(created or {})
         self._place = spec.home_chooser()
         # Tensors belong to the function being traced; another function starts afresh.
         self._values_graph: tf.Graph | None = None
@@ -48,9 +60,7 @@ class ParameterServerVariableMgr(VariableMgr):
           devices: full device string of each of these towers.
         """
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
-        worker = ParameterServerVariableMgr(spec, self._declared)
-        worker._facades = self._facades
-        return worker
+        return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
     def each_tower_has_variables(self) -> bool:
         """See `VariableMgr.each_tower_has_variables`."""

@@ -18,7 +18,7 @@ _Class = TypeVar("_Class", bound="type[VariableMgr]")
 _BUILT_IN = (
     *("collective_all_reduce", "distributed_replicated", "parameter_server", "per_tower"),
     *("strategies.mirrored", "strategies.central_storage", "strategies.one_device"),
-    "strategies.multi_worker_mirrored",
+    *("strategies.multi_worker_mirrored", "strategies.parameter_server"),
 )
 
 _managers: dict[str, type[VariableMgr]] = {}

@@ -19,13 +19,19 @@ from cnnbench.runtime.job import CONTROLLER, Job, Task
 _DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
 
 
-def connect(job: Job, timeout: float, tell: Callable[[str], None]) -> Job:
+def connect(
+    job: Job,
+    timeout: float,
+    tell: Callable[[str], None],
+    by: Callable[[], object] | None = None,
+) -> Job:
     """Connects TensorFlow with the servers of all other tasks.
 
     Args:
       job: this process is its chief, and TensorFlow is configured.
       timeout: seconds to wait for the servers.
       tell: prints a line about who is missing.
+      by: what connects TensorFlow, where a strategy does that itself.
 
     Returns:
       The job, with the kind of devices that the workers have where this process has none.
@@ -36,11 +42,14 @@ def connect(job: Job, timeout: float, tell: Callable[[str], None]) -> Job:
     import tensorflow as tf
 
     wait_up(job, timeout, tell)
-    spec = tf.train.ClusterSpec(job.hosts_by_job)
+
+    def join_servers() -> None:
+        spec = tf.train.ClusterSpec(job.hosts_by_job)
+        name, index = job.task.tensorflow_job, job.task.index
+        tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
+
     try:
-        tf.config.experimental_connect_to_cluster(
-            spec, job_name=job.task.job, task_index=job.task.index
-        )
+        (by or join_servers)()
         found = {device.name for device in tf.config.list_logical_devices()}
     except (tf.errors.OpError, RuntimeError) as error:
         raise BenchmarkError(

@@ -27,7 +27,7 @@ def serve(
     timeout: float,
     tell: Callable[[str], None],
     lost: Callable[[str], None],
-    spares: Callable[[Task], bool],
+    spares: Callable[[Task, str], bool],
 ) -> Ending:
     """Serves until the chief says how the run has ended.
 
@@ -94,7 +94,7 @@ def _start_server(job: Job, settings: runtime.Settings) -> Any:
     try:
         return tf.distribute.Server(
             tf.train.ClusterSpec(job.hosts_by_job),
-            job_name=job.task.job,
+            job_name=job.task.tensorflow_job,
             task_index=job.task.index,
             protocol="grpc",
             config=config,

@@ -116,7 +116,8 @@ def culprits(job: Job, error: BaseException) -> str:
       Tasks with their addresses and what is wrong with each, those that the message of the
       error names first; the ones it names if all answer; "" if it names none either.
     """
-    found = {Task(name, int(index)) for name, index in _TASK_OF_TENSORFLOW.findall(str(error))}
+    names = _TASK_OF_TENSORFLOW.findall(str(error))
+    found = {Task.of_tensorflow(name, int(index)) for name, index in names}
     named = [task for task in job.peers if task in found]
     lost = _not_ok(job, job.peers, timeout=5.0)
     if not lost:
@@ -143,7 +144,7 @@ class Watchdog:
         timeout: float = 5.0,
         misses: int = 2,
         leave: Callable[[int], object] = os._exit,
-        spares: Callable[[Task], bool] = lambda task: False,
+        spares: Callable[[Task, str], bool] = lambda task, state: False,
     ) -> None:
         """Starts nothing.
 
@@ -156,7 +157,8 @@ class Watchdog:
           period: seconds between two questions.
           timeout: seconds for an answer.
           misses: how many in a row make a loss.
-          spares: whether the others go on without a task; its loss is only noted in `gone`.
+          spares: whether the others go on without a task in such a state, as `probe` names it;
+            its loss is only noted in `gone`.
           leave: ends the process with an exit code, without clean-up: `sys.exit` would wait
             for the main thread.
         """
@@ -198,7 +200,7 @@ class Watchdog:
             state = probe(address, self._timeout if seen else min(self._timeout, 1.0))
             misses = 0 if state == OK else misses + 1
             seen = seen or state == OK
-            if seen and misses >= self._misses and self._spares(peer):
+            if seen and misses >= self._misses and self._spares(peer, state):
                 self.gone[peer] = one_line(f"{address}: {state}")
                 return
             if seen and misses >= self._misses:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.launch.tasks import Layout, check, shares_of_cores
 
     layout = Layout(workers=options.workers, ps=options.ps, controller=options.controller)
+    layout = layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     cores = shares_of_cores(layout.size) if options.affinity else None
     logs = _log_folder(options.log_dir)
@@ -147,6 +148,7 @@ def _run(
     prints: bool = True,
 ) -> int:
     from cnnbench.cluster.ports import ReservedPorts
+    from cnnbench.flags.cluster import spared
     from cnnbench.launch.session import Launch, Session
     from cnnbench.launch.tasks import gpu_variables
 
@@ -159,6 +161,7 @@ def _run(
             logs=logs,
             cores=cores,
             prints=prints,
+            spares=spared(params),
         )
         return Session(launch, lambda line: show.lines([line])).run()
 
@@ -174,7 +177,8 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    layouts = {n: Layout(workers=n, ps=options.ps, controller=options.controller) for n in counts}
+    any_layout = Layout(ps=options.ps, controller=options.controller).with_coordinator(flags)
+    layouts = {n: replace(any_layout, workers=n) for n in counts}
     params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
     largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.errors import BenchmarkError, first_line
@@ -223,9 +223,13 @@ class AsyncLoop(Generic[Values]):
                 continue
             if outcome.error is None:
                 return outcome
-            if isinstance(outcome.error, BenchmarkError):
-                raise outcome.error
-            self._lose(outcome.worker, outcome.error)
+            self._failed(outcome.worker, outcome.error)
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        """An update of a worker has failed."""
+        if isinstance(error, BenchmarkError):
+            raise error
+        self._lose(worker, error)
 
     def _lose(self, worker: str, error: Exception) -> None:
         with self._changed:
@@ -239,4 +243,47 @@ class AsyncLoop(Generic[Values]):
         if not self.left:
             reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
             raise BenchmarkError(f"all workers are lost: {reasons}") from error
+        self._tell_lost(worker, error)
+
+
+class CoordinatedLoop(AsyncLoop[Values]):
+    """Hands updates to a coordinator, which has them made by whichever worker is free.
+
+    The coordinator takes back by itself what a worker has not done that is gone, and gives it to
+    another one: no update fails by that. Whatever else fails ends the loop.
+
+    Args:
+      slots: by name, what has one update made; as many are under way at once.
+      workers: names of the workers.
+      lost, gone, clock: see `AsyncLoop`; of workers.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, Callable[[int], Values]],
+        workers: Sequence[str],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(slots, lost, gone, clock)
+        self._there = list(workers)
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        del worker  # the slot, which is to blame for nothing
+        self._give_up(error)
+        raise error
+
+    def _give_up(self, error: Exception) -> None:
+        """What is under way may never end, and nobody waits for it."""
+        with self._changed:
+            self._errors = dict.fromkeys(self._workers, error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        if worker not in self._there:
+            return
+        self._there.remove(worker)
+        if not self._there:
+            self._give_up(error)
+            raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
         self._tell_lost(worker, error)

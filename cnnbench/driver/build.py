@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.data import InputSource, InputSpec, make_input
+from cnnbench.data.coordinated import CoordinatedInput
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import JoinedInput
 from cnnbench.driver.checkpoints import Checkpoints
@@ -18,6 +19,7 @@ from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.flags import Params
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.job import Task
+from cnnbench.step.coordinated import CoordinatedStep, Slot
 from cnnbench.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
 from cnnbench.step.optimizers import Optimizer, make_optimizer
 from cnnbench.step.tower import StepConfig
@@ -28,8 +30,12 @@ from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+# Updates that wait or run for each worker: one waits, so that no worker does.
+_SLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class BuiltRun:
       manager: holds the variables.
       step: the traced training (or forward-only) step; None when only evaluating.
       workers: steps of workers that do not wait for one another, by task, of which `step` is
-        the first; empty where all towers are part of one step.
+        the first; or what has such a step run by whichever worker is free. Empty where all towers
+        are part of one step.
       inputs: training input; None when only evaluating.
       evaluator: None unless something is to be evaluated.
       evaluation_inputs: likewise.
@@ -54,7 +61,7 @@ class BuiltRun:
     devices: runtime.Devices
     manager: VariableMgr
     step: TrainStep | None
-    workers: Mapping[str, TrainStep]
+    workers: Mapping[str, TrainStep | Slot]
     inputs: InputSource | None
     evaluator: Evaluator | None
     evaluation_inputs: InputSource | None
@@ -105,14 +112,21 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
     manager.create_variables()
     optimizer = _optimizer(params, manager) if plan.trains else None
     step: TrainStep | None = None
-    workers: dict[str, TrainStep] = {}
+    workers: dict[str, TrainStep | Slot] = {}
     inputs: InputSource | None = None
     evaluated = manager
-    if plan.asynchronous:
+    if plan.coordinated:
+        assert isinstance(manager, ParameterServerStrategyVariableMgr)
+        assert optimizer is not None
+        step, inputs = _coordinated_step(params, plan, devices, manager, optimizer)
+        workers = {f"slot {n}": step.slot() for n in range(_SLOTS * plan.job.num_workers)}
+        evaluated = manager.of_worker(_towers_of(devices, plan.job.workers[0]))
+    elif plan.asynchronous:
         assert isinstance(manager, ParameterServerVariableMgr)  # validated
         assert optimizer is not None
-        workers, sources = _async_steps(params, plan, devices, manager, optimizer)
-        step = next(iter(workers.values()))
+        steps, sources = _async_steps(params, plan, devices, manager, optimizer)
+        step = next(iter(steps.values()))
+        workers = dict(steps)
         inputs = JoinedInput(sources)
         evaluated = manager.of_worker(_towers_of(devices, plan.job.workers[0]))
     elif not params.eval:
@@ -203,6 +217,37 @@ def _async_steps(
         steps[str(worker)] = step
         sources.append(source)
     return steps, sources
+
+
+def _coordinated_step(
+    params: Params,
+    plan: Plan,
+    devices: runtime.Devices,
+    manager: ParameterServerStrategyVariableMgr,
+    optimizer: Optimizer,
+) -> tuple[CoordinatedStep, InputSource]:
+    """A step that runs on any worker, and the inputs of all of them."""
+    shards = plan.job.num_workers
+    sources = [
+        _worker_input(
+            *(params, plan, devices, "train", worker, shards),
+            towers=None if params.data_dir is None else [worker.device("cpu")],
+        )
+        for worker in plan.job.workers
+    ]
+    inputs = CoordinatedInput(sources)
+    step = CoordinatedStep(
+        plan.model,
+        plan.spec,
+        manager,
+        optimizer,
+        inputs,
+        dataclasses.replace(_step_config(params, plan, devices), bn_stats="first"),
+        _loss_scale(params, plan, devices),
+        UpdateCounter(plan.job.ps_devices[0]),
+    )
+    step.build()
+    return step, inputs
 
 
 def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
@@ -328,6 +373,7 @@ def _worker_input(
     worker: Task,
     shards: int,
     distribution: InputDistribution | None = None,
+    towers: Sequence[str] | None = None,
 ) -> InputSource:
     """What the towers of one worker get, made on its CPU, of data cut into so many shards."""
     training = subset == "train"
@@ -354,7 +400,7 @@ def _worker_input(
             runtime.Settings.of(params), devices.kind
         ),
     )
-    return make_input(spec, _towers_of(devices, worker), distribution)
+    return make_input(spec, towers or _towers_of(devices, worker), distribution)
 
 
 def _towers_of(devices: runtime.Devices, worker: Task) -> list[str]:

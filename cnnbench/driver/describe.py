@@ -130,7 +130,7 @@ def header(
         staged_vars=params.staged_vars,
         # tf_cnn_benchmarks counted parameter servers as sessions of their own.
         single_session=params.variable_update == "distributed_all_reduce" and plan.job.in_cluster,
-        sync=params.cross_replica_sync if plan.job.in_cluster else None,
+        sync=not plan.asynchronous if plan.job.in_cluster else None,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from cnnbench.cluster import chief
 from cnnbench.cluster.ending import Ending
@@ -16,7 +17,7 @@ from cnnbench.cluster.serve import settings_of
 from cnnbench.cluster.watchdog import Watchdog, culprits
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts, spared
+from cnnbench.flags.cluster import COORDINATED, agreed_facts, spared
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.job import Job
 
@@ -90,7 +91,12 @@ class Membership:
             self._connect(devices.job)
             self._joined = True
             return devices
-        job = chief.connect(devices.job, self._params.cluster_timeout, self._tell)
+        by = None
+        if self._params.variable_update in COORDINATED:
+            from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
+
+            by = partial(make.parameter_server, devices.job)
+        job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
         self._joined = connected = True
         self._watchdog.start()
         return dataclasses.replace(devices, job=job)

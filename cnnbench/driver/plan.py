@@ -18,7 +18,7 @@ from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
-from cnnbench.flags.cluster import asynchronous, job_of
+from cnnbench.flags.cluster import COORDINATED, asynchronous, job_of
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
@@ -129,6 +129,7 @@ class Plan:
     examples: tuple[Element, ...]
     job: Job
     asynchronous: bool
+    coordinated: bool = False
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
         """The model's own way from an example to what it takes; None if it takes it as it is."""
@@ -252,6 +253,7 @@ def make_plan(params: Params) -> Plan:
         examples=examples,
         job=job,
         asynchronous=asynchronous(params),
+        coordinated=params.variable_update in COORDINATED,
     )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource
-from cnnbench.driver.async_loop import AsyncLoop
+from cnnbench.driver.async_loop import AsyncLoop, CoordinatedLoop
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
@@ -223,12 +223,16 @@ class Training:
         if not self._updaters:
             return StepLoop(self._launch, self._read, self._lag, self._clock)
         works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
+        if self._plan.coordinated:
+            names = list(map(str, self._plan.job.workers))
+            return CoordinatedLoop(works, names, self._lost, self._gone, self._clock)
         return AsyncLoop(works, self._lost, self._gone, self._clock)
 
     def _update(self, worker: str, step: Step, number: int) -> Values:
         """One update by a worker that does not wait for others; in a thread of its own."""
         step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
-        return self._read(step())._replace(worker=worker)
+        values = self._read(step())
+        return values if values.worker else values._replace(worker=worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._measurements.lose_worker(worker)
@@ -437,4 +441,6 @@ class Training:
         stop = result.stop is not None and bool(result.stop.numpy())
         metrics = tuple(float(result.metrics[n].numpy()) for n in names)
         staleness = None if result.staleness is None else int(result.staleness.numpy())
-        return Values(loss, metrics, skipped, stop, staleness)
+        number = None if result.worker is None else int(result.worker.numpy())
+        worker = "" if number is None else str(self._plan.job.workers[number])
+        return Values(loss, metrics, skipped, stop, staleness, worker)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from cnnbench.errors import FlagError
 from cnnbench.flags.cluster import (
     CLIENT_PER_WORKER,
+    COORDINATED,
     ONE_PROCESS,
     SINGLE_CONTROLLER,
     USES_PS,
@@ -232,7 +233,7 @@ def _check_cluster(params: Params) -> Refusals:
     if params.server_protocol != "grpc":
         yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
     if mode in ONE_PROCESS:
-        others = ", ".join(SINGLE_CONTROLLER + CLIENT_PER_WORKER)
+        others = ", ".join(SINGLE_CONTROLLER + CLIENT_PER_WORKER + COORDINATED)
         yield "variable_update", f"works in one process only; with --job_name use one of {others}"
     if mode in USES_PS and not params.ps_hosts:
         yield "ps_hosts", f"--variable_update={mode} with --job_name needs tasks for variables"
@@ -254,10 +255,28 @@ def _check_cluster(params: Params) -> Refusals:
         )
 
 
-def _check_async(params: Params) -> Refusals:
-    if params.cross_replica_sync or not params.job_name:
-        return
+def _check_coordinated(params: Params) -> Refusals:
     mode = params.variable_update
+    if mode not in COORDINATED:
+        return
+    if not params.job_name:
+        reason = "needs processes: cnnbench launch --ps=1 starts them, or give --job_name"
+        yield "variable_update", f"{reason}, --worker_hosts, --ps_hosts and --controller_host"
+    if not params.controller_host:
+        yield "controller_host", f"--variable_update={mode} needs a process that coordinates"
+    if params.num_gpus > 1:
+        yield "num_gpus", f"--variable_update={mode} has one device per worker; start more workers"
+    for name in ("eval", "forward_only", "input_only"):
+        if getattr(params, name):
+            yield name, f"--variable_update={mode} only trains; use parameter_server in its place"
+    if params.summary_verbosity and params.save_summaries_steps:
+        yield "save_summaries_steps", f"has no step to look at with --variable_update={mode}"
+
+
+def _check_async(params: Params) -> Refusals:
+    mode = params.variable_update
+    if params.cross_replica_sync or not params.job_name or mode in COORDINATED:
+        return
     if mode != "parameter_server":
         reason = f"--variable_update={mode} waits for all workers; only parameter_server does not"
         yield "cross_replica_sync", f"{reason}, so leave it true"
@@ -498,6 +517,7 @@ def _one_of_two(other: str) -> str:
 
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_cluster,
+    _check_coordinated,
     _check_async,
     _check_run,
     _check_model,

@@ -16,6 +16,9 @@ ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_h
 CLIENT_PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
 """The modes in which every worker builds and runs the step of its own towers."""
 
+COORDINATED = ("parameter_server_strategy",)
+"""The modes in which a process of its own schedules the updates of all workers."""
+
 SINGLE_CONTROLLER = ("parameter_server", "distributed_replicated", "distributed_all_reduce")
 """The modes in which one process builds the step of all towers of a job, and drives it."""
 
@@ -137,14 +140,27 @@ def without_outputs(params: Params) -> Params:
 def asynchronous(params: Params) -> bool:
     """Whether every worker of a job trains at its own pace."""
     trains = not (params.eval or params.forward_only or params.input_only)
-    return trains and bool(params.job_name) and not params.cross_replica_sync
+    apart = params.variable_update in COORDINATED or not params.cross_replica_sync
+    return trains and bool(params.job_name) and apart
 
 
-def spared(params: Params) -> Callable[[Task], bool]:
-    """Tells of each task whether the others go on without it: of workers on their own, they do."""
+def spared(params: Params) -> Callable[[Task, str], bool]:
+    """Tells of a task and its state whether the others go on: without workers on their own.
+
+    A coordinator cannot take an update back from a worker that stands still, only from one that is
+    gone.
+    """
     chief = job_of(params).chief
     alone = asynchronous(params)
-    return lambda task: alone and task.job == WORKER and task != chief
+    coordinated = params.variable_update in COORDINATED
+
+    def spares(task: Task, state: str) -> bool:
+        from cnnbench.cluster.watchdog import REFUSED  # late: refused flags load no sockets
+
+        worker = alone and task.job == WORKER and task != chief
+        return worker and (not coordinated or state == REFUSED)
+
+    return spares
 
 
 def job_of(params: Params) -> Job:

@@ -249,6 +249,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: job_of(p).num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
     ),
+    _with(
+        "variable_update=parameter_server_strategy",
+        *("cross_replica_sync", "ps_strategy", "variable_caching", "local_parameter_device"),
+        why="no worker waits for another, and variables go to the ps tasks in turn",
+    ),
     _with("num_gpus=1", "check_replica_consistency", why="there is one copy of every variable"),
     *(
         _with(f"variable_update={mode}", "check_replica_consistency", why=why)

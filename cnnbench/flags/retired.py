@@ -68,9 +68,7 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "variable_update": ("parameter_server_strategy",),
-}
+NOT_YET: dict[str, tuple[str, ...]] = {}
 """By flag the values that are planned."""
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cnnbench.cluster.watchdog import REFUSED
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.launch.tasks import log_of, on_cores
 from cnnbench.processes.child import Child, Finished, start
@@ -50,6 +51,7 @@ class Launch:
       logs: folder for a log per process.
       cores: processors for each process, in the order of the tasks; None for all of them.
       prints: whether the chief's standard output is that of this process; else it is logged.
+      spares: whether the others go on when a task is gone; see `Watchdog`.
     """
 
     job: Job
@@ -58,6 +60,7 @@ class Launch:
     logs: Path
     cores: Sequence[set[int]] | None = None
     prints: bool = True
+    spares: Callable[[Task, str], bool] = lambda task, state: False
 
 
 @dataclass
@@ -157,9 +160,14 @@ class Session:
             return self._patience.after_success
         if chief.finished is not None:
             return self._patience.after_failure
-        if any(process.finished is not None and not process.ok for process in self._processes):
+        lost = [one for one in self._processes if one.finished is not None and not one.ok]
+        if any(not self._spared(process) for process in lost):
             return self._patience.after_loss
         return None
+
+    def _spared(self, process: _Process) -> bool:
+        """Whether the others go on without it."""
+        return self._launch.spares(process.task, REFUSED)
 
     def _stop(self) -> None:
         """Ends what still runs: the chief first, whose record tells why."""
@@ -197,7 +205,8 @@ class Session:
         chief = self._processes[0].finished
         if not self._stopped and chief is not None and (chief.status or 0) > 0:
             return int(chief.status or 0)
-        return int(ExitCode.OK if all(one.ok for one in self._processes) else ExitCode.FAILED)
+        ok = all(one.ok or self._spared(one) for one in self._processes[1:])
+        return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 
 class _Tail:

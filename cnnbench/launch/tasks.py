@@ -13,6 +13,7 @@ from cnnbench.allreduce.plan import make_plan
 from cnnbench.cluster.ports import LOWEST
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.cluster import COORDINATED
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -59,6 +60,14 @@ class Layout:
         """How the command line of launch says it."""
         given = {"workers": self.workers, "ps": self.ps, "controller": str(self.controller).lower()}
         return tuple(f"--{name}={value}" for name, value in given.items())
+
+    def with_coordinator(self, flags: Sequence[str]) -> Layout:
+        """The same with a controller, if the mode of these flags of each process needs one."""
+        command, own = command_of(flags)
+        if command != "run":
+            return self
+        mode = parse_flags(own, (*FLAGS, *OBSOLETE)).get("variable_update")
+        return replace(self, controller=self.controller or mode in COORDINATED)
 
     def job(self, ports: Sequence[int]) -> Job:
         """The job on these ports of this machine, as its chief sees it.

@@ -22,6 +22,9 @@ WORKER = "worker"
 PS = "ps"
 CONTROLLER = "controller"
 
+# ParameterServerStrategy takes no other name for the process that coordinates.
+_NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
+
 DEVICE_KINDS = ("cpu", "gpu")
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(?P<port>[0-9]{1,5})")
@@ -40,7 +43,18 @@ class Task:
 
     def device(self, kind: str, index: int = 0) -> str:
         """Full name of one of its devices; `kind` is "cpu" or "gpu"."""
-        return device_string(self.job, self.index, kind, index)
+        return device_string(self.tensorflow_job, self.index, kind, index)
+
+    @property
+    def tensorflow_job(self) -> str:
+        """What TensorFlow calls its job."""
+        return _NAME_IN_TENSORFLOW.get(self.job, self.job)
+
+    @classmethod
+    def of_tensorflow(cls, job: str, index: int) -> Task:
+        """The task that TensorFlow knows under the name of a job."""
+        names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
+        return cls(names.get(job, job), index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +192,10 @@ class Job:
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:
         """What `tf.train.ClusterSpec` takes."""
-        jobs = dict.fromkeys(task.job for task in self.tasks)
-        return {job: list(self.addresses_of(job)) for job in jobs} if self.in_cluster else {}
+        jobs = dict.fromkeys((task.tensorflow_job, task.job) for task in self.tasks)
+        if not self.in_cluster:
+            return {}
+        return {name: list(self.addresses_of(job)) for name, job in jobs}
 
     @property
     def machines(self) -> int:

@@ -47,6 +47,7 @@ class StepResult(NamedTuple):
         where one step has all towers.
       staleness: int64, updates by others since the variables were read; None where updates
         are not counted.
+      worker: int64, number of the worker that made the update; None where that is known anyway.
     """
 
     loss: tf.Tensor
@@ -54,6 +55,7 @@ class StepResult(NamedTuple):
     skipped: tf.Tensor | None = None
     stop: tf.Tensor | None = None
     staleness: tf.Tensor | None = None
+    worker: tf.Tensor | None = None
 
 
 class _Means(NamedTuple):
@@ -120,8 +122,7 @@ class TrainStep:
         copies = [copy for group in manager.updated_groups() for copy in group]
         for device in dict.fromkeys(copy.device for copy in copies):
             self._add_learning_rate(device)
-        with tf.device(self._devices[0]):
-            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
+        self._counter = self._make_counter()
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
             with tf.device(self._devices[0]):
@@ -213,13 +214,27 @@ class TrainStep:
         # Before the gradients, which come later in a backward pass and travel in this order.
         means = self._means(towers)
         updates = self._update(towers, factor)
-        with tf.device(self._devices[0]):
-            updates.ops.append(self._counter.assign_add(1, read_value=False))
+        updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
             with tf.control_dependencies(updates.ops):
                 staleness = self._updates_counter.end(begun)
             updates = _Updates([*updates.ops, staleness], updates.skipped, staleness)
         return self._result(means, weight_losses, updates)
+
+    def _make_counter(self) -> tf.Variable:
+        """Counts the steps done, of which draws depend."""
+        with tf.device(self._devices[0]):
+            return tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
+
+    def _count_step(self) -> list[Any]:
+        with tf.device(self._devices[0]):
+            return [self._counter.assign_add(1, read_value=False)]
+
+    def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
+        """Int64 [2], another one for each tower of the job and step."""
+        del begun  # what was counted before the step, where several count together
+        number = self._config.first_tower + tower
+        return tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
 
     def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
         return self._manager.run_towers(build, meeting=self._config.synchronises)
@@ -239,8 +254,7 @@ class TrainStep:
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
-            number = self._config.first_tower + tower
-            seed = tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
+            seed = self._draw_seed(tower, begun)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._config.frozen:

@@ -30,6 +30,10 @@ class UpdateCounter:
         """Updates so far."""
         return int(self._count.numpy())
 
+    def resume(self, count: int) -> None:
+        """Sets the number of updates so far."""
+        self._count.assign(count)
+
     def begin(self) -> tf.Tensor:
         """The count so far, which the step reads before any variable: an int64 scalar."""
         return tower_variable.read(self._count)

@@ -86,7 +86,7 @@ def test_flagfile(tmp_path):
             "--variable_update=replicate: must be one of parameter_server, replicated, "
             "independent, distributed_replicated, distributed_all_reduce, collective_all_reduce, "
             "mirrored_strategy, multi_worker_mirrored_strategy, central_storage_strategy, "
-            "one_device_strategy",
+            "one_device_strategy, parameter_server_strategy",
         ),
         (["--precision=fp8"], "--precision=fp8: must be one of fp32, fp16, bf16"),
         (

@@ -136,6 +136,14 @@ def test_one_that_fails_ends_all(jobs, do, status, lines):
         assert ".log" in found
 
 
+def test_the_others_go_on_without_a_worker_that_the_job_spares(jobs):
+    spares = {"spares": lambda task, state: task.job == "worker"}
+    assert jobs.run("worker:1=kill", **spares) == 0
+    (line,) = [line for line in jobs.shown if line.startswith("cnnbench: error: ")]
+    assert "worker:1 was ended by SIGKILL" in line
+    assert jobs.run("worker:1=kill,ps:0=3", **spares) == 4
+
+
 def test_a_program_that_is_not_there(jobs):
     with jobs.session(program=("/no/such/program",)) as session:
         assert session.run() == 4

@@ -113,3 +113,12 @@ def test_workers_get_gpus_of_their_own(monkeypatch, visible, params, expected):
     job = Layout(workers=2, ps=1).job([1001, 1002, 1003])
     found = [gpu_variables(replace(job, task=task), Params(**params)) for task in job.tasks]
     assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == expected
+
+
+def test_a_mode_that_is_coordinated_gets_a_controller():
+    layout = Layout(workers=2, ps=1)
+    assert layout.with_coordinator(["--variable_update=parameter_server"]) == layout
+    flags = ["--variable_update=parameter_server_strategy"]
+    coordinated = layout.with_coordinator(flags)
+    assert coordinated == Layout(workers=2, ps=1, controller=True)
+    assert check(coordinated, flags, None).job_name == "controller"

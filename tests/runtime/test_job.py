@@ -71,8 +71,12 @@ def test_tasks_and_their_addresses():
     assert [str(task) for task in job.tasks] == ["controller:0", "worker:0", "worker:1", "ps:0"]
     assert [job.address(task) for task in job.tasks] == ["c:1", "a:1", "b:1", "a:2"]
     assert [str(task) for task in job.peers] == ["controller:0", "worker:0", "worker:1"]
-    assert job.hosts_by_job == {"controller": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["a:2"]}
+    assert job.hosts_by_job == {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["a:2"]}
     assert job.cpu_device == "/job:ps/replica:0/task:0/device:CPU:0"
+    # The only name that ParameterServerStrategy takes.
+    assert job.chief.device("cpu") == "/job:chief/replica:0/task:0/device:CPU:0"
+    assert Task.of_tensorflow("chief", 0) == job.chief
+    assert Task.of_tensorflow("worker", 1) == job.workers[1]
     assert job.cpu_devices == (W0 + "CPU:0", W1 + "CPU:0")
 
 

@@ -400,4 +400,4 @@ def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
 
 def test_every_registered_mode_is_tested_here():
     of_one_tower = {"one_device_strategy", "multi_worker_mirrored_strategy"}  # on CPUs
-    assert set(names()) == {*MODES, *of_one_tower}
+    assert set(names()) == {*MODES, *of_one_tower, "parameter_server_strategy"}

@@ -123,6 +123,29 @@ def communication(spec: CrossDeviceSpec) -> tf.distribute.experimental.Communica
     )
 
 
+def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
+    """A ParameterServerStrategy, which connects this process; a job has one.
+
+    Args:
+      job: this process is its controller, and the servers of the others answer.
+    """
+    hosts = tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
+    return _parameter_server(hosts, job.task.tensorflow_job)
+
+
+@functools.cache
+def _parameter_server(
+    hosts: tuple[tuple[str, tuple[str, ...]], ...], task_type: str
+) -> tf.distribute.ParameterServerStrategy:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
+        task_type=task_type,
+        task_id=0,
+        rpc_layer="grpc",
+    )
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
 def check_devices(devices: Sequence[str]) -> None:
     """Refuses devices over which TensorFlow fails an assertion, or takes others instead.
 

@@ -17,6 +17,7 @@ WITHOUT_EQUAL_COPIES = {
     "independent": "its copies are meant to differ",
     "central_storage_strategy": "it keeps one copy of every variable",
     "one_device_strategy": "it keeps one copy of every variable",
+    "parameter_server_strategy": "it keeps one copy of every variable",
 }
 """The modes without copies of a variable that must be equal, and why."""
 
