@@ -57,7 +57,8 @@ class Origin:
         facts = measured.environment
         revision, dirty = subject.revision, subject.dirty
         if revision is None and isinstance(facts.get("git_commit"), str):
-            revision, dirty = facts["git_commit"], facts.get("git_dirty")
+            changed = facts.get("git_dirty")
+            revision, dirty = facts["git_commit"], changed if isinstance(changed, bool) else None
         return cls(
             side=subject.side or "",
             repository=subject.repository or "",

@@ -139,6 +139,14 @@ def test_a_mixture_is_named_with_what_differs(made):
     assert entry.main.judgement.reason == "side is A or B within BASE; give the runs of one"
 
 
+def test_facts_of_any_type_are_read(made):
+    # Records may come from anywhere.
+    facts = {"git_commit": "c" * 40, "git_dirty": ["x"], "tensorflow_version": {"a": [1]}}
+    (record,) = made([(None, {**facts, "cpu_model": [None], "usable_cpus": {}}, 100.0)])
+    assert Origin.of(record) == Origin.of(record)
+    assert [one.name for one in configurations([record])] == ["lenet, batch 8, 1 cpu"]
+
+
 def test_labels_beside_the_commit_are_notes(made):
     subjects = [Subject(revision="a" * 40, labels={"job": str(n)}) for n in range(6)]
     (one,) = configurations(made([(subject, {}, 100.0) for subject in subjects]))
