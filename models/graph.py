@@ -19,6 +19,7 @@ from cnnbench.errors import UsageError
 from cnnbench.models.attention import attend
 from cnnbench.models.batch_norm import Moments, Synchronise, synchronised_batch_norm
 from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
+from cnnbench.models.cpu_matmul import few_rows_matmul, transposed_rows_pay
 from cnnbench.models.declare import check_outputs
 from cnnbench.models.elements import (
     Element,
@@ -344,7 +345,8 @@ class GraphNetwork(Network[Tensor]):
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
-            return tf.linalg.matmul(x, kernel)
+            pays = self._on_cpu and self.training and transposed_rows_pay(x, kernel)
+            return (few_rows_matmul if pays else tf.linalg.matmul)(x, kernel)
         # One product of all rows: a batched one would make a kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
