@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cifar10_writer import write_cifar10
 from jobs import SECONDS, record_of, started
 
 from cnnbench.errors import FlagError
@@ -147,3 +150,54 @@ def test_a_killed_worker_is_left_behind(tmp_path):
     assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
     saved = {one.name for one in (tmp_path / "train").glob("*.index")}
     assert saved == {"model.ckpt-154.index", "model.ckpt-304.index"}
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):
+    draw = np.random.default_rng(1)
+    for subset, count in (("train", 40), ("validation", 26)):
+        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    flags = {
+        **{**FLAGS, "model": "trivial", "data_name": "cifar10", "data_dir": tmp_path / "data"},
+        **{"warmup": "auto", "num_warmup_batches": 4, "max_warmup_batches": 40},
+        **{"num_batches": 20, "eval_during_training_every_n_steps": 10, "num_eval_epochs": 1},
+    }
+    order = ("ps:0", "worker:1", "controller:0", "worker:0")
+    record = record_of(tmp_path, flags, order, controller=True)
+    assert record["warmup_status"] in ("steady", "limit")
+    warmed_up = len(record["warmup_step_seconds"])
+    assert 4 <= warmed_up <= 40
+    assert len(record["step_seconds"]) == len(record["cluster"]["staleness"]) == 20
+    # Each on all examples, in a pause: after exactly as many updates.
+    found = [(one["global_step"], one["examples"]) for one in record["evaluations"]]
+    assert found == [(warmed_up + 10, 26), (warmed_up + 20, 26)]
+    assert sum(one["steps"] for one in record["cluster"]["workers"]) == 20
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
+    texts = [f"--{name}={value}" for name, value in {**FLAGS, "num_batches": 1000000}.items()]
+    path = tmp_path / "record.json"
+    flags = [*texts, "--display_every=20"]
+    with started(tmp_path, flags, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
+        chief = tasks.processes["worker:0"]
+
+        def wait_for(text, stream="out", seen=0):
+            deadline = time.monotonic() + SECONDS
+            while text not in tasks.printed("worker:0", stream)[seen:]:
+                assert chief.poll() is None, tasks.errors()
+                assert time.monotonic() < deadline, tasks.errors()
+                time.sleep(0.05)
+
+        wait_for("\n40\t")
+        tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
+        wait_for("worker:1 is lost, the others go on", "err")
+        wait_for("images/sec", seen=len(tasks.printed("worker:0")))
+        chief.send_signal(signal.SIGINT)
+        assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
+    record = json.loads(path.read_text())
+    assert record["status"] == "interrupted"
+    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
+    steps = sum(one["steps"] for one in record["cluster"]["workers"])
+    assert steps == len(record["losses"]) > 40
