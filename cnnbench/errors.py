@@ -5,11 +5,17 @@ from __future__ import annotations
 import enum
 import re
 
-# What TensorFlow's runtime adds to the message of the operation that failed.
+# What TensorFlow's runtime adds to the message of the operation that failed; a function that ran
+# in several parts begins with a list of them.
 _RUNTIME_NOISE = re.compile(
     r"\{\{[^}]*\}\}|<stack traces unavailable>"
     r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
+    r"|^(?:\d+ root error\(s\) found\.\s*)?\s*\(0\)\s*[A-Z_]+:\s*",
+    re.MULTILINE,
 )
+
+
+_PLACE = "Detected at node"
 
 
 class ExitCode(enum.IntEnum):
@@ -26,9 +32,10 @@ class ExitCode(enum.IntEnum):
 def first_line(error: Exception) -> str:
     """The first line of an error that says something, without what the runtime adds to it."""
     lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
-    if lines and lines[0].startswith("Detected at node"):
+    if lines and lines[0].startswith(_PLACE):
         # Where in our code the node was made comes before what happened to it.
-        lines = [line for line in lines[1:] if line and not line[0].isspace()] or lines
+        told = [line for line in lines if line.strip() and not line[0].isspace()]
+        lines = [line for line in told if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 

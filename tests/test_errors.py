@@ -17,6 +17,18 @@ from cnnbench.errors import FlagError, NonFiniteLossError, first_line
             "OOM when allocating tensor",
         ),
         ("{{function_node __wrapped__X}} OOM here [Op:Conv2D] name: ", "OOM here"),
+        (
+            "Graph execution error:\n\nDetected at node a defined at (most recent call last):\n"
+            "<stack traces unavailable>\nDetected at node a defined at (most recent call last):\n"
+            "<stack traces unavailable>\n2 root error(s) found.\n"
+            "  (0) UNAVAILABLE:  Socket closed\nAdditional GRPC error information:\n"
+            "  (1) CANCELLED: [Derived] too\n0 successful operations.",
+            "Socket closed",
+        ),
+        (
+            "Detected at node x defined at:\n<stack traces unavailable>\ngone",
+            "gone",
+        ),
         ("", "ValueError"),
     ],
 )

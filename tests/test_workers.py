@@ -163,6 +163,8 @@ def results(folder: Path) -> dict[str, list[dict[str, object]]]:
         runs[f"evaluated by {name}"] = evaluated
     runs |= {name: {**DISTRIBUTED, **flags} for name, flags in SHARED_OUT.items()}
     runs["steady"] = of("oracle", warmup="auto", max_warmup_batches=30, num_warmup_batches=None)
+    runs["checked"] = {**ORACLE, "num_gpus": 1, "check_replica_consistency": 2}
+    runs["bent"] = {**runs["checked"], "bent": "1"}
     runs["lost"] = of("oracle", init_learning_rate=1e30, num_batches=9)
     texts = [filled(run, folder=folder) for run in runs.values()]
     return dict(zip(runs, run_in_workers(2, texts, folder), strict=True))
@@ -272,6 +274,15 @@ def test_what_ends_a_run_ends_it_in_all_workers(results) -> None:
     for worker in results["lost"]:
         assert "loss" in worker["error"]
         assert len(worker["losses"]) == len(results["lost"][0]["losses"]) < 9
+
+
+def test_copies_of_different_workers_are_compared(results) -> None:
+    for worker in results["checked"]:
+        assert (worker["replica_checks"], worker["error"]) == (1 + STEPS // 2, "")
+    for worker in results["bent"]:
+        assert len(worker["losses"]) == 2
+        assert "replicas diverged by global step 2" in worker["error"]
+        assert "on worker 1 differs from worker 0" in worker["error"]
 
 
 def workers_of(ports: list[int], *flags: str) -> list[list[str]]:

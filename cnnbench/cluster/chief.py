@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cnnbench.cluster.ending import Ending, path_of
 from cnnbench.cluster.watchdog import OK, probe, wait_up
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime import supervisor
 from cnnbench.runtime.job import CONTROLLER, Job, Task
 
@@ -53,8 +53,8 @@ def connect(
         found = {device.name for device in tf.config.list_logical_devices()}
     except (tf.errors.OpError, RuntimeError) as error:
         raise BenchmarkError(
-            f"{job.task} ({job.address(job.task)}) cannot connect to the job: {error}; is its "
-            "port in use?"
+            f"{job.task} ({job.address(job.task)}) cannot connect to the job: {first_line(error)}; "
+            "is its port in use?"
         ) from error
     if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in found:
         job = job.on("gpu")

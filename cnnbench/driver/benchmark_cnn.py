@@ -7,6 +7,7 @@ TensorFlow parts built (build.py), runs the scenario the parameters ask for
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,12 +30,13 @@ from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, make_plan
 from cnnbench.errors import (
     BenchmarkError,
     ExitCode,
+    FlagError,
     OutOfMemoryError,
     UsageError,
     first_line,
 )
 from cnnbench.flags import Params, validate
-from cnnbench.flags.cluster import without_outputs
+from cnnbench.flags.cluster import located, settled, without_outputs
 from cnnbench.flags.groups.strategies import MULTI_WORKER
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, parse_quiet
@@ -83,9 +85,18 @@ class BenchmarkCNN:
         messages: Messages | None = None,
         progress: Progress | None = None,
     ) -> None:
+        if params.cluster != "flags" and not params.worker_hosts:
+            # The command line has done this when it gets here.
+            tell = (messages or Messages.silent()).notice
+            params = located(params, os.environ)
+            validate(params)
+            params = settled(params, os.environ, tell)
         validate(params)
         self.params = params
         self.plan: Plan = make_plan(params)
+        if self.plan.job.serves:
+            task = self.plan.job.task
+            raise FlagError("job_name", task.job, f"{task} serves; start it as a command, cnnbench")
         self.record: RunRecord | None = None
         self._settings = runtime.Settings.of(params)
         self._console = console or Console.silent()

@@ -7,6 +7,7 @@ show it, since checkpoints and evaluations take copy 0.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,10 @@ from cnnbench.text.numbers import number
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 # Kernels for GPUs compare unsigned integers there; signed ones of 32 bits by way of the host.
+_DIGEST_BYTES = 16
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
@@ -41,9 +44,10 @@ def replica_checks(
     """
     if not (params.check_replica_consistency and plan.trains and built.manager.replicas_in_sync):
         return []
+    workers = built.manager.workers
     variables = equal_copies(built.manager, built.slots)
     every = params.check_replica_consistency
-    return [ReplicaCheck(variables, every, measurements)] if variables else []
+    return [ReplicaCheck(variables, every, measurements, workers)] if variables else []
 
 
 def equal_copies(
@@ -61,25 +65,33 @@ def equal_copies(
     Returns:
       Variables in creation order, then slots; empty where there is one copy of each.
     """
+    fewest = 1 if manager.workers is not None else 2
     trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
-    return tuple(v for v in (*trained, *slots.values()) if len(v.copies) > 1)
+    return tuple(v for v in (*trained, *slots.values()) if len(v.copies) >= fewest)
 
 
 class ReplicaCheck(Observer):
     """Compares copies before the first step and every so many timed steps.
 
     Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
-    host; a variable is only read there when its copies differ.
+    host; a variable is only read there when its copies differ. Where every worker of a job has
+    copies of its own, a digest of the first of each goes to all workers, which decide alike.
 
     Args:
       variables: at least one, of equally many copies each; see `equal_copies`.
       every: timed steps between two checks.
       measurements: counts the checks.
+      workers: those that have copies of their own; None where all copies are here.
     """
 
     def __init__(
-        self, variables: tuple[TowerVariable, ...], every: int, measurements: Measurements
+        self,
+        variables: tuple[TowerVariable, ...],
+        every: int,
+        measurements: Measurements,
+        workers: WorkerGroup | None = None,
     ) -> None:
+        self._workers = workers
         self._variables = variables
         self._every = every
         self._measurements = measurements
@@ -104,8 +116,35 @@ class ReplicaCheck(Observer):
     def _check(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
         self._measurements.replica_checks = (self._measurements.replica_checks or 0) + 1
+        # Before this worker leaves the others alone with an error of its own.
+        error = self._between_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._error(differing, global_step)
+        if error is not None:
+            raise error
+
+    def _between_workers(
+        self, differs_here: bool, global_step: int
+    ) -> ReplicaDivergenceError | None:
+        """Compares the workers' copies; what is wrong with those of others, if anything is."""
+        if self._workers is None:
+            return None
+        own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
+        found = [(one[:-1], bool(one[-1])) for one in self._workers.gather(own)]
+        first = found[0][0]
+        begun = f"replicas diverged by global step {global_step}: "
+        for index, variable in enumerate(self._variables):
+            part = slice(index * _DIGEST_BYTES, (index + 1) * _DIGEST_BYTES)
+            others = [str(i) for i, (of, _) in enumerate(found) if of[part] != first[part]]
+            if others:
+                named = f"worker{'s' * (len(others) > 1)} {', '.join(others)}"
+                return ReplicaDivergenceError(
+                    f"{begun}{variable.name} on {named} differs from worker 0"
+                )
+        worse = [str(i) for i, (_, differs) in enumerate(found) if differs]
+        if worse:
+            return ReplicaDivergenceError(f"{begun}copies differ within worker {', '.join(worse)}")
+        return None
 
     def _compare(self) -> list[tf.Tensor]:
         """For each tower but the first, which variables differ from those of tower 0."""
@@ -150,6 +189,11 @@ class ReplicaCheck(Observer):
 def _bits(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor's bits: equal also for NaNs, and different for 0 and -0."""
     return tf.bitcast(tensor, _BITS[tensor.dtype.size])
+
+
+def _digest(variable: TowerVariable) -> bytes:
+    value = np.ascontiguousarray(variable.primary.numpy())
+    return hashlib.blake2b(value.tobytes(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _integers(array: Any) -> Any:

@@ -254,7 +254,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         *("cross_replica_sync", "ps_strategy", "variable_caching", "local_parameter_device"),
         why="no worker waits for another, and variables go to the ps tasks in turn",
     ),
-    _with("num_gpus=1", "check_replica_consistency", why="there is one copy of every variable"),
+    Unused(
+        ("check_replica_consistency",),
+        lambda p: job_of(p).num_towers == 1,
+        "with --num_gpus=1: there is one copy of every variable",
+    ),
     *(
         _with(f"variable_update={mode}", "check_replica_consistency", why=why)
         for mode, why in WITHOUT_EQUAL_COPIES.items()

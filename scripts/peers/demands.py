@@ -155,6 +155,7 @@ def _seconds(subject: Key, text: str, bound: float, less: Key | None = None) -> 
 _FP32, _BF16 = ("cnnbench", "fp32"), ("cnnbench", "bf16")
 _HARNESS = ("harness", "fp32")
 _START, _IMPORT = ("start to first step", "fp32"), ("import tensorflow", "fp32")
+_ONE = ("one process", "fp32")
 _SHARE, _GROWTH = _value(_HARNESS, "share_of_bare_loop"), _value(_FP32, "memory_growth")
 
 DEMANDS: tuple[Demand, ...] = (
@@ -176,6 +177,8 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("collective", ("multi_worker_mirrored_strategy", "fp32"), ("workers", "fp32"), 0.97),
     _ratio("strategies", ("replicated", "fp32"), ("mirrored_strategy", "fp32"), 1.0),
     *(_ratio("strategies", (mode, "fp32"), (f"bare {mode}", "fp32"), 0.97) for mode in STRATEGIES),
+    _ratio("controller", ("distributed_all_reduce", "fp32"), ("controller", "fp32"), 1 / 1.05),
+    _ratio("start_cluster", _ONE, ("three processes", "fp32"), 1 / 1.8, "seconds"),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
     _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),
     _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),

@@ -89,6 +89,8 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "towers": _towers,
         "collective": _collective,
         "strategies": _strategies,
+        "controller": _controller,
+        "start_cluster": _start_cluster,
         "overhead": _overhead,
         "startup": _startup,
         "memory": _memory,
@@ -164,14 +166,36 @@ def _towers(options: Options) -> list[Subject]:
 
 
 def _collective(options: Options) -> list[Subject]:
+    return _two_workers(PER_WORKER, "workers", (), options)
+
+
+def _controller(options: Options) -> list[Subject]:
+    copies = ("--all_reduce_spec=copy",)
+    return _two_workers(("distributed_all_reduce",), "controller", copies, options)
+
+
+def _two_workers(
+    modes: Sequence[str], peer: str, more: Sequence[str], options: Options
+) -> list[Subject]:
+    """Two processes in each mode, and a bare loop over as many."""
     options, data = _of_two_networks(options)
     python = options.cnnbench_python
     flags = _flags(options.model, options.batch_size // 2, options.batches, options.warmup)
     launch = (*cnnbench_command(python), "launch", "--workers=2", "--")
-    own = (*launch, *flags, *_sgd(), data, f"--result_json={RECORD}")
+    own = (*launch, *flags, *_sgd(), data, *more, f"--result_json={RECORD}")
     return [
-        *(_ours(m, (*own, f"--variable_update={m}"), options, read_record) for m in PER_WORKER),
-        _peer("workers", python, ("cnnbench", "tensorflow"), "fp32", options),
+        *(_ours(m, (*own, f"--variable_update={m}"), options, read_record) for m in modes),
+        _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options),
+    ]
+
+
+def _start_cluster(options: Options) -> list[Subject]:
+    cnnbench = cnnbench_command(options.cnnbench_python)
+    training = _flags("trivial", 0, 1, 1)
+    job = ("launch", "--workers=2", "--ps=1", "--", "--variable_update=parameter_server")
+    return [
+        _ours("one process", (*cnnbench, *training), options, read_first_step),
+        _ours("three processes", (*cnnbench, *job, *training), options, read_first_step),
     ]
 
 

@@ -106,7 +106,8 @@ def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
     assert len(BenchmarkCNN(resuming).run().losses) == 2
 
 
-def test_a_lost_worker_is_named_and_ends_all(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_worker_is_named_and_ends_all(tmp_path, number):
     flags = [f"--{name}={value}" for name, value in ORACLE.items()]
     flags += [
         "--variable_update=parameter_server",
@@ -120,7 +121,12 @@ def test_a_lost_worker_is_named_and_ends_all(tmp_path):
         while "\n1\t" not in tasks.printed("worker:0"):
             assert time.monotonic() < until, tasks.errors()
             time.sleep(0.1)
-        tasks.processes["worker:1"].send_signal(signal.SIGKILL)
+        tasks.processes["worker:1"].send_signal(number)
+        lost = time.monotonic()
+        for name in ("worker:0", "ps:0"):
+            tasks.processes[name].wait(SECONDS)
+        assert time.monotonic() - lost < 60  # 30 on a machine that does nothing else
+        tasks.processes["worker:1"].kill()  # what was stopped does not end by itself
         codes = tasks.wait()
     assert codes == {"ps:0": 4, "worker:1": -signal.SIGKILL, "worker:0": 4}, tasks.errors()
     for name in ("ps:0", "worker:0"):

@@ -70,6 +70,33 @@ def run_in_workers(workers, runs, folder):
     return [list(of_run) for of_run in zip(*by_worker, strict=True)]
 
 
+def run_under_a_controller(runs, folder):
+    """Results of runs by worker 0, whom worker 1 and a ps task serve; see `outcome`.
+
+    Args:
+      runs: flags of each run, as a dict; the first has the ps task, and all have equally many
+        towers.
+      folder: for logs and results.
+    """
+    task = folder / "runs.json"
+    task.write_text(json.dumps(runs))
+    first = [f"--{name}={value}" for name, value in runs[0].items()]
+    with ReservedPorts(3) as ports:
+        *hosts, ps = [f"localhost:{port}" for port in ports.numbers]
+        job = [f"--worker_hosts={','.join(hosts)}", f"--ps_hosts={ps}", "--device=cpu"]
+        served = [sys.executable, "-m", "cnnbench", *first, *job]
+        commands = [
+            [sys.executable, __file__, str(task), ",".join(hosts), "0", ps],
+            [*served, "--job_name=worker", "--task_index=1"],
+            [*served, "--job_name=ps"],
+        ]
+        with processes(commands, folder) as started:
+            for number, process in enumerate(started):
+                status = process.wait(_PATIENCE)
+                assert status == 0, (folder / f"err{number}").read_text()[-2000:]
+    return json.loads((folder / "result0.json").read_text())
+
+
 def filled(flags, **parts):
     """The flags with "{name}" in their texts replaced."""
 
@@ -131,16 +158,38 @@ def outcome(flags):
         "towers": record.placement.num_towers,
         "global_batch": record.batch.global_,
         "sent": cluster and [cluster.messages_per_step, cluster.bytes_per_step],
+        "replica_checks": record.measured.replica_checks,
         "error": error,
     }
 
 
-def main(task, hosts, worker):
-    """One worker; its runs share the connection of the first."""
+def bent():
+    """A check of copies that finds one element changed once the timed steps have begun."""
+    from cnnbench.driver.replica_check import ReplicaCheck
+
+    check = ReplicaCheck._check
+
+    def checked(self, global_step):
+        if global_step:
+            first = self._variables[0].primary
+            first.assign_add(1e-3 * (first * 0 + 1))
+        check(self, global_step)
+
+    return checked
+
+
+def main(task, hosts, worker, ps=""):
+    """One worker, or with ps tasks the chief; its runs share the connection of the first."""
+    from cnnbench.cluster import chief
+    from cnnbench.cluster.ending import Ending
     from cnnbench.data import synthetic
     from cnnbench.driver.membership import Membership
+    from cnnbench.driver.replica_check import ReplicaCheck
     from cnnbench.machine import facts
 
+    dismissed = []
+    dismiss, chief.dismiss = chief.dismiss, lambda job, how: dismissed.append(job)
+    check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     drawn = synthetic.synthetic_rows
     results = []
@@ -150,12 +199,18 @@ def main(task, hosts, worker):
         }
         synthetic.synthetic_rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
         flags = {"variable_update": "collective_all_reduce", "device": "cpu", **flags}
+        ReplicaCheck._check = bent() if flags.pop("bent", "") == worker else check
+        if ps and flags["variable_update"] != "distributed_all_reduce":
+            flags["ps_hosts"] = ps
         flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(worker)}
         steps = flags.pop("reads", 0)
         results.append(labels_read(flags, steps) if steps else outcome(flags))
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
     Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
+    if dismissed:
+        dismiss(dismissed[0], Ending(0))
+        chief.leave(0)
 
 
 if __name__ == "__main__":

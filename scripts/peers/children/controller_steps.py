@@ -1,0 +1,118 @@
+"""A bare training step of two workers under one controller: one tf.function, written by hand.
+
+It moves what `--all_reduce_spec=copy` moves: every gradient is added on a device in turn and its
+sum sent back. The network, its images and its initial values are cnnbench's. It starts the other
+worker itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
+
+WORKERS = 2
+MODELS = ("resnet20", "resnet50", "trivial")
+
+
+def main() -> int:
+    """Entry point."""
+    import tensorflow as tf
+
+    place = os.environ.get("CNNBENCH_PEER")
+    if place is not None:
+        spec = tf.train.ClusterSpec({"worker": json.loads(place)})
+        tf.distribute.Server(spec, job_name="worker", task_index=1).join()
+    args = parse(MODELS)
+    sockets = [socket.socket() for _ in range(WORKERS)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    hosts = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    environment = {**os.environ, "CNNBENCH_PEER": json.dumps(hosts), "CUDA_VISIBLE_DEVICES": ""}
+    server = subprocess.Popen([sys.executable, *sys.argv], env=environment)
+    try:
+        spec = tf.train.ClusterSpec({"worker": hosts})
+        tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
+        step = _step(args)
+        measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
+    finally:
+        server.kill()
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow would wait for the server
+
+
+def _step(args: Any) -> Any:
+    import tensorflow as tf
+
+    from cnnbench.data.synthetic import synthetic_rows
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.flags import Params
+    from cnnbench.models.graph import forward
+    from cnnbench.variable_mgr.base import initial_value
+
+    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(WORKERS)]
+    data = "imagenet" if args.model == "resnet50" else "cifar10"
+    plan = make_plan(Params(model=args.model, data_name=data, device="cpu"))
+    model, spec, batch = plan.model, plan.spec, args.batch_size // WORKERS
+    trained = [v for v in spec.variables if v.trainable]
+    batches, copies = [], []
+    for index, device in enumerate(devices):
+        rows = synthetic_rows(tf.range(index * batch, (index + 1) * batch), 1234, plan.examples)
+        values = [(v.name, initial_value(v, 1234), v.trainable) for v in spec.variables]
+        with tf.device(device):
+            batches.append([tf.Variable(rows[e.name], trainable=False) for e in spec.elements])
+            copies.append({name: tf.Variable(v, trainable=train) for name, v, train in values})
+
+    def tower(index: int) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        images, labels = batches[index]
+        values: dict[str, tf.Tensor] = {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
+                if declared.name not in values:
+                    values[declared.name] = tf.identity(copies[index][declared.name])
+                    tape.watch(values[declared.name])
+                return values[declared.name]
+
+            outputs = forward(
+                model,
+                spec.num_classes,
+                tf.identity(images),
+                read,
+                training=True,
+                data_format="NHWC",
+                compute_dtype=tf.float32,
+            ).outputs
+            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
+        return loss, tape.gradient(loss, [values[v.name] for v in trained])
+
+    def step() -> tf.Tensor:
+        losses, gradients = [], []
+        for index, device in enumerate(devices):
+            with tf.device(device):
+                loss, found = tower(index)
+            losses.append(loss)
+            gradients.append(found)
+        for number, declared in enumerate(trained):
+            with tf.device(devices[number % WORKERS]):
+                mean = tf.add_n([of_tower[number] for of_tower in gradients]) / float(WORKERS)
+            decay = args.weight_decay if declared.weight_decay else 0.0
+            for index, device in enumerate(devices):
+                with tf.device(device):
+                    variable = copies[index][declared.name]
+                    variable.assign_sub(args.learning_rate * (mean + decay * variable))
+        with tf.device(devices[0]):
+            return tf.add_n(losses) / float(WORKERS)
+
+    return tf.function(step, autograph=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

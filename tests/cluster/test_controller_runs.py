@@ -1,0 +1,65 @@
+"""What one controller trains in two workers is what one process trains with all towers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+from worker_runs import outcome, poisoned, run_under_a_controller
+
+from cnnbench.data import synthetic
+
+ALL = {"num_gpus": 2, "num_warmup_batches": 0, "init_learning_rate": RATE}
+PS = {"variable_update": "parameter_server"}
+REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xring"}
+
+
+def of(model: str, **flags: object) -> dict[str, object]:
+    own = {"model": model, "model_plugin": PLUGIN.replace("oracle_", f"{model}_")}
+    return {**ALL, **own, "num_batches": 3, **flags}
+
+
+ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625)
+NORMAL = of("normal", eval_during_training_every_n_steps=2, num_eval_batches=1)
+SCALED = of("poison", precision="fp16", fp16_enable_auto_loss_scale=True, poisoned=True)
+COMPARED = {
+    "batch norm of ps tasks": {**NORMAL, **PS, "bn_stats": "mean"},
+    "batch norm of workers": {**NORMAL, **REDUCED, "bn_stats": "first"},
+    "moments of all": {**NORMAL, **REDUCED, "bn_stats": "sync"},
+    "an infinity, on ps tasks": {**SCALED, **PS},
+    "an infinity, in workers": {**SCALED, **REDUCED},
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """One start of TensorFlow for all runs."""
+    runs = {"oracle": {**ORACLE, **PS}, **COMPARED}
+    found = run_under_a_controller(list(runs.values()), tmp_path_factory.mktemp("controller"))
+    return dict(zip(runs, found, strict=True))
+
+
+@pytest.mark.timeout(300)
+def test_two_towers_of_each_worker_share_the_ps_task(results) -> None:
+    found = results["oracle"]
+    expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, "mean")
+    np.testing.assert_allclose(found["losses"], expected, rtol=1e-5)
+    assert (found["towers"], found["global_batch"]) == (4, 8)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_job_does_what_one_process_does(name: str, results, monkeypatch) -> None:
+    flags = {**COMPARED[name], "num_gpus": 4, "device": "cpu", "variable_update": "replicated"}
+    flags.pop("all_reduce_spec", None)
+    if flags.pop("poisoned", False):
+        monkeypatch.setattr(synthetic, "synthetic_rows", poisoned(synthetic.synthetic_rows))
+    expected, found = outcome(flags), results[name]
+    tolerance = 2e-2 if flags.get("precision") == "fp16" else 1e-5
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=tolerance)
+    skipped = expected["skipped"] and list(expected["skipped"])
+    assert (found["skipped"], found["loss_scale"]) == (skipped, expected["loss_scale"])
+    assert bool(skipped) == ("infinity" in name)
+    assert len(found["evaluations"]) == len(expected["evaluations"])
+    for own, wanted in zip(found["evaluations"], expected["evaluations"], strict=True):
+        assert own == pytest.approx(wanted, rel=1e-4)
