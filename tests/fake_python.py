@@ -6,6 +6,7 @@ fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON obj
   speed: where SPEED is not set.
   scatter, salt: how far speeds lie apart, and what they are drawn with besides the name.
   facts: put into the environment of the record.
+  model: put into the model of the record.
   wait: seconds before anything is written.
   die: last words of processes that write no record.
   fail, crash: names of records whose process fails, and whether by a signal.
@@ -52,6 +53,7 @@ def main():
         document["config"][name] = kind(value) if kind in (int, float) else value
     document["step_seconds"] = [document["batch"]["global"] / speed] * 3
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
+    document["model"].update(say.get("model", {}))
     if target.stem in say.get("fail", ()):
         if say.get("crash"):
             print("segmentation violation", file=sys.stderr)

@@ -10,14 +10,17 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.ab.flags import side_differences
+from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.results import SIDES, ResultsFolder
 from cnnbench.ab.sequential import InterimAnalysis
 from cnnbench.ab.side import ProcessResult, Side, SideFlags, run_once
 from cnnbench.compare import (
     METRICS,
+    Case,
     Comparison,
     Metric,
     Policy,
+    Result,
     Verdict,
     aa_spread,
     compare_records,
@@ -28,12 +31,17 @@ from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
-from cnnbench.text.numbers import count
+from cnnbench.text.numbers import count, percent
 from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.
-_HOPELESS = (Verdict.FAILED, Verdict.NOT_COMPARABLE, Verdict.MISSING)
+_HOPELESS = (
+    Verdict.FAILED,
+    Verdict.CHANGED_WORK,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +51,8 @@ class Experiment:
     Attributes:
       a, b: the sides; A is BASE, B is NEW.
       analyses: the interim analyses, by number of pairs; the last one ends the experiment.
-      stop_early: whether a clear interim analysis ends it, too.
+      stop_early: whether a clear interim analysis ends it, too, or one after which the pairs
+        that are left have hardly a chance of a verdict.
       seed: of the order within pairs.
       burn_in: processes of each side before the first pair that do not count.
       cool_down: seconds between processes.
@@ -51,6 +60,7 @@ class Experiment:
       policy: the constants; its alpha is that of all interim analyses together.
       metrics: to judge; the first decides.
       allow_different: facts that may differ besides those in which the sides differ.
+      allow_changed_work: a network or batch of another size is no regression.
       aa: A/A runs, to estimate the noise from.
       resolved: flags of the sides by name, for records of processes that leave none.
       subjects: what each side measures, by name; of an A/A measurement both the same.
@@ -67,6 +77,7 @@ class Experiment:
     policy: Policy = field(default_factory=Policy)
     metrics: tuple[str, ...] = tuple(METRICS)
     allow_different: tuple[str, ...] = ()
+    allow_changed_work: bool = False
     aa: tuple[RunRecord, ...] | None = None
     resolved: Mapping[str, SideFlags] = field(default_factory=dict)
     subjects: Mapping[str, Subject] = field(default_factory=dict)
@@ -102,6 +113,7 @@ class Experiment:
             allow_different=self.allowed,
             aa=self.aa,
             paired=True,
+            allow_changed_work=self.allow_changed_work,
             base_label=f"A: {self.a.description()}",
             new_label=f"B: {self.b.description()}",
         )
@@ -196,7 +208,7 @@ class Session:
             if number == 1 and self._is_hopeless():
                 break
             analysis = analyses.get(number)
-            if analysis is not None and self._is_clear(analysis):
+            if analysis is not None and self._ends(analysis):
                 return analysis.alpha
         return self._experiment.analyses[-1].alpha
 
@@ -205,18 +217,50 @@ class Session:
         comparison = self._compare(self._experiment.analyses[0].alpha)
         return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
-    def _is_clear(self, analysis: InterimAnalysis) -> bool:
+    def _ends(self, analysis: InterimAnalysis) -> bool:
+        """Whether an interim analysis ends the experiment: clear, the last, or without hope."""
         comparison = self._compare(analysis.alpha)
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
-        self._results.journal.add("look", **vars(analysis), verdicts=verdicts)
         last = analysis.pairs == self._experiment.pairs
         clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
+        chance = None if last or clear or not self._experiment.stop_early else self._chance(results)
+        look = {**vars(analysis), "verdicts": verdicts}
+        self._results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
+        futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
             after = "enough" if clear else "going on"
+            if futile:
+                after = f"stopped: {self._experiment.pairs} pairs would hardly give a verdict "
+                after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
             self._reporter.line(f"after {analysis.pairs} pairs {verdict}; {after}")
-        return clear or last
+        return clear or last or futile
+
+    def _chance(self, results: Sequence[Result]) -> float:
+        """The smallest chance of a clear verdict that a result without one has."""
+        pairs = len(self._records["a"])
+        left = [one for one in self._experiment.analyses if one.pairs > pairs]
+        cases = [
+            Case(
+                base=one.base,
+                new=one.new,
+                metric=one.metric,
+                paired=True,
+                noise=one.judgement.noise,
+            )
+            for one in results
+            if one.verdict is Verdict.INCONCLUSIVE and one.judgement.p is not None
+        ]
+        policy = self._experiment.policy
+        return min((chance(case, left, policy) for case in cases), default=1.0)
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Wall time of a pair, the mean so far; None before the first process."""
+        if not self._seconds:
+            return None
+        return 2 * (sum(self._seconds) / len(self._seconds) + self._experiment.cool_down)
 
     def _pair(self, number: int, burn_in: bool = False) -> None:
         """Runs a process of each side; one that failed ends the experiment.

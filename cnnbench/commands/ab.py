@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import shutil
@@ -22,6 +23,7 @@ from cnnbench.flags.declare import flag, specs_of
 if TYPE_CHECKING:
     from cnnbench.ab.session import Experiment, Finding
     from cnnbench.ab.side import Side
+    from cnnbench.compare import Comparison
     from cnnbench.text.progress import Reporter
 
 _ABOUT = """\
@@ -39,9 +41,11 @@ interim analysis is clear: after 8 pairs, 12, and so on up to --pairs.
 _EXIT_CODES = """\
 What the sides differ in is allowed by itself.
 
-Exit codes: 0 no regression; 1 B is a regression; 3 inconclusive or not comparable; 4 a process
+Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not comparable; 4 a process
 failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed.
 """
+
+_MOST_PAIRS = 1000
 
 _CHECKOUT = (
     "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
@@ -67,8 +71,14 @@ class AbSideFlags:
 class MeasuringFlags:
     """How it is measured."""
 
-    pairs: int = flag(16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=1000)
-    sequential: bool = flag(True, "Stop at an interim analysis that is clear; off, run all pairs.")
+    pairs: int = flag(
+        16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=_MOST_PAIRS
+    )
+    sequential: bool = flag(
+        True,
+        "Stop at an interim analysis that is clear, or after which the pairs that are left have "
+        "hardly a chance of a verdict; off, run all pairs.",
+    )
     burn_in: int = flag(
         1,
         "Processes of each side before the first pair that do not count.",
@@ -100,6 +110,8 @@ _FLAGS = (
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
+
+_OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
 
 _VARIABLES = ("a_env", "b_env")
 
@@ -140,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
         experiment = _experiment(options, a, b, reporter)
         if not options.aa:
             _refuse_equal_sides(a, b)
-        return _run(experiment, options, reporter)
+        return _run(experiment, options, reporter, argv)
 
 
 def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -253,13 +265,14 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         policy=options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed,
+        allow_changed_work=options.allow_changed_work,
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
         subjects=subjects,
     )
 
 
-def _run(experiment: Experiment, options: AbFlags, reporter: Reporter) -> int:
+def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
     from cnnbench.ab.results import ResultsFolder
     from cnnbench.ab.session import Session, aa_lines
     from cnnbench.compare import processes_needed
@@ -273,8 +286,10 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter) -> int:
     reporter.line(f"A {experiment.a.description()}")
     reporter.line(f"B {experiment.b.description()}")
     reporter.line(f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}")
-    finding = Session(experiment, results, reporter, facts=facts.collect()).run()
-    options.write(finding.comparison)
+    session = Session(experiment, results, reporter, facts=facts.collect())
+    finding = session.run()
+    code = _exit_code(finding, options)
+    options.write(replace(finding.comparison, ends_with=code))
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
@@ -283,12 +298,57 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter) -> int:
         reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
     command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
     reporter.line(f"the same from the files: {command}")
+    if not (options.aa or finding.failure or finding.interrupted):
+        _advise(finding.comparison, session.seconds_per_pair, reporter, argv)
     if finding.interrupted:
         reporter.line("error: interrupted")
+    return code
+
+
+def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
+    if finding.interrupted:
         return ExitCode.INTERRUPTED
     if finding.failure:
         return ExitCode.FAILED
     return ExitCode.OK if options.aa else finding.comparison.exit_code
+
+
+def _advise(
+    comparison: Comparison, seconds: float | None, reporter: Reporter, argv: Sequence[str]
+) -> None:
+    """The command that would settle what is inconclusive, and how long it takes."""
+    from cnnbench.ab.sequential import STEP
+    from cnnbench.text.numbers import duration
+
+    wanted = [entry.main.judgement.needed for entry in comparison.entries]
+    needed = max((number for number in wanted if number is not None), default=0)
+    if not needed:
+        return
+    pairs = STEP * math.ceil(max(needed, len(comparison.entries[0].base) + STEP) / STEP)
+    if pairs > _MOST_PAIRS:
+        reporter.line(
+            f"to settle it: some {pairs:,} pairs, more than --pairs takes; find what disturbs the "
+            "machine first: cnnbench env --check"
+        )
+        return
+    time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
+    command = shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *_again(argv)])
+    reporter.line(f"to settle it{time}: {command}")
+
+
+def _again(argv: Sequence[str]) -> list[str]:
+    """The command line without what a second experiment has of its own."""
+    found: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return [*found, word, *words]
+        name, equals, _ = word.lstrip("-").partition("=")
+        if not word.startswith("-") or name not in _OF_ONE_EXPERIMENT:
+            found.append(word)
+        elif not equals:
+            next(words, "")
+    return found
 
 
 def _same_from_files(
@@ -310,4 +370,5 @@ def _same_from_files(
         "metrics": ",".join(options.metric_names) if options.metric_names != tuple(METRICS) else "",
     }
     given = [f"--{name}={text}" for name, text in flags.items() if text]
+    given += ["--allow_changed_work"] if options.allow_changed_work else []
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *given]

@@ -44,6 +44,10 @@ class JudgingFlags:
         "Facts that may differ, comma-separated: a flag, a fact of the environment, a pattern "
         "such as env_TF_*, or a group: tensorflow, machine, gpu, model, environment_variables.",
     )
+    allow_changed_work: bool = flag(
+        False,
+        "A network of other FLOPs or parameters, or another batch, is shown and is no regression.",
+    )
     baseline_aa: str | None = flag(
         None, "Runs of an A/A measurement; their spread raises the threshold."
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cnnbench.compare import changed_work
 from cnnbench.compare.comparability import Difference, Group, differences
 from cnnbench.compare.configuration import Configuration, labels
+from cnnbench.compare.disturbance import disturbance
 from cnnbench.compare.estimate import Case
 from cnnbench.compare.judge import Judgement, judge_all
 from cnnbench.compare.matching import groups, in_pairs, match
@@ -43,6 +45,7 @@ def compare_records(
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool = False,
+    allow_changed_work: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",
     skipped: Sequence[Skipped] = (),
@@ -60,6 +63,7 @@ def compare_records(
       aa: runs of an A/A measurement, from which the spread of each configuration is taken.
       paired: runs are compared pair by pair: the pairs of `cnnbench ab` if the records name
         them, else the i-th runs of both sides in order of their start.
+      allow_changed_work: a network or batch of another size is no regression.
       base_label, new_label: where the records came from, for output.
       skipped: files that gave no record.
 
@@ -90,6 +94,7 @@ def compare_records(
         policy=policy,
         metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, metrics),
         paired=paired,
+        allow_changed_work=allow_changed_work,
         notes=(
             *left_out,
             *_interrupted_notes(processes),
@@ -145,7 +150,7 @@ def _judged(drafts: Sequence[_Draft], policy: Policy) -> list[Entry]:
                         metric=case.metric,
                         base=tuple(case.base),
                         new=tuple(case.new),
-                        judgement=next(judgements),
+                        judgement=_with_disturbance(next(judgements), draft),
                     )
                     for case in draft.cases
                 ),
@@ -155,6 +160,15 @@ def _judged(drafts: Sequence[_Draft], policy: Policy) -> list[Entry]:
         )
         for draft in drafts
     ]
+
+
+def _with_disturbance(judgement: Judgement, draft: _Draft) -> Judgement:
+    """What scatters too much with what disturbed it."""
+    if judgement.needed is None:
+        return judgement
+    runs = [run for side in (draft.base, draft.new) if side is not None for run in side.records]
+    clause = disturbance(runs)
+    return replace(judgement, reason=f"{judgement.reason}; {clause}") if clause else judgement
 
 
 def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
@@ -204,6 +218,9 @@ def _draft(
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
     outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None and outcome[0] is Verdict.CHANGED_WORK:
+        judgement = changed_work.judgement(base, new, metrics[0], outcome[1])
+        return _with_result(base, new, metrics[0], judgement, unlike)
     if outcome is not None:
         return _settled(base, new, metrics[0], *outcome, unlike)
     measured = (base, new)
@@ -257,9 +274,12 @@ def _outcome(
             return Verdict.FAILED, reason
     blocking = [one for one in unlike if one.blocks]
     if blocking:
+        work = changed_work.of(base, new, blocking)
+        verdict = Verdict.CHANGED_WORK if work else Verdict.NOT_COMPARABLE
+        blocking = [*work, *(one for one in blocking if one not in work)]
         named = "; ".join(map(str, blocking[:_FACTS_NAMED]))
         more = len(blocking) - _FACTS_NAMED
-        return Verdict.NOT_COMPARABLE, f"{named}; and {more} more" if more > 0 else named
+        return verdict, f"{named}; and {more} more" if more > 0 else named
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
         if stopped:
@@ -300,6 +320,18 @@ def _settled(
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
     )
+    return _with_result(base, new, metric, judgement, unlike)
+
+
+def _with_result(
+    base: Group | None,
+    new: Group | None,
+    metric: Metric,
+    judgement: Judgement,
+    unlike: tuple[Difference, ...],
+) -> _Draft:
+    """A draft whose verdict is there already."""
+    values = [() if group is None else group.values(metric) for group in (base, new)]
     result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
     return _Draft(base=base, new=new, differences=unlike, results=(result,))
 

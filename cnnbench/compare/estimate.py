@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from cnnbench.metrics.policy import Policy
 from cnnbench.metrics.registry import THROUGHPUT, Metric
@@ -13,6 +14,11 @@ from cnnbench.stats.descriptive import median
 
 # 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
 _SLACK = 1e-9
+
+_ROUNDING = 1e-12
+
+# The chance of a verdict that `needed` asks for.
+_POWER = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,8 @@ class Evidence:
       base_median, new_median: of the values.
       floor: smallest change that counts: the metric's threshold or the A/A spread.
       margin: widest change that may be called the same.
+      scatter: standard deviation of the pairs' differences, or within the sides; of
+        logarithms where changes are shares. None if there are too few values.
       symmetric: whether a change of x and its opposite are x and -x (differences), or x
         and 1 / (1 + x) - 1 (shares).
     """
@@ -61,12 +69,20 @@ class Evidence:
     new_median: float
     floor: float
     margin: float
+    scatter: float | None
     symmetric: bool
 
     @property
     def beyond_floor(self) -> bool:
         """Whether the estimated change lies beyond the floor."""
         return _exceeds(self._size(self.change), self.floor)
+
+    @property
+    def wholly_beyond_floor(self) -> bool:
+        """Whether the whole interval lies beyond the floor, all of it on one side."""
+        if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
+            return False
+        return _exceeds(min(self._size(self.low), self._size(self.high)), self.floor)
 
     @property
     def within_margin(self) -> bool:
@@ -104,30 +120,69 @@ def gather(case: Case, policy: Policy) -> Evidence:
       policy: the constants.
     """
     metric = case.metric
-    base = [_scaled(value, metric) for value in case.base]
-    new = [_scaled(value, metric) for value in case.new]
+    base = [scaled(value, metric) for value in case.base]
+    new = [scaled(value, metric) for value in case.new]
     if case.paired:
         differences = [after - before for before, after in zip(base, new, strict=True)]
         interval = rank_tests.paired_shift(differences, policy.confidence)
         p = rank_tests.signed_rank_p(differences)
+        scatter = _deviation(differences)
     else:
         interval = rank_tests.shift(base, new, policy.confidence)
         p = rank_tests.mann_whitney_p(base, new)
-    base_median = median(case.base)
-    threshold = metric.smallest_change(policy, base_median)
-    floor = max(threshold, case.noise or 0.0)
-    limit = max(threshold, policy.same_limit) if metric.relative else threshold
+        scatter = _pooled(base, new)
+    floor, margin = limits(case, policy)
     return Evidence(
         change=_unscaled(interval.estimate, metric),
         low=None if interval.low is None else _unscaled(interval.low, metric),
         high=None if interval.high is None else _unscaled(interval.high, metric),
         p=p,
-        base_median=base_median,
+        base_median=median(case.base),
         new_median=median(case.new),
         floor=floor,
-        margin=min(floor, limit),
+        margin=margin,
+        # Logarithms of equal quotients differ in their last digits.
+        scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
         symmetric=not metric.relative,
     )
+
+
+def limits(case: Case, policy: Policy) -> tuple[float, float]:
+    """The floor, and the margin of the same: see `Evidence`.
+
+    Args:
+      case: at least one value of the base.
+      policy: the constants.
+    """
+    threshold = case.metric.smallest_change(policy, median(case.base))
+    floor = max(threshold, case.noise or 0.0)
+    limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
+    return floor, min(floor, limit)
+
+
+def needed(case: Case, found: Evidence, alpha: float) -> int | None:
+    """About how many pairs, or processes per side, settle a case that is inconclusive.
+
+    So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
+    or faster, with a larger one, where the change is twice the margin of the same. By the normal
+    approximation, with the scatter that was measured; the rank tests need pi/3 times as many
+    values as a t test (Hodges and Lehmann, 1956).
+
+    Args:
+      case: pairs or processes.
+      found: their statistics.
+      alpha: two-sided level.
+
+    Returns:
+      None if there is no scatter, or nothing that could be called the same.
+    """
+    margin = scaled(1 + found.margin, case.metric) if case.metric.relative else found.margin
+    if not found.scatter or not margin:
+        return None
+    normal = NormalDist()
+    quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf((1 + _POWER) / 2)
+    sides = 1 if case.paired else 2
+    return math.ceil(sides * math.pi / 3 * (quantiles * found.scatter / margin) ** 2)
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
@@ -146,11 +201,34 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     """
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
-    deviation = rank_tests.standard_deviation([_scaled(value, metric) for value in values])
+    deviation = rank_tests.standard_deviation([scaled(value, metric) for value in values])
     return _unscaled(policy.noise_factor * deviation, metric)
 
 
-def _scaled(value: float, metric: Metric) -> float:
+def _deviation(values: Sequence[float]) -> float | None:
+    return rank_tests.standard_deviation(values) if len(values) > 1 else None
+
+
+def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Standard deviation within two samples, whose means may differ."""
+    freedom = len(first) + len(second) - 2
+    if freedom < 1:
+        return None
+    squares = [
+        (len(side) - 1) * rank_tests.standard_deviation(side) ** 2
+        for side in (first, second)
+        if len(side) > 1
+    ]
+    return math.sqrt(sum(squares) / freedom)
+
+
+def scaled(value: float, metric: Metric) -> float:
+    """A value as the tests take it: its logarithm where changes are shares.
+
+    Args:
+      value: usable.
+      metric: of the value.
+    """
     return math.log(value) if metric.relative else value
 
 

@@ -8,8 +8,8 @@ What records add, such as different machines or failed runs, comes before, in
 The rules, on the logarithms of the values (on the values themselves for accuracies):
 
 * floor = max(threshold of the metric, measured A/A spread);
-* slower or faster: the test is significant after Holm and the Hodges-Lehmann shift lies
-  beyond the floor;
+* slower or faster: the test is significant after Holm and the whole confidence interval of
+  the Hodges-Lehmann shift lies beyond the floor;
 * same: the whole confidence interval lies within the floor, and within
   `Policy.same_limit` where it is the A/A spread that makes the floor wider;
 * else inconclusive. Too few values, and values that are no numbers, never get that far.
@@ -23,13 +23,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.compare.estimate import Case, Evidence, gather, usable
+from cnnbench.compare.estimate import Case, Evidence, gather, needed, usable
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
 from cnnbench.stats import rank_tests
 from cnnbench.text.numbers import count
 
 _DEFAULT = Policy()
+
+_MANY = 50
+"""More pairs or processes than these are no advice on their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,10 @@ class Judgement:
       p_adjusted: after Holm over the configurations judged together.
       floor: changes up to here do not count.
       noise: the A/A spread; None if it was not measured.
+      scatter: standard deviation of the pairs' changes, or of the processes within the sides;
+        of logarithms where changes are shares. None if there are too few values.
+      needed: about how many pairs, or processes per side, would settle what is inconclusive
+        for its scatter; else None.
     """
 
     verdict: Verdict
@@ -60,6 +67,8 @@ class Judgement:
     p_adjusted: float | None = None
     floor: float | None = None
     noise: float | None = None
+    scatter: float | None = None
+    needed: int | None = None
 
 
 def judge(
@@ -164,16 +173,16 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
       policy: the constants.
     """
     metric, alpha = case.metric, case.metric.alpha(policy)
-    change = metric.change_text(found.change)
     margin = _both_ways(found.margin, metric)
     chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
     interval = ""
     if found.low is not None and found.high is not None:
         interval = f"the interval {metric.range_text(found.low, found.high)}"
     verdict = Verdict.INCONCLUSIVE
-    if p <= alpha and found.beyond_floor:
+    if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
+        change = f"{metric.change_text(found.change)} ({interval.removeprefix('the interval ')})"
         reason = f"{change} is beyond the floor {_both_ways(found.floor, metric)}, {chance}"
     elif found.within_margin:
         verdict, reason = Verdict.SAME, f"{interval} lies within {margin}"
@@ -182,14 +191,49 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
         among = f" among {family} configurations" if family > 1 else ""
         reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
         reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
-    elif p <= alpha:
-        floor = "A/A spread" if found.floor > found.margin else "floor"
-        reason = f"{change} is within the {floor} {_both_ways(found.floor, metric)}, but "
-        reason += f"{interval} reaches beyond {margin}, {chance}"
     else:
-        reason = f"{interval} reaches beyond {margin}, {chance}: more processes or a quieter "
-        reason += "machine are needed"
+        reason = _inconclusive(case, found, p <= alpha, f"{interval} reaches", chance)
+        enough = needed(case, found, alpha / family)
+        reason += _outlook(case, found, enough)
+        return _judgement(case, found, verdict, reason, p, enough)
     return _judgement(case, found, verdict, reason, p)
+
+
+def _inconclusive(case: Case, found: Evidence, certain: bool, reaches: str, chance: str) -> str:
+    """Why an interval gives no verdict.
+
+    Args:
+      case: that is undecided.
+      found: its statistics.
+      certain: whether the test is significant.
+      reaches: "the interval ... reaches".
+      chance: the p value as text.
+    """
+    metric = case.metric
+    change = metric.change_text(found.change)
+    floor, margin = (_both_ways(limit, metric) for limit in (found.floor, found.margin))
+    if certain and found.beyond_floor:
+        return f"{change} is beyond the floor {floor}, but {reaches} into it, {chance}"
+    if certain:
+        name = "A/A spread" if found.floor > found.margin else "floor"
+        return f"{change} is within the {name} {floor}, but {reaches} beyond {margin}, {chance}"
+    return f"{reaches} beyond {margin}, {chance}"
+
+
+def _outlook(case: Case, found: Evidence, enough: int | None) -> str:
+    """The scatter, and how much more would give a verdict; "" where nothing scatters."""
+    metric = case.metric
+    if enough is None or found.scatter is None:
+        return ""
+    scatter = math.expm1(found.scatter) if metric.relative else found.scatter
+    name, unit = ("pairs", "pairs") if case.paired else ("processes", "processes per side")
+    text = f"; {name} scatter by {metric.change_text(scatter, signed=False)}"
+    margin = metric.change_text(found.margin, signed=False)
+    more = enough - case.fewest
+    if more <= 0:
+        return f"{text}: as many as there are settle most changes to within {margin}, not this one"
+    text += f": about {more:,} more {unit} settle it to within {margin}"
+    return f"{text}; a quieter machine saves most of them" if more > _MANY else text
 
 
 def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
@@ -209,11 +253,16 @@ def _both_ways(limit: float, metric: Metric) -> str:
 
 
 def _judgement(
-    case: Case, found: Evidence, verdict: Verdict, reason: str, p_adjusted: float | None = None
+    case: Case,
+    found: Evidence,
+    verdict: Verdict,
+    reason: str,
+    p_adjusted: float | None = None,
+    enough: int | None = None,
 ) -> Judgement:
     return Judgement(
         verdict=verdict,
-        reason=reason,
+        reason=reason + _medians_disagree(case, found),
         base_median=found.base_median,
         new_median=found.new_median,
         change=found.change,
@@ -223,4 +272,24 @@ def _judgement(
         p_adjusted=p_adjusted,
         floor=found.floor,
         noise=case.noise,
+        scatter=found.scatter,
+        needed=enough,
+    )
+
+
+def _medians_disagree(case: Case, found: Evidence) -> str:
+    """Says which estimator a change is of, where the medians beside it say the opposite."""
+    medians = found.new_median - found.base_median
+    if not medians * found.change < 0:
+        return ""
+    metric = case.metric
+    texts = [
+        metric.change_text(medians / found.base_median if metric.relative else medians),
+        metric.change_text(found.change),
+    ]
+    if not all(any(digit in "123456789" for digit in text) for text in texts):
+        return ""  # nothing that a reader could see
+    of = "within pairs" if case.paired else "between processes of both sides"
+    return (
+        f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {texts[0]})"
     )

@@ -17,6 +17,7 @@ from cnnbench.records.load import Skipped
 
 SEVERITY = (
     Verdict.SLOWER,
+    Verdict.CHANGED_WORK,
     Verdict.FAILED,
     Verdict.NOT_COMPARABLE,
     Verdict.MISSING,
@@ -25,6 +26,13 @@ SEVERITY = (
     Verdict.SAME,
 )
 """The worst first."""
+
+_NO_COMPARISON = (
+    Verdict.FAILED,
+    Verdict.MISSING,
+    Verdict.NOT_COMPARABLE,
+    Verdict.CHANGED_WORK,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +98,9 @@ class Comparison:
       notes: remarks, one sentence each.
       base_label, new_label: where the records came from.
       skipped: files that gave no record.
+      allow_changed_work: whether a network or batch of another size is no regression.
+      ends_with: exit code of the command, where it is not that of the verdicts: an A/A
+        measurement, or one that was interrupted.
     """
 
     entries: tuple[Entry, ...]
@@ -100,6 +111,21 @@ class Comparison:
     base_label: str = "BASE"
     new_label: str = "NEW"
     skipped: tuple[Skipped, ...] = ()
+    allow_changed_work: bool = False
+    ends_with: ExitCode | None = None
+
+    def is_regression(self, entry: Entry, result: Result) -> bool:
+        """Whether a result makes the exit code that of a regression.
+
+        Args:
+          entry: a configuration.
+          result: one of its results.
+        """
+        if not entry.decides:
+            return False
+        if result.verdict is Verdict.CHANGED_WORK:
+            return not self.allow_changed_work
+        return result.verdict is Verdict.SLOWER and (result is entry.main or result.metric.gates)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -107,9 +133,10 @@ class Comparison:
 
         Faulty files leave the question open too.
         """
+        if self.ends_with is not None:
+            return self.ends_with
         entries = [entry for entry in self.entries if entry.decides]
-        results = [(entry.main is result, result) for entry in entries for result in entry.results]
-        if any(r.verdict is Verdict.SLOWER and (main or r.metric.gates) for main, r in results):
+        if any(self.is_regression(entry, one) for entry in entries for one in entry.results):
             return ExitCode.REGRESSION
         verdicts = {entry.main.verdict for entry in entries}
         if Verdict.FAILED in verdicts:
@@ -158,7 +185,7 @@ class Comparison:
             for entry in self.entries
             for result in entry.results
             if result.metric is metric
-            and result.verdict not in (Verdict.FAILED, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+            and result.verdict not in _NO_COMPARISON
             and result.judgement.change is not None
             and -1 < result.judgement.change < math.inf
         ]

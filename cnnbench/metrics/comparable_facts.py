@@ -250,6 +250,12 @@ PATTERNS: dict[str, Fact] = {
 
 _UNLISTED = _mentioned("not known to change speed")
 
+WORK = (
+    *("model_parameters", "model_trainable_parameters", "model_forward_flops"),
+    *("model_training_flops", "global_batch", "batch_size", "eval_batch_size", "num_epochs"),
+)
+"""Facts that say how much a step has to compute, and the flags that go with them."""
+
 _PRECISION = ("precision", "fp16_*")
 
 _THREADS = (

@@ -25,6 +25,7 @@ class Verdict(enum.Enum):
     NOT_COMPARABLE = "not comparable"
     MISSING = "missing"
     FAILED = "failed"
+    CHANGED_WORK = "changed work"
 
     @property
     def undecided(self) -> bool:

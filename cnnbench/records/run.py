@@ -393,7 +393,7 @@ class RunRecord(Document):
         if self.batch is not None and self.step_seconds:
             speed = descriptive.speed(self.batch.global_, self.step_seconds)
         measured = self.measured
-        flops = self._flops_per_image()
+        flops = self.flops_per_image()
         achieved = speed.mean * flops if speed is not None and flops is not None else None
         joules = _sum(measured.cpu_energy_joules, measured.gpu_energy_joules)
         return Summary(
@@ -427,7 +427,8 @@ class RunRecord(Document):
         found = ((one.top_1, one.wall_seconds) for one in self.evaluations)
         return next((at for top_1, at in found if top_1 is not None and top_1 >= target), None)
 
-    def _flops_per_image(self) -> int | None:
+    def flops_per_image(self) -> int | None:
+        """FLOPs that a step computes per image; None where it computes none, or it is unknown."""
         if self.model is None:
             return None
         if self.config.get("input_only"):

@@ -124,15 +124,26 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
       differences: finite values, new - base, one per pair.
       confidence: at least that of the interval.
     """
-    values = np.asarray(differences)
-    count = len(values)
-    rows, columns = np.triu_indices(count)
-    means = np.sort((values[rows] + values[columns]) / 2)
-    if count <= EXACT:
-        outside = _count_up_to(_signed_sums(tuple(range(1, count + 1))).lower, (1 - confidence) / 2)
-    else:
-        outside = _outside(len(means), count * (count + 1) * (2 * count + 1) / 24, confidence)
-    return _interval(means, outside)
+    means = np.sort(_pair_means(np.asarray(differences)))
+    return _interval(means, _paired_outside(len(differences), confidence))
+
+
+def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
+    """Ends of the intervals of `paired_shift`, of many samples at once.
+
+    Args:
+      differences: one sample per row, [samples, pairs].
+      confidence: at least that of the intervals.
+
+    Returns:
+      Low and high ends, [samples]; infinite where there are too few pairs for an interval.
+    """
+    outside = _paired_outside(differences.shape[1], confidence)
+    if outside < 1:
+        ends = np.full(len(differences), np.inf)
+        return -ends, ends
+    means = np.sort(_pair_means(differences), axis=1)
+    return means[:, outside - 1], means[:, -outside]
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
@@ -207,6 +218,21 @@ def _tails(counts: _Floats) -> _Tails:
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
     """How many of the sums from ``first`` on have P(S <= s) <= chance."""
     return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
+
+
+def _pair_means(differences: _Floats) -> _Floats:
+    """Means of all pairs of the values along the last axis, each with itself too."""
+    rows, columns = np.triu_indices(differences.shape[-1])
+    found: _Floats = (differences[..., rows] + differences[..., columns]) / 2
+    return found
+
+
+def _paired_outside(count: int, confidence: float) -> int:
+    """How many of the ordered means of pairs lie outside the interval, at each end."""
+    if count <= EXACT:
+        return _count_up_to(_signed_sums(tuple(range(1, count + 1))).lower, (1 - confidence) / 2)
+    variance = count * (count + 1) * (2 * count + 1) / 24
+    return _outside(count * (count + 1) // 2, variance, confidence)
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:

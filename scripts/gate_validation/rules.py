@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.compare import Policy, Verdict, judge
+from cnnbench.compare import Case, Policy, Verdict, judge
 
 Series = NDArray[np.float64]
 Generator = np.random.Generator
@@ -17,6 +18,9 @@ Generator = np.random.Generator
 POLICY = Policy()
 LIMIT = POLICY.alpha / 2
 """What the gate states: at most this share of comparisons of like with like turns red."""
+
+MEASURED_LIMIT = 0.01
+"""What is asked of gates from real processes: that much only where noise hides the floor."""
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 
@@ -57,14 +61,20 @@ def judge_pairs(
 ) -> GateOutcome:
     """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
 
+    It also ends at one that leaves hardly a chance of a verdict.
+
     Args:
       a, b: values of the pairs, in the order of time.
       plan: the interim analyses.
     """
-    for analysis in plan:
+    for index, analysis in enumerate(plan, start=1):
         policy = POLICY.replace(alpha=analysis.alpha)
-        found = judge(a[: analysis.pairs], b[: analysis.pairs], policy, paired=True)
+        sides = a[: analysis.pairs], b[: analysis.pairs]
+        found = judge(*sides, policy, paired=True)
         if found.verdict in _CLEAR:
+            break
+        case = Case(base=sides[0], new=sides[1], paired=True)
+        if index < len(plan) and chance(case, plan[index:], POLICY) < SMALLEST_CHANCE:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)
 

@@ -25,6 +25,9 @@ QUIET = 0.013
 BUSY = 0.03
 """The same with neighbours."""
 
+SHARED = 0.069
+"""The same on the virtual machine of docs/methodology.md: quotients of pairs scatter by 9.8 %."""
+
 # What the slow state of a machine multiplies speeds by: 19.5 ms and 33 ms were measured.
 _SLOW_STATE = 0.59
 _SWITCH = 0.1
@@ -38,6 +41,15 @@ def _normal(generator: Generator, count: int, scatter: float = QUIET) -> Series:
 
 def _busy(generator: Generator, count: int) -> Series:
     return _normal(generator, count, BUSY)
+
+
+def _shared(generator: Generator, count: int) -> Series:
+    return _normal(generator, count, SHARED)
+
+
+def _neighbour(generator: Generator, count: int) -> Series:
+    hit = generator.random(count) < 0.2
+    return _normal(generator, count) * np.where(hit, generator.uniform(0.5, 0.95, count), 1.0)
 
 
 def _autoregressive(generator: Generator, count: int) -> Series:
@@ -84,6 +96,8 @@ def _constant(generator: Generator, count: int) -> Series:
 NOISES: dict[str, Callable[[Generator, int], Series]] = {
     "normal, 1.3 %": _normal,
     "normal, 3 %": _busy,
+    "normal, 6.9 % (pairs 9.8 %)": _shared,
+    "one in five has a neighbour": _neighbour,
     "AR(1), 0.9, 3 %": _autoregressive,
     "two regimes, x 0.59": _regimes,
     "one in ten an outlier": _outliers,

@@ -13,7 +13,7 @@ from cnnbench.stats.rank_tests import paired_shift, standard_deviation
 from cnnbench.text.numbers import percent
 from gate_validation.gates import Gates, Round
 from gate_validation.pool import BASES, SLOWED
-from gate_validation.rules import LIMIT, POLICY
+from gate_validation.rules import LIMIT, MEASURED_LIMIT, POLICY
 from gate_validation.simulation import Rates, upper_limit
 
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
@@ -150,11 +150,13 @@ def demands_table(found: Sequence[Requirement]) -> list[str]:
 def _red(one: Gates) -> Requirement:
     red, count = one.verdicts[Verdict.SLOWER], one.count
     text = (
-        f"real, like with like, {one.plan}: at most {100 * LIMIT:g} % red of {ENOUGH_GATES} or more"
+        f"real, like with like, {one.plan}: at most {percent(MEASURED_LIMIT, 0)} red of "
+        f"{ENOUGH_GATES} or more"
     )
     if count < ENOUGH_GATES:
         return Requirement(text, f"{red} of {count}", None)
-    return Requirement(text, f"{red} of {count} ({_percent(red / count)})", red / count <= LIMIT)
+    met = red / count <= MEASURED_LIMIT
+    return Requirement(text, f"{red} of {count} ({_percent(red / count)})", met)
 
 
 def _power(one: Gates) -> list[Requirement]:

@@ -62,13 +62,16 @@ def test_slower_is_found_at_the_first_analysis_and_from_the_files_too(tmp_path, 
     assert "after 8 pairs slower" in run.errors.getvalue()
 
 
-def test_a_look_that_is_not_clear_goes_on_to_the_last(tmp_path, side):
-    noisy = {"scatter": 0.2}
-    run = Run(tmp_path, side(**noisy), side(**noisy, salt="b"), pairs=10)
-    assert [look["pairs"] for look in run.journal("look")] == [8, 10]
-    assert run.verdict is Verdict.INCONCLUSIVE
-    assert len(run.names("a")) == 10
-    assert "going on" in run.errors.getvalue()
+@pytest.mark.parametrize(("scatter", "goes_on"), [(0.05, True), (0.9, False)])
+def test_a_look_that_is_not_clear_goes_on_if_there_is_a_chance(tmp_path, side, scatter, goes_on):
+    noisy = {"scatter": scatter}
+    run = Run(tmp_path, side(**noisy), side(**noisy, salt="b"), pairs=16)
+    first = run.journal("look")[0]
+    assert first["pairs"] == 8
+    assert first["verdicts"] == ["inconclusive"]
+    assert (first["chance"] >= 0.05) == goes_on
+    assert (len(run.names("a")) > 8) == goes_on
+    assert ("going on" if goes_on else "stopped: 16 pairs") in run.errors.getvalue()
 
 
 def test_without_looks_all_pairs_are_run_at_the_full_level(tmp_path, side):

@@ -122,6 +122,7 @@ def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
     fake = json.dumps({"speed": 50, "interrupt": ["0007-b"], "parent": os.getpid()})
     assert ab("--nosequential", f"--b_env=FAKE={fake}", "--format=json") == 130
     out, err = capsys.readouterr()
+    assert json.loads(out)["exit_code"] == 130
     (entry,) = json.loads(out)["configurations"]
     assert entry["verdict"] == "slower"
     assert len(entry["base_runs"]) == len(entry["new_runs"]) == 6
@@ -131,7 +132,8 @@ def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
 
 def test_aa_measures_the_spread_that_compare_takes(ab, tmp_path, capsys):
     assert ab("--aa", "--pairs=6", results="aa") == 0
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].startswith("exit code 0")
     spread = re.search(r"A/A spread of throughput: (\d+\.\d) % .*12 processes", err)
     assert float(spread.group(1)) < 1
     assert ab("--b_env=SPEED=90", "--baseline_aa=aa", "--format=json") == 1
@@ -139,6 +141,56 @@ def test_aa_measures_the_spread_that_compare_takes(ab, tmp_path, capsys):
     (entry,) = json.loads(out)["configurations"]
     assert 0 < entry["results"][0]["noise"] < 0.01
     assert "--baseline_aa=aa" in err
+
+
+NOISY = json.dumps({"scatter": 0.3})
+
+
+def test_the_exit_code_that_is_printed_is_that_of_the_command(ab, capsys):
+    # So noisy that no verdict comes of it: of A/A measurements that is no matter.
+    assert ab("--aa", "--pairs=6", f"--a_env=FAKE={NOISY}") == 0
+    out = capsys.readouterr().out
+    assert "? inconclusive" in out
+    assert out.splitlines()[-1] == "exit code 0: an A/A measurement, whatever the verdict"
+
+
+def test_an_inconclusive_end_gives_the_command_that_would_settle_it(ab, capsys):
+    noise = [f"--{side}_env=FAKE={json.dumps({'scatter': 0.12, 'salt': side})}" for side in "ab"]
+    assert ab(*noise, "--pairs=8", "--seed", "5", "--", "--model=lenet") == 3
+    out, err = capsys.readouterr()
+    assert re.search(r"pairs scatter by \d+\.\d %: about \d+ more pairs settle it", out)
+    assert "geometric mean" not in out
+    (advice,) = re.findall(r"to settle it \(about .* at most\): (.*)", err)
+    words = shlex.split(advice)
+    assert words[:2] == ["cnnbench", "ab"]
+    pairs = int(words[2].removeprefix("--pairs="))
+    assert 8 < pairs <= 1000
+    assert pairs % 4 == 0
+    assert words[-2:] == ["--", "--model=lenet"]
+    assert noise[0] in words
+    assert not any(word.startswith(("--seed", "--results", "5")) for word in words)
+
+
+@pytest.mark.parametrize(("flags", "status"), [((), 1), (("--allow_changed_work",), 0)])
+def test_other_work_is_a_verdict_after_one_pair(ab, capsys, flags, status):
+    wider = json.dumps({"speed": 3, "model": {"training_flops_per_image": 6000}})
+    assert ab(f"--b_env=FAKE={wider}", *flags) == status
+    out, err = capsys.readouterr()
+    assert "# changed work" in out
+    assert "model_training_flops is " in out
+    assert "1+1" in out
+    command = re.search(r"the same from the files: (.*)", err).group(1)
+    assert cli.main(shlex.split(command)[1:]) == status
+    assert "to settle it" not in err
+
+
+def test_an_experiment_ends_when_a_verdict_has_hardly_a_chance(ab, capsys):
+    noise = [f"--{side}_env=FAKE={json.dumps({'scatter': 3, 'salt': side})}" for side in "ab"]
+    assert ab(*noise, "--pairs=16", "--seed=5") == 3
+    out, err = capsys.readouterr()
+    assert "stopped: 16 pairs would hardly give a verdict" in err
+    assert "8+8" in out
+    assert re.search(r"to settle it: some [\d,]+ pairs.*cnnbench env --check", err)
 
 
 @pytest.mark.parametrize(

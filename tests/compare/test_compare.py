@@ -86,8 +86,8 @@ SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
         (
             [{}] * 5,
             [{"flags": {"batch_size": 16}}] * 5,
-            Verdict.NOT_COMPARABLE,
-            3,
+            Verdict.CHANGED_WORK,
+            1,
             "batch_size is 8 in BASE and 16 in NEW; global_batch is 8",
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -53,6 +54,10 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
     noisy = [x * (1.3 if n % 2 else 0.7) for n, x in enumerate(a)]
     found = judge_pairs(a, noisy, interim_analyses(16, 0.04))
     assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 32)
+    # Pairs that scatter by 10 % about nothing: what is left has hardly a chance.
+    hopeless = [100 * math.exp(0.1 * z) for z in (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3) * 2]
+    found = judge_pairs([100.0] * 16, hopeless, interim_analyses(16, 0.04))
+    assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 16)
 
 
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])

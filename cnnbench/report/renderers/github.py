@@ -24,7 +24,7 @@ def render(comparison: Comparison) -> str:
     found: dict[str, list[tuple[str, str]]] = {level: [] for level in _LEVELS}
     for entry in comparison.by_severity():
         for result in entry.results:
-            level = _level(entry, result)
+            level = _level(comparison, entry, result)
             if level is not None:
                 found[level].append(
                     (f"{entry.name}: {result.metric.name}", _message(entry, result))
@@ -39,14 +39,14 @@ def render(comparison: Comparison) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _level(entry: Entry, result: Result) -> str | None:
+def _level(comparison: Comparison, entry: Entry, result: Result) -> str | None:
     verdict = result.verdict
     if not entry.decides:
         known = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
         return "notice" if verdict in known else None
     decides = result is entry.main
-    if verdict is Verdict.SLOWER:
-        return "error" if decides or result.metric.gates else "warning"
+    if verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
+        return "error" if comparison.is_regression(entry, result) else "warning"
     if verdict is Verdict.FAILED:
         return "error"
     if verdict.undecided:

@@ -30,6 +30,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "base": comparison.base_label,
         "new": comparison.new_label,
         "paired": comparison.paired,
+        "allow_changed_work": comparison.allow_changed_work,
         "policy": dataclasses.asdict(comparison.policy),
         "metrics": [metric.name for metric in comparison.metrics],
         "geometric_mean": None

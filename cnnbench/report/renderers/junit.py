@@ -24,18 +24,20 @@ def render(comparison: Comparison) -> str:
             if result.metric is metric
         ]
         if cases:
-            suites.append(_suite(metric, cases))
+            suites.append(_suite(comparison, metric, cases))
     if comparison.skipped:
         suites.append(_files(comparison))
     xml.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
 
 
-def _suite(metric: Metric, cases: list[tuple[Entry, Result]]) -> xml.Element:
+def _suite(
+    comparison: Comparison, metric: Metric, cases: list[tuple[Entry, Result]]
+) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
     for entry, result in cases:
         case = _case(suite, f"cnnbench.{metric.name}", entry.name)
-        tag = _tag(entry, result)
+        tag = _tag(comparison, entry, result)
         if tag is not None:
             message = plain(f"{result.word}: {result.judgement.reason}")
             xml.SubElement(case, tag, message=message, type=result.verdict.value)
@@ -62,10 +64,9 @@ def _counted(suite: xml.Element) -> xml.Element:
     return suite
 
 
-def _tag(entry: Entry, result: Result) -> str | None:
-    counts = entry.decides and (result is entry.main or result.metric.gates)
-    if result.verdict is Verdict.SLOWER:
-        return "failure" if counts else None
+def _tag(comparison: Comparison, entry: Entry, result: Result) -> str | None:
+    if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
+        return "failure" if comparison.is_regression(entry, result) else None
     if result.verdict is Verdict.FAILED:
         return "error" if entry.decides else "skipped"
     return "skipped" if result.verdict.undecided else None

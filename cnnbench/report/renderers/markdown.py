@@ -26,7 +26,7 @@ def render(comparison: Comparison) -> str:
     What does not fit into a comment on GitHub is left out from the end, and counted.
     """
     lines = [
-        f"### cnnbench: {wording.ENDINGS[comparison.exit_code]}",
+        f"### cnnbench: {wording.ending(comparison)}",
         "",
         f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
         f"{wording.outcome(comparison)}.",

@@ -68,5 +68,5 @@ def _summary(comparison: Comparison) -> list[str]:
     if comparison.skipped:
         lines.append(f"skipped: {count(len(comparison.skipped), 'file', 'files')}")
     code = comparison.exit_code
-    lines.append(f"exit code {int(code)}: {wording.ENDINGS[code]}")
+    lines.append(f"exit code {int(code)}: {wording.ending(comparison)}")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from cnnbench.compare.comparability import unlike_text
@@ -33,17 +34,31 @@ SIGNS: dict[Verdict, Sign] = {
     Verdict.SLOWER: Sign("-", "🔴", "31;1", "bad"),
     Verdict.SAME: Sign("=", "⚪"),
     Verdict.INCONCLUSIVE: Sign("?", "🟡", "33", "unsure"),
+    Verdict.CHANGED_WORK: Sign("#", "🔴", "31;1", "bad"),
     Verdict.NOT_COMPARABLE: Sign("x", "🟡", "33", "unsure"),
     Verdict.MISSING: Sign("o", "🟡", "33", "unsure"),
     Verdict.FAILED: Sign("!", "🔴", "31;1", "bad"),
 }
 
-ENDINGS = {
+_ENDINGS = {
     0: "no regression",
     1: "a regression",
     3: "undecided",
     4: "the benchmark failed",
+    130: "interrupted",
 }
+
+
+def ending(comparison: Comparison) -> str:
+    """What the exit code says."""
+    code = comparison.exit_code
+    if code == 0 and comparison.ends_with is not None and not _fine(comparison):
+        return "an A/A measurement, whatever the verdict"
+    return _ENDINGS[code]
+
+
+def _fine(comparison: Comparison) -> bool:
+    return replace(comparison, ends_with=None).exit_code == 0
 
 
 def change(result: Result) -> str:
@@ -176,12 +191,14 @@ def _floors(comparison: Comparison, metric: Metric) -> str:
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Geometric means of speed, one per kind of measurement that has a speed."""
+    """Geometric means of speed of several configurations, one per kind that has a speed."""
     for metric in SPEEDS:
         found = comparison.geometric_mean(metric)
         if found is not None:
             mean, number = found
             total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
+            if number < 2:
+                continue  # its change once more, whatever its verdict
             of = count(total, "configuration", "configurations")
             of = of if number == total else f"{number} of {of}"
             yield f"{metric.name} {metric.change_text(mean)} in the geometric mean of {of}"

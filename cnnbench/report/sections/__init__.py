@@ -113,7 +113,7 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
         yield "highest median", f"{number(speed)} images/sec ({name})"
     comparison = results.comparison
     if comparison is not None:
-        ending = wording.ENDINGS[comparison.exit_code]
+        ending = wording.ending(comparison)
         yield "against the baseline", f"{ending}: {wording.outcome(comparison)}"
     if results.skipped:
         defects = sum(one.defect for one in results.skipped)

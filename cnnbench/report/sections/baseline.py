@@ -20,7 +20,7 @@ def baseline(results: Results) -> Section | None:
     comparison = results.comparison
     if comparison is None:
         return None
-    ending = f"{wording.ENDINGS[comparison.exit_code]} ({wording.outcome(comparison)})"
+    ending = f"{wording.ending(comparison)} ({wording.outcome(comparison)})"
     labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it"
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     charts = (_changes(comparison, metric) for metric in comparison.leading)

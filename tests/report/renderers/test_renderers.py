@@ -9,6 +9,7 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from cnnbench.compare import Skipped, compare_records
+from cnnbench.records.run import ModelInfo
 from cnnbench.report.renderers import FORMATS, render
 from cnnbench.report.renderers import terminal as table
 from cnnbench.report.renderers.github import render as github
@@ -42,6 +43,10 @@ def everything(runs):
     new += runs.of(91, 94, 99, 104, 109, 116, flags={"model": "noisy"})
     new += runs.with_memory(*[1500] * 6, flags={"model": "greedy"})
     new.append(runs(None, flags={"model": "failed"}, error=("ResourceExhaustedError", "no memory")))
+    base += suite(runs, {"wider": 1.0})
+    sizes = {"parameters": 40, "trainable_parameters": 40, "forward_flops_per_image": 80}
+    wider = ModelInfo(name="wider", training_flops_per_image=240, **sizes)
+    new += suite(runs, {"wider": 0.3}, model=wider)
     return compare_records(
         base,
         new,
@@ -104,6 +109,7 @@ def test_every_verdict_has_a_word_and_a_sign_of_its_own(everything):
     assert signs == {
         "- slower",
         "! failed",
+        "# changed work",
         "x not comparable",
         "o missing",
         "? inconclusive",
@@ -156,12 +162,12 @@ def test_json_is_strict_and_documented(everything):
 def test_junit_and_github_count_alike(everything):
     throughput, memory, files = xml.fromstring(render(everything, "junit"))
     found = {name: throughput.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert found == {"tests": "8", "failures": "1", "errors": "1", "skipped": "3"}
+    assert found == {"tests": "9", "failures": "2", "errors": "1", "skipped": "3"}
     assert memory.get("failures") == "1"
     assert files.get("skipped") == "2"
     levels = [line.split(" ")[0] for line in render(everything, "github").splitlines()]
-    # slower, failed and the memory; not comparable, missing, noisy and the file; faster, counts.
-    assert levels == ["::error"] * 3 + ["::warning"] * 4 + ["::notice"] * 2
+    # slower, wider, failed and the memory; not comparable, missing, noisy and the file; faster, counts.
+    assert levels == ["::error"] * 4 + ["::warning"] * 4 + ["::notice"] * 2
 
 
 def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(runs):

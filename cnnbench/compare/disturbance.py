@@ -1,0 +1,54 @@
+"""What disturbed the runs of a comparison, as their records have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cnnbench.machine.checks import CONDITIONS
+from cnnbench.metrics.measurement import Measurement
+from cnnbench.records.run import Conditions, RunRecord
+from cnnbench.text.numbers import count, percent
+
+
+def disturbance(measurements: Iterable[Measurement]) -> str:
+    """A clause that names how many runs were disturbed in their timed steps, and by what.
+
+    Args:
+      measurements: of both sides.
+
+    Returns:
+      "" if no record has any conditions.
+    """
+    runs = [one for one in measurements if isinstance(one, RunRecord)]
+    checked = [one.conditions for one in runs if one.conditions is not None]
+    if not checked:
+        return ""
+    found: dict[str, list[Conditions]] = {}
+    for one in checked:
+        for name in dict.fromkeys(note.id for note in one.notes if note.when == "during"):
+            found.setdefault(name, []).append(one)
+    if not found:
+        most = _amount("load", checked) or "as far as they could be checked"
+        return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
+    disturbed = sum(any(note.when == "during" for note in one.notes) for one in checked)
+    verb = "was" if disturbed == 1 else "were"
+    causes = [
+        f"{CONDITIONS.get(name, name)} in {len(those)}"
+        + (f" ({amount})" if (amount := _amount(name, those)) else "")
+        for name, those in sorted(found.items(), key=lambda item: -len(item[1]))
+    ]
+    return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
+
+
+def _amount(name: str, those: Sequence[Conditions]) -> str:
+    """How much it was at most, where records have a figure."""
+    if name == "load" and (others := _values("other_cpus", those)):
+        return f"others kept at most {max(others):.2f} CPUs busy"
+    if name == "steal" and (stolen := _values("steal_fraction", those)):
+        return f"at most {percent(max(stolen))}"
+    return ""
+
+
+def _values(name: str, those: Sequence[Conditions]) -> list[float]:
+    found = (one.during.get(name) for one in those)
+    return [float(value) for value in found if isinstance(value, (int, float))]
