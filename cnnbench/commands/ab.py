@@ -41,8 +41,9 @@ interim analysis is clear: after 8 pairs, 12, and so on up to --pairs.
 _EXIT_CODES = """\
 What the sides differ in is allowed by itself.
 
-Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not comparable; 4 a process
-failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed.
+Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
+comparable; 4 a process failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is
+printed.
 """
 
 _MOST_PAIRS = 1000

@@ -166,7 +166,7 @@ def test_junit_and_github_count_alike(everything):
     assert memory.get("failures") == "1"
     assert files.get("skipped") == "2"
     levels = [line.split(" ")[0] for line in render(everything, "github").splitlines()]
-    # slower, wider, failed and the memory; not comparable, missing, noisy and the file; faster, counts.
+    # Slower, wider, failed, memory; not comparable, missing, noisy, the file; faster, counts.
     assert levels == ["::error"] * 4 + ["::warning"] * 4 + ["::notice"] * 2
 
 
