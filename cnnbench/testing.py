@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pytest
 
@@ -34,6 +34,9 @@ _LOG_LINES = 15
 
 Undecided = Literal["warn", "skip", "fail", "ignore"]
 
+Baseline: TypeAlias = "Result | str | os.PathLike[str]"
+"""What results are compared with: another result, a file, or records as compare takes them."""
+
 
 class CnnbenchWarning(UserWarning):
     """A comparison that could not be decided."""
@@ -46,10 +49,12 @@ class Result:
     Attributes:
       records: one per process.
       paths: the files they are in.
+      baseline: what the call named to compare with, or None.
     """
 
     records: tuple[RunRecord, ...]
     paths: tuple[Path, ...]
+    baseline: Baseline | None = None
 
     @property
     def images_per_sec(self) -> float:
@@ -110,6 +115,7 @@ class Bench:
         timeout: float | None = None,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
+        baseline: Baseline | None = None,
     ) -> Result:
         """Runs ``cnnbench run FLAGS``; the test fails if a process does.
 
@@ -119,6 +125,8 @@ class Bench:
           timeout: seconds for each, then it is killed with all its children.
           python: an interpreter that has cnnbench installed; this one if None.
           env: environment variables to add.
+          baseline: what `compare` will take; the test fails before anything is measured if
+            it cannot be used.
 
         Raises:
           cnnbench.errors.UsageError: flags that cannot be used; nothing is run.
@@ -129,6 +137,8 @@ class Bench:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = Side(flags=flags, python=python, variables=dict(env or {}))
         resolved = _check(side, processes)
+        if baseline is not None and not self._updates(baseline):
+            _baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
@@ -142,12 +152,15 @@ class Bench:
                 pytest.fail(f"{command}: {sample.problem}\n{_tail(log)}")
             records.append(sample.record)
             paths.append(path)
-        return Result(tuple(records), tuple(paths))
+        return Result(tuple(records), tuple(paths), baseline)
+
+    def _updates(self, baseline: Baseline) -> bool:
+        return self._update and not isinstance(baseline, Result)
 
     def compare(
         self,
         result: Result,
-        baseline: Result | str | os.PathLike[str],
+        baseline: Baseline | None = None,
         *,
         threshold: float | None = None,
         allow_different: Sequence[str] = (),
@@ -157,8 +170,9 @@ class Bench:
 
         Args:
           result: what was measured now.
-          baseline: another result, a file that `Result.save` or ``--cnnbench-update``
-            wrote, or records as ``cnnbench compare`` takes them (file, folder, pattern).
+          baseline: if None, that of the call that measured; another result, a file that
+            `Result.save` or ``--cnnbench-update`` wrote, or records as ``cnnbench compare``
+            takes them (file, folder, pattern).
           threshold: smallest change that counts, in per cent.
           allow_different: facts that may differ.
           undecided: what to do about inconclusive and not comparable: "warn" (a
@@ -169,13 +183,16 @@ class Bench:
 
         Raises:
           cnnbench.errors.FlagError: an unknown fact may differ.
-          ValueError: ``undecided`` is none of these.
+          ValueError: ``undecided`` is none of these, or there is no baseline.
         """
         __tracebackhide__ = True
         if undecided not in ("warn", "skip", "fail", "ignore"):
             raise ValueError(f"undecided={undecided!r}: must be warn, skip, fail or ignore")
         policy = Policy() if threshold is None else Policy(threshold=threshold / 100)
-        updating = self._update and not isinstance(baseline, Result)
+        baseline = result.baseline if baseline is None else baseline
+        if baseline is None:
+            raise ValueError("compare needs a baseline; name it when measuring, or here")
+        updating = self._updates(baseline)
         if updating:
             assert not isinstance(baseline, Result)
             result.save(baseline)
@@ -222,7 +239,7 @@ def _check(side: Side, processes: int) -> SideFlags:
 
 
 def _baseline(
-    baseline: Result | str | os.PathLike[str],
+    baseline: Baseline,
 ) -> tuple[tuple[RunRecord, ...], str]:
     """Its records, and what to call it."""
     __tracebackhide__ = True
@@ -237,10 +254,13 @@ def _baseline(
                 raise UsageError(str(one))
             records = loaded.records
     except (OSError, ValueError) as error:
+        reason = str(error)
+    else:
+        reason = "" if records else "it holds no run records"
+    if reason:
+        # Outside of the handler, so that pytest shows no chain of errors.
         hint = "pytest --cnnbench-update writes it"
-        pytest.fail(f"baseline {label} cannot be used: {error}; {hint}")
-    if not records:
-        pytest.fail(f"baseline {label} holds no run records; pytest --cnnbench-update writes it")
+        pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
     return records, label
 
 

@@ -207,6 +207,38 @@ def test_what_cannot_be_decided_is_told_as_the_test_asks(session, undecided, out
         result.stdout.fnmatch_lines(["*CnnbenchWarning: cnnbench: lenet*inconclusive*2 processes*"])
 
 
+def test_a_baseline_is_looked_at_before_anything_is_measured(session, pytester):
+    text = """
+        def test_it(cnnbench):
+            result = cnnbench(python=PYTHON, processes=5, baseline="baseline.json", env={})
+            print("measured")
+            cnnbench.compare(result)
+    """
+    result = session(text)
+    result.assert_outcomes(failed=1)
+    output = result.stdout.str()
+    assert "baseline baseline.json cannot be used" in output
+    assert "measured" not in output
+    # One error, not one within another.
+    assert "During handling" not in output
+    assert "Traceback" not in output
+    session(text, "--cnnbench-update").assert_outcomes(passed=1)
+    session(text).assert_outcomes(passed=1)
+
+
+def test_a_result_without_a_baseline_has_nothing_to_be_compared_with(session):
+    result = session(
+        """
+        import pytest
+
+        def test_it(cnnbench):
+            with pytest.raises(ValueError, match="needs a baseline"):
+                cnnbench.compare(cnnbench(python=PYTHON))
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
     result = session(comparing())
     result.assert_outcomes(failed=1)

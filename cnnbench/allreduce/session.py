@@ -13,6 +13,8 @@ from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
+from cnnbench.machine.checks import Condition, RunFlags
+from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import ResultFiles
@@ -95,6 +97,8 @@ class AllReduceBench:
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._placement: RingDevices | None = None
         self._environment: Mapping[str, Any] = {}
+        # From here on: the load by others is measured while TensorFlow is loaded.
+        self._watch = Watch(gpus=params.device != "cpu")
         self._copies: list[Copying] = []
         self._points: list[Point] = []
         self._peers: list[Point] = []
@@ -185,6 +189,7 @@ class AllReduceBench:
             points=tuple(self._points),
             peers=tuple(self._peers),
             environment=self._environment,
+            conditions=self._watch.record(),
             subject=of_labels(config),
         )
 
@@ -205,6 +210,14 @@ class AllReduceBench:
             self._environment = facts.collect()
         for notice in devices.notices:
             self._messages.notice(notice)
+        flags = RunFlags(
+            on_gpu=devices.kind == "gpu",
+            num_devices=len(devices.towers),
+            intra_threads=devices.intra_threads,
+            intra_threads_given=bool(self.params.num_intra_threads),
+            gpu_indices=self.params.gpu_indices,
+        )
+        self._warn(self._watch.before(self._environment, flags))
         job = devices.job
         self._placement = RingDevices(device=devices.kind, devices=job.tower_devices)
         if job.client_per_worker and job.num_workers > 1:
@@ -231,6 +244,10 @@ class AllReduceBench:
             group_size=self.params.all_reduce_group_size,
             share_memory=self.params.all_reduce_share_memory,
         )
+
+    def _warn(self, found: Iterable[Condition]) -> None:
+        for condition in found:
+            self._messages.warning(str(condition))
 
     def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
         """The specs to measure on each number of devices."""
@@ -263,20 +280,23 @@ class AllReduceBench:
 
         cases = {count: self.plan.cases(specs[count]) for count in places}
         names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
-        rows = table.RowFormat(names, self.plan.length.build_only)
+        length = self.plan.length
+        rows = table.RowFormat(names, length.build_only, length.rounds)
         self._lines([*self._head(), "#", *rows.header()])
         with without_info_lines():
             warm_up(places[self.plan.counts[0]])
-        for count, place in places.items():
-            for workload in self.plan.workloads:
-                bench = SizeBench(
-                    place, workload, self.plan.dtype, cases[count], self.plan.length, self._workers
-                )
-                try:
-                    bench.run(self._progress)
-                finally:
-                    with uninterrupted():
-                        self._take(bench, rows)
+        with self._watch:
+            for count, place in places.items():
+                for workload in self.plan.workloads:
+                    bench = SizeBench(
+                        place, workload, self.plan.dtype, cases[count], length, self._workers
+                    )
+                    try:
+                        bench.run(self._progress)
+                    finally:
+                        with uninterrupted():
+                            self._take(bench, rows)
+        self._warn(self._watch.during())
 
     def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
         """Prints and records what was measured on one size."""

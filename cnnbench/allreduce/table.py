@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.records.allreduce import FEWEST_FOR_P99, AllReduceRecord, Copying, Point
 from cnnbench.text.numbers import NONE
 
 # No machine moves data twenty times as fast as it copies: such a time is not a reduction's.
@@ -37,9 +37,15 @@ class RowFormat:
     Args:
       cases: the specs and packings that will come, as text, for the widths of columns.
       build_only: whether rows show how long building took instead of reducing.
+      calls: timed per row; too few for a 99th percentile make the column "max".
     """
 
-    def __init__(self, cases: Sequence[tuple[str, str]], build_only: bool = False) -> None:
+    def __init__(
+        self,
+        cases: Sequence[tuple[str, str]],
+        build_only: bool = False,
+        calls: int = FEWEST_FOR_P99,
+    ) -> None:
         specs = max((len(spec) for spec, _ in cases), default=4)
         packings = max((len(packing) for _, packing in cases), default=7)
         self._columns = (
@@ -50,7 +56,7 @@ class RowFormat:
             _Column("devices", "", 7, lambda p, s: p.devices),
             _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
             _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
-            *(_BUILD if build_only else _TIME),
+            *(_BUILD if build_only else _times(calls)),
         )
 
     def header(self) -> list[str]:
@@ -97,10 +103,10 @@ def error_line(point: Point) -> str:
 
 
 def footer(record: AllReduceRecord) -> list[str]:
-    """Totals of all rows, and how to read the last column."""
+    """The fastest of each size, totals of all rows, and how to read the last column."""
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
-    lines = []
+    lines = fastest(record)
     if checked:
         lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
     if errors:
@@ -112,6 +118,35 @@ def footer(record: AllReduceRecord) -> list[str]:
             "#   may pass 1: they can add and hand out sums with less traffic than such copies.",
         ]
     return lines
+
+
+def fastest(record: AllReduceRecord) -> list[str]:
+    """A line per size and number of devices of which several rows were timed.
+
+    Args:
+      record: of the run; reductions of other libraries count too.
+    """
+    alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
+    for point in record.rows:
+        if point.median is not None and not point.failed:
+            place = (point.workload, point.bytes, point.dtype, point.devices)
+            alike.setdefault(place, []).append((point.median, point))
+    lines = []
+    for (_, size, _, devices), timed in alike.items():
+        if len(timed) < 2:
+            continue
+        (best, first), (second, next_one), *_ = sorted(timed, key=lambda one: one[0])
+        lines.append(
+            f"# Fastest of {size} B on {devices} devices: {_case(first)}, "
+            f"{_fixed(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} times as "
+            f"fast as the next, {_case(next_one)}"
+        )
+    return lines
+
+
+def _case(point: Point) -> str:
+    packing = str(point.packing)
+    return point.spec if packing == NONE else f"{point.spec} {packing}"
 
 
 def implausible(point: Point, share: float | None) -> str | None:
@@ -147,14 +182,21 @@ def _per_piece(point: Point) -> str:
     return _fixed(point.build_seconds, 1, _pieces(point) * _MICRO)
 
 
-_TIME = (
-    _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
-    _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO)),
-    _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
-    _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
-    _Column("#wrong", "", 6, lambda p, s: _wrong(p)),
-    _Column("of copy", "bound", 7, lambda p, s: _fixed(s, 3)),
-)
+_P99 = _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO))
+_MAX = _Column("max", "(us)", 11, lambda p, s: _fixed(p.longest, 1, _MICRO))
+
+
+def _times(calls: int) -> tuple[_Column, ...]:
+    return (
+        _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
+        _P99 if calls >= FEWEST_FOR_P99 else _MAX,
+        _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
+        _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
+        _Column("#wrong", "", 6, lambda p, s: _wrong(p)),
+        _Column("of copy", "bound", 7, lambda p, s: _fixed(s, 3)),
+    )
+
+
 _BUILD = (
     _Column("pieces", "(devices x tensors)", 19, lambda p, s: _pieces(p)),
     _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),

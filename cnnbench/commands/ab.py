@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     """
     rest, variables = _take_variables(argv)
     words, common = split_at_dashes(rest)
-    given, stray = parse_command(words, [spec for _, specs in _FLAGS for spec in specs])
+    given, stray = _parse(words)
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
@@ -154,6 +154,27 @@ def main(argv: Sequence[str]) -> int:
         if not options.aa:
             _refuse_equal_sides(a, b)
         return _run(experiment, options, reporter, argv)
+
+
+def _parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The flags of ab and stray arguments; flags of the sides are told where they go."""
+    specs = [spec for _, those in _FLAGS for spec in those]
+    try:
+        return parse_command(words, specs)
+    except UsageError:
+        from cnnbench.flags import FLAGS
+
+        own = {spec.name for spec in specs}
+        of_sides = {spec.name for spec in FLAGS} - own
+        of_sides |= {f"no{name}" for name in of_sides}
+        for word in words:
+            name = word.lstrip("-").partition("=")[0]
+            if word.startswith("-") and name in of_sides:
+                raise UsageError(
+                    f"--{name} is a flag of the sides, not of ab: flags of both go behind --, "
+                    f"as in cnnbench ab ... -- {word}; those of one side into --a or --b"
+                ) from None
+        raise
 
 
 def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:

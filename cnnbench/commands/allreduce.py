@@ -43,8 +43,9 @@ _ABOUT = """\
 Usage: cnnbench allreduce [FLAGS]
 
 Reduces tensors between devices, checks every sum, and prints a row for each size, number
-of devices, algorithm and packing: median and p99 time of one reduction, bandwidths as
-nccl-tests defines them, wrong elements, and the share of what copying memory would allow.
+of devices, algorithm and packing: median and p99 time of one reduction (the longest, of fewer
+than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of what
+copying memory would allow; then the fastest of each size.
 docs/all_reduce_benchmark.md explains every column. Exit code 4 if any sum is wrong or any
 row fails.
 

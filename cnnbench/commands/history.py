@@ -67,7 +67,9 @@ class HistoryFlags:
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = flag(None, "Write that to this file.")
     plot: str | None = flag(
-        None, "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf."
+        None,
+        "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "
+        "without its charts as .md.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ from cnnbench.flags import Params, parse_args
 from cnnbench.flags.cluster import agreed_facts, job_of, settled, spared
 from cnnbench.runtime.job import PS, Job
 from cnnbench.runtime.supervisor import supervised
+from cnnbench.text.numbers import duration
 from cnnbench.text.progress import Messages, Progress
+from cnnbench.text.terminal import is_terminal
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,6 +34,8 @@ def main(argv: Sequence[str]) -> int:
     messages = Messages(sys.stderr, progress)
     for notice in parsed.notices:
         messages.notice(notice)
+    if not argv and is_terminal(sys.stderr):
+        messages.notice(_without_flags(parsed.params))
     interrupt_on_signals()
     params = settled(parsed.params, os.environ, messages.notice)
     job = job_of(params)
@@ -54,6 +59,28 @@ def main(argv: Sequence[str]) -> int:
     supervised(benchmark.lost)
     benchmark.run()
     return ExitCode.OK
+
+
+# Of a rough estimate: loading TensorFlow, then FLOP/s of a core and bytes of input per second.
+_START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
+
+
+def _without_flags(params: Params) -> str:
+    """What a command line without any flag runs, and about how long that takes on a CPU."""
+    from cnnbench.driver.plan import make_plan
+
+    plan = make_plan(params)
+    images = plan.global_batch * (plan.warmup + plan.num_batches)
+    size = sum(4 * math.prod(one.shape) for one in plan.examples)
+    cores = os.cpu_count() or 1
+    seconds = _START_SECONDS + images * size / _INPUT_BYTES
+    seconds += images * plan.spec.training_flops_per_image / (_CORE_FLOPS * cores)
+    return (
+        f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, {plan.warmup} "
+        f"warm-up and {plan.num_batches} timed steps of {plan.global_batch} images; about "
+        f"{duration(seconds)} on CPUs with nothing else to do, less on a GPU. cnnbench --help "
+        "lists the flags, cnnbench models the networks; Ctrl-C ends it"
+    )
 
 
 def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages) -> int:

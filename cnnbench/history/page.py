@@ -26,7 +26,7 @@ from cnnbench.report.document import (
 from cnnbench.text.numbers import count, first_few
 from cnnbench.version import __version__
 
-SUFFIXES = (".html", ".svg", ".png", ".pdf")
+SUFFIXES = (".html", ".md", ".svg", ".png", ".pdf")
 _TICKS = 6
 _MOST_NAMED = 5
 _LEAST_SPAN = 0.1
@@ -45,10 +45,12 @@ def render(path: str, trends: Sequence[Trend], metric: Metric) -> bytes:
       The content of the file.
     """
     suffix = Path(path).suffix.lower()
-    if suffix == ".html":
+    documents = {".html": "html", ".md": "markdown"}
+    if suffix in documents:
         from cnnbench.report.formats import render as write
 
-        return write(page(trends, metric), "html").encode("utf-8", "backslashreplace")
+        text = write(page(trends, metric), documents[suffix])
+        return text.encode("utf-8", "backslashreplace")
     from cnnbench.charts import draw
 
     charts = _charts(trends, metric)

@@ -21,13 +21,13 @@ from cnnbench.predict.fit import CostModel, Fit, Residual, fit, held_out
 from cnnbench.predict.formulas import FORMULAS
 from cnnbench.predict.host import WORK, Host
 from cnnbench.predict.interconnect import Interconnect
-from cnnbench.predict.links import parse_link
+from cnnbench.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.predict.points import MeasuredReduction, read_points
 from cnnbench.predict.predict import fastest_by_size, predict
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.files import resolve_output
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.text.terminal import print_result
+from cnnbench.text.terminal import print_message, print_result
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
@@ -64,6 +64,8 @@ def main(given: Mapping[str, Any]) -> int:
     fitted = None if params.points is None else _fit(params.points, params.link)
     points = () if fitted is None else fitted.used
     model = _model(params, sent, fitted)
+    if params.inter_link is None:
+        _warn_of_domain(params.link, device_counts[-1])
     specs = parse_specs(sent.all_reduce_spec) or _default_specs(model)
     result = report.PredictionReport(
         model,
@@ -86,6 +88,16 @@ def main(given: Mapping[str, Any]) -> int:
         )
     _print(result, fitted)
     return ExitCode.OK
+
+
+def _warn_of_domain(link: str | None, devices: int) -> None:
+    """Says that no machine has so many devices on a link."""
+    largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
+    if largest is not None and devices > largest:
+        print_message(
+            f"warning: --link={link}: connects at most {largest} GPUs, not {devices}; for more say "
+            "what is between nodes, as in --inter_link=ndr --devices_per_node=8"
+        )
 
 
 def parse_device_counts(text: str) -> tuple[int, ...]:

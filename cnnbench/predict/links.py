@@ -102,6 +102,10 @@ PRESETS: dict[str, Link] = dict(
 )
 """Links by name; for NVLink, with an NVSwitch or as many direct links."""
 
+LARGEST_DOMAIN = {"nvlink2": 16, "nvlink3": 16, "nvlink4": 256}
+"""Most GPUs that a preset connects with each other, by NVSwitch: DGX-2, HGX A100 of two boards,
+DGX H100 with the NVLink Switch System. Networks have no such end."""
+
 _KEYS = ("alpha", "bandwidth", "gamma")
 
 

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cnnbench.records.codec import OPTIONAL, Document, Json, encode, started
-from cnnbench.records.run import ErrorInfo, check_status
+from cnnbench.records.run import Conditions, ErrorInfo, check_status
 from cnnbench.records.subject import Subject
 from cnnbench.stats.descriptive import median
 from cnnbench.variable_mgr.aggregation.spec import Packing
+
+FEWEST_FOR_P99 = 100
+"""Values that a 99th percentile needs to be another one than the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,16 @@ class Point:
 
     @property
     def p99(self) -> float | None:
-        """The 99th percentile by nearest rank, in seconds."""
-        return nearest_rank(self.seconds, 0.99) if self.seconds else None
+        """The 99th percentile by nearest rank, in seconds; None of fewer than `FEWEST_FOR_P99`.
+
+        Of fewer it would be the longest time, which grows with their number.
+        """
+        return nearest_rank(self.seconds, 0.99) if len(self.seconds) >= FEWEST_FOR_P99 else None
+
+    @property
+    def longest(self) -> float | None:
+        """Seconds of the slowest reduction; None if none was timed."""
+        return max(self.seconds, default=None)
 
     @property
     def algorithm_bandwidth(self) -> float | None:
@@ -140,13 +151,14 @@ class AllReduceRecord(Document):
       points: specs, in the order they were measured.
       peers: reductions of other libraries, in the same form.
       environment: facts about machine and software; unknown ones are absent.
+      conditions: what happened on the machine; None, and the key is missing, in older records.
       subject: what was measured; None, and the key is missing, where nothing names it.
     """
 
     kind: ClassVar[str] = "allreduce"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
-    not_if_none: ClassVar[tuple[str, ...]] = ("subject",)
+    not_if_none: ClassVar[tuple[str, ...]] = ("conditions", "subject")
 
     run_id: str
     started_at: str
@@ -160,6 +172,7 @@ class AllReduceRecord(Document):
     points: tuple[Point, ...] = ()
     peers: tuple[Point, ...] = field(default=(), metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     subject: Subject | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:

@@ -88,6 +88,7 @@ _ALLREDUCE = {
     **_ENVIRONMENT,
     **_at("point", "error"),
     **_at("computed", "command"),
+    "max_seconds": "point.longest",
     **_SUBJECT,
     **_at("record.config", "result_label"),
 }

@@ -12,6 +12,7 @@ from cnnbench.allreduce import table
 from cnnbench.allreduce.session import AllReduceBench
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
+from cnnbench.machine import checks
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.text.progress import Messages
 from cnnbench.text.terminal import LineWriter
@@ -443,3 +444,19 @@ def test_defaults():
     assert bench.plan.counts == (2,)
     assert bench.plan.specs is None
     assert len(bench.plan.packings) == 1
+
+
+def test_conditions_are_checked_and_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    path = tmp_path / "r.json"
+    run = Run(result_json=str(path), all_reduce_spec="copy,xring")
+    record = run()
+    assert record.conditions is not None
+    assert {note.when for note in record.conditions.notes if note.id == "load"} >= {"during"}
+    assert "other_cpus" in record.conditions.before or record.conditions.before
+    assert run.err.getvalue().count("1.9 of 2 CPUs busy") >= 1
+    assert any(line.startswith("# Fastest of 64 B on 3 devices: ") for line in run.comments)
+    assert AllReduceRecord.from_json(path.read_bytes()).conditions == record.conditions
+    # 2 calls have a longest, and no 99th percentile.
+    assert any(" max " in line for line in run.comments)
+    assert not any("p99" in line for line in run.comments)

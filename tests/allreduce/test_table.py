@@ -48,7 +48,7 @@ RECORD = AllReduceRecord(
 CASES = [(point.spec, str(point.packing)) for point in POINTS]
 
 TIMES = """\
-#         size         count  tensors     dtype  devices  spec               packing                 time          p99    algbw    busbw  #wrong  of copy
+#         size         count  tensors     dtype  devices  spec               packing                 time          max    algbw    busbw  #wrong  of copy
 #          (B)    (elements)                                                                         (us)         (us)   (GB/s)   (GB/s)            bound
 # memory copy: 4 devices at once write 16.00 GB/s (8000000 B each); bound 3000.0 us
        8000000       2000000        1   float32        4  copy               -                     2000.0       4000.0     4.00     6.00       0    1.500
@@ -70,11 +70,29 @@ BUILD = """\
 
 
 def test_times():
-    rows = table.RowFormat(CASES)
+    rows = table.RowFormat(CASES, calls=3)
     lines = [*rows.header(), table.copy_line(COPY)]
     lines += [rows.row(point, RECORD.share_of_bound(point)) for point in POINTS]
     lines += [table.error_line(POINTS[2]), *table.footer(RECORD)]
     assert "\n".join(lines) + "\n" == TIMES
+
+
+def test_a_column_is_p99_with_a_hundred_calls():
+    many = dataclasses.replace(POINTS[0], seconds=tuple(n / 1e6 for n in range(1, 201)))
+    rows = table.RowFormat(CASES[:1], calls=200)
+    assert " p99 " in rows.header()[0]
+    assert " 198.0 " in rows.row(many, None)
+
+
+def test_the_fastest_of_each_size():
+    slower = dataclasses.replace(POINTS[0], spec="xring", seconds=(0.003,))
+    wrong = dataclasses.replace(POINTS[1], spec="pscpu", seconds=(0.0001,))
+    alone = dataclasses.replace(POINTS[0], devices=2)
+    record = dataclasses.replace(RECORD, points=(slower, POINTS[0], wrong, alone), copies=())
+    assert table.fastest(record) == [
+        "# Fastest of 8000000 B on 4 devices: copy, 6.00 GB/s busbw, 1.50 times as fast as the "
+        "next, xring"
+    ]
 
 
 def test_build_times():

@@ -200,7 +200,11 @@ def test_an_experiment_ends_when_a_verdict_has_hardly_a_chance(ab, capsys):
         (["--a=--modell=lenet"], "unknown flag --modell; did you mean --model?"),
         (["--a=--num_gpus='1"], "--a=--num_gpus='1: is no list of flags"),
         (["--", "--batch_size=-1"], "--batch_size=-1: must be"),
-        (["--model=lenet"], "unknown flag --model"),
+        (
+            ["--a=--xla", "--model=lenet"],
+            "--model is a flag of the sides, not of ab: flags",
+        ),
+        (["--modell=lenet"], "unknown flag --modell"),
         (["lenet"], "stray argument 'lenet': flags of both sides go behind --"),
         (["--a_python=/nowhere/python"], "--a_python=/nowhere/python: is no program"),
         (["--b_checkout=nothing-of-the-kind"], "is neither a folder nor a revision"),

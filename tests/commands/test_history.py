@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cnnbench import cli
 from cnnbench.history import METRICS
+from cnnbench.records.files import resolve_output
 
 
 @pytest.fixture
@@ -157,3 +160,15 @@ def test_a_disk_that_fills_up_is_one_line(folder, capsys, monkeypatch):
         assert history(folder) == 4
     error = "cnnbench: error: cannot write to standard output: No space left on device\n"
     assert capsys.readouterr().err == error
+
+
+def test_the_first_command_of_the_document_has_its_folder(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "history.md").read_text(encoding="utf-8")
+    block = re.search(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE).group(1)
+    lines = block.replace("\\\n", " ").splitlines()
+    commands = [line.removeprefix("$ ").split() for line in lines if line.startswith("$ ")]
+    monkeypatch.chdir(tmp_path)
+    assert commands[0][0] == "mkdir"
+    subprocess.run(commands[0], check=True, timeout=10)
+    (record,) = [word for word in commands[1] if word.startswith("--result_json=")]
+    resolve_output("result_json", record.partition("=")[2])  # which refuses a missing folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.cli import main
+from cnnbench.commands import run
 
 SECONDS = 240
 BASE = (sys.executable, "-m", "cnnbench", "--device=cpu", "--model=lenet", "--batch_size=2")
@@ -71,3 +73,31 @@ def test_wrong_use_is_one_line_and_exit_code_2(
     flags: list[str], expected: str, refuse: Callable[..., None]
 ) -> None:
     refuse(*flags, message=expected)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("argv", [[], ["--num_batches=7"]])
+def test_without_flags_a_terminal_is_told_what_runs_and_how_long(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Built(Exception):
+        pass
+
+    def build(*args: object, **kwargs: object) -> None:
+        raise Built
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("cnnbench.driver.benchmark_cnn.BenchmarkCNN", build)
+    for stream, told in ((Terminal(), not argv), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Built):
+            run.main(argv)
+        text = stream.getvalue()
+        assert ("no flags: trains trivial" in text) == told
+        if told:
+            assert re.search(r"100 timed steps of 32 images; about \d+ (s|min)", text)
+            assert "--help" in text

@@ -106,7 +106,13 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
 
 @pytest.mark.parametrize(
     ("suffix", "start"),
-    [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF"), ("html", b"<!DOCTYPE html>")],
+    [
+        ("svg", b"<?xml"),
+        ("png", b"\x89PNG"),
+        ("PDF", b"%PDF"),
+        ("html", b"<!DOCTYPE html>"),
+        ("md", b"# "),
+    ],
 )
 def test_plots_by_the_suffix_of_the_file(trends, suffix, start):
     assert page.render(f"x.{suffix}", trends, SPEED).startswith(start)

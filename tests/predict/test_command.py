@@ -52,6 +52,22 @@ def test_a_link_gives_a_table_per_number_of_devices(capsys):
     assert set(header.split()) >= set(FORMULAS)
 
 
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"link": "nvlink4", "devices": "8..1024"}, True),
+        ({"link": "nvlink4,alpha=1e-6", "devices": "512"}, True),
+        ({"link": "nvlink3", "devices": "16"}, False),
+        ({"link": "nvlink4", "inter_link": "ndr", "devices": "8..1024"}, False),
+        ({"link": "ndr", "devices": "1024"}, False),
+    ],
+)
+def test_more_gpus_than_nvlink_connects_are_warned_of(capsys, given, warned):
+    command.main({"predict": True, "model": "trivial", "data_name": "cifar10", **given})
+    err = capsys.readouterr().err
+    assert ("GPUs, not" in err and "--inter_link=" in err) == warned
+
+
 def test_default_devices_reach_16384(capsys):
     out = run(capsys, link="ndr", model="trivial", data_name="cifar10", all_reduce_spec="rechd")
     rows = column(out, "# predicted time")

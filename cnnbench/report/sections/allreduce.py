@@ -144,6 +144,7 @@ _COLUMNS: tuple[Column[_Row], ...] = (
     numeric("devices", lambda row: row[1].devices, _integer),
     numeric("median time, µs", lambda row: row[1].median, scale=1e6),
     numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
+    numeric("longest, µs", lambda row: row[1].longest, scale=1e6),
     numeric("algbw, GB/s", lambda row: row[1].algorithm_bandwidth, scale=1 / _GIGA),
     numeric("busbw, GB/s", lambda row: row[1].bus_bandwidth, scale=1 / _GIGA),
     numeric(
