@@ -90,7 +90,7 @@ def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
         (["gone"], "gone: no such directory"),
         (["{folder}", "--metric=speed"], "--metric=speed"),
         (["{folder}", "--since=yesterday"], "--since=yesterday: must be a day"),
-        (["{folder}", "--plot=x.jpg"], "--plot=x.jpg: must end in .html, .svg, .png or .pdf"),
+        (["{folder}", "--plot=x.jpg"], "--plot=x.jpg: must end in .html, .md, .svg, .png or .pdf"),
         (["{folder}", "--plot=/gone/x.svg"], "--plot=/gone/x.svg"),
         (["{folder}", "--git=/gone"], "--git=/gone"),
         (["{folder}", "--last=-1"], "--last=-1"),
