@@ -238,26 +238,22 @@ def _check(side: Side, processes: int) -> SideFlags:
     return check(side)
 
 
-def _baseline(
-    baseline: Baseline,
-) -> tuple[tuple[RunRecord, ...], str]:
+def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
     """Its records, and what to call it."""
     __tracebackhide__ = True
     if isinstance(baseline, Result):
         return baseline.records, "the baseline"
-    label = os.fspath(baseline)
+    label, reason = os.fspath(baseline), "it holds no run records"
+    records: tuple[RunRecord, ...] = ()
     try:
-        records = _saved(Path(label))
-        if records is None:
-            loaded = load_records([label])
-            for one in loaded.defects:
-                raise UsageError(str(one))
-            records = loaded.records
+        saved = _saved(Path(label))
+        loaded = None if saved is not None else load_records([label])
+        if loaded is not None and loaded.defects:
+            raise UsageError(str(loaded.defects[0]))
+        records = loaded.records if loaded is not None else saved or ()
     except (OSError, ValueError) as error:
         reason = str(error)
-    else:
-        reason = "" if records else "it holds no run records"
-    if reason:
+    if not records:
         # Outside of the handler, so that pytest shows no chain of errors.
         hint = "pytest --cnnbench-update writes it"
         pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)

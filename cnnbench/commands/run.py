@@ -71,7 +71,8 @@ def _without_flags(params: Params) -> str:
 
     plan = make_plan(params)
     images = plan.global_batch * (plan.warmup + plan.num_batches)
-    size = sum(4 * math.prod(one.shape) for one in plan.examples)
+    shapes = [[n for n in one.shape if isinstance(n, int)] for one in plan.examples]
+    size = sum(4 * math.prod(shape) for shape in shapes)
     cores = os.cpu_count() or 1
     seconds = _START_SECONDS + images * size / _INPUT_BYTES
     seconds += images * plan.spec.training_flops_per_image / (_CORE_FLOPS * cores)
