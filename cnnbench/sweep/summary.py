@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.power import processes_to_find
 from cnnbench.errors import ExitCode
 from cnnbench.metrics.registry import BOUNDS, throughput
@@ -68,6 +69,7 @@ class SummaryRow:
       ok, failed: processes.
       problems: of those that failed: label, message, log.
       verdicts: one per bound.
+      reported: what compare and report call it; "" of all-reduces, of which every row has a name.
     """
 
     name: str
@@ -78,6 +80,7 @@ class SummaryRow:
     failed: int
     problems: tuple[str, ...]
     verdicts: tuple[BoundVerdict, ...]
+    reported: str = ""
 
     @property
     def throughput(self) -> float | None:
@@ -108,8 +111,23 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[RunResult]) -> tuple
     by_key: dict[str, list[RunResult]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.case.key].append(result)
-    rows = [_row(case, by_key[case.key]) for case in cases]
+    good = {
+        case.key: [read(one.path) for one in by_key[case.key] if one.status == "ok"]
+        for case in cases
+    }
+    names = _names(good)
+    rows = [_row(case, by_key[case.key], good[case.key], names[case.key]) for case in cases]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
+    """What compare and report call the runs of each case, by its key."""
+    found = {
+        key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
+        for key, those in good.items()
+    }
+    titles = labels(one for one in found.values() if one is not None)
+    return {key: "" if one is None else titles[one.key] for key, one in found.items()}
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
@@ -130,11 +148,13 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 def table(rows: Sequence[SummaryRow]) -> list[str]:
     """The rows as lines of text, then what failed."""
     titles = ("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds")
+    titles += ("in reports",)
     cells = [titles, *(_cells(row) for row in rows)]
     without = {
         *(() if any(row.throughputs for row in rows) else (1, 2)),
         *(() if any(row.bandwidths for row in rows) else (3,)),
         *(() if any(row.verdicts for row in rows) else (6,)),
+        *(() if any(row.reported for row in rows) else (7,)),
     }
     # Columns without values are left out, but one of the measured values is always there.
     if {1, 2, 3} <= without:
@@ -190,11 +210,24 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
         percent(row.spread),
         runs,
         bounds,
+        row.reported,
     )
 
 
-def _row(case: SweepCase, results: Sequence[RunResult]) -> SummaryRow:
-    good = [read(result.path) for result in results if result.status == "ok"]
+def _row(
+    case: SweepCase,
+    results: Sequence[RunResult],
+    good: Sequence[RunRecord | AllReduceRecord | None],
+    reported: str,
+) -> SummaryRow:
+    """The row of a case.
+
+    Args:
+      case: of the plan.
+      results: the newest of each run.
+      good: the records of those that went well; None of one that is gone.
+      reported: see `SummaryRow`.
+    """
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.status != "ok"]
@@ -213,6 +246,7 @@ def _row(case: SweepCase, results: Sequence[RunResult]) -> SummaryRow:
             for result in bad
         ),
         verdicts=tuple(_verdict(bound, records) for bound in case.bounds),
+        reported=reported,
     )
 
 
