@@ -13,7 +13,7 @@ from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
-from cnnbench.machine.checks import Condition, RunFlags
+from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
@@ -97,6 +97,7 @@ class AllReduceBench:
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._placement: RingDevices | None = None
         self._environment: Mapping[str, Any] = {}
+        self._quiet = parse_quiet(params.quiet_conditions)
         # From here on: the load by others is measured while TensorFlow is loaded.
         self._watch = Watch(gpus=params.device != "cpu")
         self._copies: list[Copying] = []
@@ -247,7 +248,8 @@ class AllReduceBench:
 
     def _warn(self, found: Iterable[Condition]) -> None:
         for condition in found:
-            self._messages.warning(str(condition))
+            if condition.id not in self._quiet:
+                self._messages.warning(str(condition))
 
     def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
         """The specs to measure on each number of devices."""

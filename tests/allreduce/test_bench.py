@@ -455,6 +455,11 @@ def test_conditions_are_checked_and_recorded(monkeypatch, tmp_path):
     assert {note.when for note in record.conditions.notes if note.id == "load"} >= {"during"}
     assert "other_cpus" in record.conditions.before or record.conditions.before
     assert run.err.getvalue().count("1.9 of 2 CPUs busy") >= 1
+    quiet = Run(quiet_conditions="load")
+    assert quiet().conditions is not None
+    assert "CPUs busy" not in quiet.err.getvalue()
+    with pytest.raises(FlagError, match="quiet_conditions"):
+        Run(quiet_conditions="noise")
     assert any(line.startswith("# Fastest of 64 B on 3 devices: ") for line in run.comments)
     assert AllReduceRecord.from_json(path.read_bytes()).conditions == record.conditions
     # 2 calls have a longest, and no 99th percentile.

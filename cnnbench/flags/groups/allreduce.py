@@ -165,6 +165,7 @@ class ReportParams:
     )
     result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
     result_label: str | None = flag_of(OutputParams, "result_label")
+    quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")
 
 
 @dataclass(frozen=True, kw_only=True)
