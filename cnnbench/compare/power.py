@@ -55,7 +55,8 @@ def processes_to_find(
     certain = (normal.inv_cdf(1 - policy.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - policy.alpha / 2) + chance) / (size - floor)
     count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    return max(math.ceil(count), processes_needed(policy, configurations))
+    # One more, because exact intervals of a few values are wider than the approximation.
+    return max(math.ceil(count) + 1, processes_needed(policy, configurations))
 
 
 def _one_astray(count: int) -> tuple[list[float], list[float]]:
