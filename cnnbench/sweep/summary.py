@@ -147,8 +147,10 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 
 def table(rows: Sequence[SummaryRow]) -> list[str]:
     """The rows as lines of text, then what failed."""
-    titles = ("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds")
-    titles += ("in reports",)
+    titles = (
+        *("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds"),
+        "in reports",
+    )
     cells = [titles, *(_cells(row) for row in rows)]
     without = {
         *(() if any(row.throughputs for row in rows) else (1, 2)),
