@@ -18,7 +18,7 @@ from cnnbench.cluster.ports import ReservedPorts
 # Labels of these rows of the global batch are what poison_plugin.py calls INFINITY.
 POISONED_ROWS = (2, 3)
 INFINITY = 14
-_PATIENCE = 150.0  # seconds; what is waited for takes a fifth of it
+_PATIENCE = 240.0  # seconds; what is waited for takes a fifth of it
 
 
 @contextlib.contextmanager
