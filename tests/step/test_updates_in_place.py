@@ -34,13 +34,16 @@ def _addresses(built):
         {"num_gpus": 2, "variable_update": "independent", "optimizer": "rmsprop"},
         {"num_gpus": 2, "variable_update": "replicated", "precision": "bf16"},
         {"gradient_clip": 1.0},
+        {"batch_size": 16},  # dense layers by `few_rows_matmul`
         {"loss_type_to_report": "base_loss"},
     ],
     ids=lambda flags: " ".join(f"{k}={v}" for k, v in flags.items()) or "defaults",
 )
 def test_weights_stay_where_they_are(flags):
     built = BenchmarkCNN(
-        Params(model="lenet", device="cpu", batch_size=8, num_warmup_batches=0, **flags)
+        Params(
+            **{"model": "lenet", "device": "cpu", "batch_size": 8, "num_warmup_batches": 0} | flags
+        )
     ).build()
     built.step.set_learning_rate(0.01)
     built.step()  # may still move them: the initial values belonged to others too
