@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
@@ -38,6 +38,9 @@ from cnnbench.models.window import Window
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
+
+# Elements of a convolution's result for one of its kernel, from which on folding pays in each step.
+_WORTH = 4
 
 _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)
@@ -81,6 +84,7 @@ def forward(
     training_steps: int = 0,
     on_cpu: bool = True,
     synchronise: Synchronise | None = None,
+    fold_batch_norm: bool = False,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
 
@@ -104,6 +108,8 @@ def forward(
       on_cpu: whether the operations run on a CPU.
       synchronise: makes batch norm, in training, use the moments of all towers' batches; None
         for those of its own batch.
+      fold_batch_norm: without training, on a CPU, batch norm right behind a convolution may
+        become a factor of its kernel and a bias.
 
     Returns:
       Outputs, batch moments and auxiliary heads.
@@ -127,6 +133,7 @@ def forward(
         training_steps=training_steps,
         on_cpu=on_cpu,
         synchronise=synchronise,
+        fold_batch_norm=fold_batch_norm and not training,
     )
     # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
     build = tf.autograph.experimental.do_not_convert(model.build)
@@ -150,6 +157,38 @@ def _check_features(model: Model, elements: Sequence[Element], given: Mapping[st
             )
 
 
+class _Convolution(NamedTuple):
+    """A convolution without bias, and how to make it with another kernel.
+
+    What is not used of it is no part of the graph that runs.
+
+    Attributes:
+      result: of the convolution as it is.
+      kernel: [height, width, in, out].
+      convolve: takes a kernel of that shape.
+      scope: name scope of the layer.
+    """
+
+    result: Tensor
+    kernel: Tensor
+    convolve: Callable[[Tensor], Tensor]
+    scope: str
+
+
+def _pays(convolution: _Convolution) -> bool:
+    """Whether to fold batch norm into a kernel.
+
+    TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition behind
+    a block. A constant kernel is folded once, before the first step; a variable in every step,
+    which has to be little against the pass over the result that it saves.
+    """
+    kernel = convolution.kernel
+    if tf.is_symbolic_tensor(kernel) and kernel.op.type == "Const":
+        return True
+    result = convolution.result.shape.num_elements()
+    return result is not None and result >= _WORTH * kernel.shape.num_elements()
+
+
 class GraphNetwork(Network[Tensor]):
     """Makes TensorFlow operations on the current device.
 
@@ -170,6 +209,7 @@ class GraphNetwork(Network[Tensor]):
         training_steps: int = 0,
         on_cpu: bool,
         synchronise: Synchronise | None = None,
+        fold_batch_norm: bool = False,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
         self.moments: list[Moments] = []
@@ -181,6 +221,8 @@ class GraphNetwork(Network[Tensor]):
         self._training_steps = training_steps
         self._on_cpu = on_cpu
         self._synchronise = synchronise
+        self._folds = fold_batch_norm
+        self._convolution: _Convolution | None = None  # the last one made
         # Values without a batch dimension; the tensors are kept so that an id stays theirs.
         self._unbatched: dict[int, Tensor] = {}
         self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
@@ -267,22 +309,30 @@ class GraphNetwork(Network[Tensor]):
             same = window.stride == (1, 1) and window.padding == "SAME"
             if same and patches_pay(window.size, x):
                 return patches_conv(x, kernel)
-        return tf.raw_ops.Conv2D(
-            input=self._with_zeros(x, window),
-            filter=kernel,
-            strides=self._per_dimension(*window.stride, 1),
-            padding=window.padding,
-            data_format=self._format,
-        )
+        return self._convolved(tf.raw_ops.Conv2D, x, kernel, window)
 
     def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
-        return tf.raw_ops.DepthwiseConv2dNative(
-            input=self._with_zeros(x, window),
-            filter=kernel,
-            strides=self._per_dimension(*window.stride, 1),
-            padding=window.padding,
-            data_format=self._format,
-        )
+        return self._convolved(tf.raw_ops.DepthwiseConv2dNative, x, kernel, window)
+
+    def _convolved(
+        self, operation: Callable[..., Tensor], x: Tensor, kernel: Tensor, window: Window
+    ) -> Tensor:
+        padded = self._with_zeros(x, window)
+        scope = tf.get_current_name_scope()
+
+        def convolve(kernel: Tensor) -> Tensor:
+            return operation(
+                input=padded,
+                filter=kernel,
+                strides=self._per_dimension(*window.stride, 1),
+                padding=window.padding,
+                data_format=self._format,
+            )
+
+        y = convolve(kernel)
+        if self._folds and self._on_cpu:
+            self._convolution = _Convolution(y, kernel, convolve, scope)
+        return y
 
     def _with_zeros(self, x: Tensor, window: Window) -> Tensor:
         if not window.explicit:
@@ -315,6 +365,9 @@ class GraphNetwork(Network[Tensor]):
         def value(spec: VariableSpec) -> Tensor:
             return self._reader(spec, tf.float32)
 
+        last = self._convolution
+        if last is not None and last.result is x is self._unseen and _pays(last):
+            return self._folded(last, gamma, beta, mean, variance, settings)
         image_like = len(x.shape) == 4
         if self.training and self._synchronise is not None:
             y, *of_all = synchronised_batch_norm(
@@ -342,6 +395,31 @@ class GraphNetwork(Network[Tensor]):
             batch = (fused.batch_mean, fused.batch_variance)
             self.moments.append(Moments(mean, variance, *batch, settings.decay))
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
+
+    def _folded(
+        self,
+        convolution: _Convolution,
+        gamma: VariableSpec | None,
+        beta: VariableSpec,
+        mean: VariableSpec,
+        variance: VariableSpec,
+        settings: BatchNorm,
+    ) -> Tensor:
+        """A convolution and the batch norm behind it by moving averages, as conv and bias.
+
+        TensorFlow's graph optimizer makes one operation of these, and of a ReLU or an addition
+        that follows.
+        """
+        factor = tf.math.rsqrt(self._reader(variance, tf.float32) + settings.epsilon)
+        if gamma is not None:
+            factor *= self._reader(gamma, tf.float32)
+        offset = self._reader(beta, tf.float32) - self._reader(mean, tf.float32) * factor
+        kernel = convolution.kernel
+        # [h, w, in, out], or of a depthwise one [h, w, in, outputs of each].
+        per_output = tf.reshape(factor, [-1, kernel.shape[3]])
+        with tf.name_scope(convolution.scope + "/"):
+            y = convolution.convolve(_cast(_cast(kernel, tf.float32) * per_output, self._dtype))
+            return self._bias_add(y, _cast(offset, self._dtype))
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:

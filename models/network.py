@@ -44,6 +44,8 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
+        # A convolution that goes into batch norm and nowhere else: the body never sees it.
+        self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self._dropouts = 0
 
@@ -453,6 +455,7 @@ class Network(SequenceLayers[T]):
         if not batch_norm:
             return self._activate(y, activation)
         settings = None if batch_norm is True else batch_norm
+        self._unseen = y
         return self.batch_norm(y, activation=activation, settings=settings)
 
     # What an interpreter provides --------------------------------------------------------

@@ -171,6 +171,7 @@ class Tower:
             training_steps=self._config.training_steps,
             on_cpu="device:CPU:" in self._device,
             synchronise=over_towers if self._config.synchronises else None,
+            fold_batch_norm=self._config.forward_only,
         )
 
     def _forward_backward(

@@ -12,6 +12,7 @@ import pytest
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.models import graph
 from cnnbench.step.train_step import TrainStep
 from cnnbench.text.progress import Messages
 
@@ -175,6 +176,21 @@ def test_forward_only_uses_a_checkpoint_and_leaves_it_alone(tmp_path: Path) -> N
     record, _ = run(forward_only=True, train_dir=str(tmp_path), num_batches=3)
     assert len(record.step_seconds) == 3
     assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_weights_of_a_checkpoint_are_folded_to_the_same_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"model": "resnet20", "data_name": "cifar10", "num_batches": 3}
+    run(**flags, train_dir=str(tmp_path), init_learning_rate=0.1)
+    counted: list[bool] = []
+    pays = graph._pays
+    monkeypatch.setattr(graph, "_pays", lambda *one: counted.append(pays(*one)) or counted[-1])
+    folded, _ = run(**flags, forward_only=True, train_dir=str(tmp_path))
+    assert any(counted)
+    monkeypatch.setattr(graph, "_pays", lambda _: False)
+    plain, _ = run(**flags, forward_only=True, train_dir=str(tmp_path))
+    assert folded.losses == pytest.approx(plain.losses, rel=1e-4, abs=1e-5)
 
 
 def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
