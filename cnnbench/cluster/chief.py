@@ -17,6 +17,7 @@ from cnnbench.runtime.job import CONTROLLER, Job, Task
 
 # A peer of a run that has succeeded is there, however slow its machine may be just now.
 _DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
+_RETRY_SECONDS = 10.0
 
 
 def connect(
@@ -95,9 +96,20 @@ def _tell(job: Job, peer: Task, how: Ending) -> None:
     # An operation on another process has only been sent when it returns, and this process may
     # end before it runs; a value that comes back shows that it has. A server that has read the
     # file removes it: that is an error here, and as good.
-    with contextlib.suppress(tf.errors.OpError), tf.device(peer.device("cpu")):
-        tf.io.write_file(path, how.text())
-        tf.io.read_file(path).numpy()
+    until = time.monotonic() + _RETRY_SECONDS
+    while True:
+        try:
+            with tf.device(peer.device("cpu")):
+                tf.io.write_file(path, how.text())
+                tf.io.read_file(path).numpy()
+            return
+        except tf.errors.NotFoundError:
+            return
+        except tf.errors.OpError:
+            # The loss of another process fails operations on this one, too.
+            if time.monotonic() > until or probe(job.address(peer), 2.0) != OK:
+                return
+            time.sleep(0.5)
 
 
 def leave(code: int) -> None:

@@ -29,7 +29,6 @@ from cnnbench.flags.groups.strategies import (
 )
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import available_choices, check_available
 from cnnbench.runtime.job import Job
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
@@ -96,9 +95,7 @@ def check_each(params: Params) -> None:
       FlagError: names flag and value and says what would be valid.
     """
     for spec in FLAGS:
-        value = getattr(params, spec.name)
-        spec.check(value, available_choices(spec))
-        check_available(spec, value)
+        spec.check(getattr(params, spec.name))
 
 
 def reduces(params: Params) -> bool:

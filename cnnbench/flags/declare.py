@@ -169,12 +169,11 @@ class FlagSpec(_Limits):
             return value.lower() if self.lower else value
         return self._as_float(value)
 
-    def check(self, value: Any, offer: tuple[str, ...] | None = None) -> None:
+    def check(self, value: Any) -> None:
         """Checks type, choices and range.
 
         Args:
           value: a normalised value.
-          offer: the choices to name in an error; all of them if None.
 
         Raises:
           FlagError: says what would be valid.
@@ -192,7 +191,7 @@ class FlagSpec(_Limits):
             if reason := self._fault(item):
                 raise FlagError(self.name, self.text(value), reason)
         if self.choices and value not in self.choices:
-            raise FlagError(self.name, value, f"must be {_one_of(offer or self.choices)}")
+            raise FlagError(self.name, value, f"must be {_one_of(self.choices)}")
 
     def plain(self, value: Any) -> Any:
         """A value as records hold it: what a parser made is the text it was made from."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.params import FLAGS, GROUPS
-from cnnbench.flags.retired import NOT_YET, OBSOLETE, available_choices
+from cnnbench.flags.retired import OBSOLETE
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a part of the help."""
@@ -101,22 +101,12 @@ def _default_text(spec: FlagSpec) -> str:
     return spec.text(spec.default) or "empty"
 
 
-def _limits(spec: FlagSpec) -> str:
-    """Valid values in words, with those that are not available yet; '' for any."""
-    planned = NOT_YET.get(spec.name)
-    # Another command may have a flag of this name.
-    if planned is None or spec not in FLAGS:
-        return spec.range_text
-    offered = ", ".join(available_choices(spec))
-    return f"one of {offered}; not available yet: {', '.join(planned)}"
-
-
 def _entry(spec: FlagSpec, width: int) -> str:
     if spec.kind == "boolean":
         head = f"  --[no]{spec.name}"
     else:
         head = f"  --{spec.name}={_VALUE[spec.kind]}"
-    facts = [spec.kind, f"default {_default_text(spec)}", _limits(spec)]
+    facts = [spec.kind, f"default {_default_text(spec)}", spec.range_text]
     body = f"{spec.help} ({'; '.join(fact for fact in facts if fact)})"
     indent = " " * 6
     return head + "\n" + textwrap.fill(body, width, initial_indent=indent, subsequent_indent=indent)
@@ -141,7 +131,7 @@ def _row(spec: FlagSpec) -> str:
         spec.kind,
         default if default in ("not set", "empty") else f"`{default}`",
         spec.help,
-        _limits(spec),
+        spec.range_text,
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

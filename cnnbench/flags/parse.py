@@ -110,7 +110,7 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
     values, arguments, leftovers = _split(argv, by_name, mixed=False)
     if leftovers:
         raise UsageError(_stray(arguments, leftovers, by_name))
-    # validate refuses choices that are gone or not available yet with better reasons.
+    # validate checks the choices.
     return _given(values, by_name, choices=False)
 
 

@@ -1,9 +1,7 @@
-"""Flags of tf_cnn_benchmarks that do nothing here, in two tables.
+"""Flags of tf_cnn_benchmarks without meaning in TensorFlow 2.
 
-``OBSOLETE``: without meaning in TensorFlow 2. They parse as they always did, change nothing,
-and a value other than the old default brings a notice; the help says what to use instead.
-
-``NOT_YET``: values of flags that are planned, and refused until then.
+They parse as they always did, change nothing, and a value other than the old default brings a
+notice; the help says what to use instead.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
@@ -66,28 +63,3 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
         for spec in OBSOLETE
         if spec.name in given and given[spec.name] != spec.default
     )
-
-
-NOT_YET: dict[str, tuple[str, ...]] = {}
-"""By flag the values that are planned."""
-
-
-def check_available(spec: FlagSpec, value: Any) -> None:
-    """Refuses a value that does not exist yet.
-
-    Args:
-      spec: the flag.
-      value: normalised and checked.
-
-    Raises:
-      FlagError: "not available yet", with what can be used meanwhile.
-    """
-    if value in NOT_YET.get(spec.name, ()):
-        others = " or ".join(available_choices(spec))
-        raise FlagError(spec.name, spec.text(value), f"not available yet; use {others}")
-
-
-def available_choices(spec: FlagSpec) -> tuple[str, ...]:
-    """The choices of a flag that work today."""
-    planned = NOT_YET.get(spec.name, ())
-    return tuple(choice for choice in spec.choices if choice not in planned)

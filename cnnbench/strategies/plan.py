@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.checks import LOOKING
-from cnnbench.flags.retired import OBSOLETE, available_choices
+from cnnbench.flags.retired import OBSOLETE
 from cnnbench.processes.commands import Resolved, resolve_run
 from cnnbench.sweep.runner import NOT_IN_TRIALS
 
@@ -19,7 +19,7 @@ APART = {"independent": "its towers train apart"}
 """The modes that do not train as the others do, and why."""
 
 _ONE_TOWER_MODE = "parameter_server"
-_MODES = available_choices(next(spec for spec in FLAGS if spec.name == "variable_update"))
+_MODES = next(spec.choices for spec in FLAGS if spec.name == "variable_update")
 # What a mode cannot do without, unless it is given.
 _NEEDED = {"distributed_all_reduce": {"all_reduce_spec": "pscpu:32K:xring"}}
 

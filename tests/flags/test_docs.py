@@ -2,7 +2,7 @@ from pathlib import Path
 
 from cnnbench.flags import FLAGS
 from cnnbench.flags.help import MOST_USED, markdown, run_help
-from cnnbench.flags.retired import NOT_YET, OBSOLETE
+from cnnbench.flags.retired import OBSOLETE
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,7 +25,6 @@ def test_help_gives_type_default_and_range():
     text = " ".join(run_help(80).split())
     assert "(integer; default 1; at least 1)" in text
     assert "(string; default sgd; one of momentum, sgd, rmsprop, adam)" in text
-    assert ("not available yet: " in text) is bool(NOT_YET)
 
 
 def test_every_declaration_is_a_sentence():
@@ -34,8 +33,6 @@ def test_every_declaration_is_a_sentence():
         assert "\n" not in spec.help, spec.name
 
 
-def test_migrating_md_names_what_is_obsolete_or_not_available():
+def test_migrating_md_names_what_is_obsolete():
     text = (DOCS / "migrating.md").read_text(encoding="utf-8")
     assert [spec.name for spec in OBSOLETE if f"`--{spec.name}`" not in text] == []
-    old = [name for name in NOT_YET if name != "dataset_plugin"]
-    assert [name for name in old if name not in text] == []

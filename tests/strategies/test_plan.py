@@ -6,7 +6,6 @@ import pytest
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args, parse_flags
-from cnnbench.flags.retired import available_choices
 from cnnbench.strategies.plan import APART, StrategiesPlan, make_plan
 from cnnbench.variable_mgr import names
 
@@ -20,7 +19,7 @@ def plan(*words: str, modes: tuple[str, ...] | None = None, on_gpu: bool = False
 def test_every_mode_that_works_in_one_process_is_measured() -> None:
     (update,) = (spec for spec in FLAGS if spec.name == "variable_update")
     found = {case.name for case in plan().modes}
-    assert found <= set(available_choices(update))
+    assert found <= set(update.choices)
     assert {"parameter_server", "replicated", "independent", "distributed_all_reduce"} <= found
     assert found <= set(names())
     assert [case.name for case in plan().modes if case.apart] == [m for m in APART if m in found]
