@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import Any
 
-from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
+from steps import free_hosts, measure, parse  # type: ignore[import-not-found] # beside this
+from strategy_loop import (  # type: ignore[import-not-found] # likewise
+    MODELS,
+    loss_and_gradients,
+    network,
+)
 
 WORKERS = 2
-MODELS = ("resnet20", "resnet50", "trivial")
 
 
 def main() -> int:
@@ -29,12 +32,7 @@ def main() -> int:
         spec = tf.train.ClusterSpec({"worker": json.loads(place)})
         tf.distribute.Server(spec, job_name="worker", task_index=1).join()
     args = parse(MODELS)
-    sockets = [socket.socket() for _ in range(WORKERS)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    hosts = [f"localhost:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
+    hosts = free_hosts(WORKERS)
     environment = {**os.environ, "CNNBENCH_PEER": json.dumps(hosts), "CUDA_VISIBLE_DEVICES": ""}
     server = subprocess.Popen([sys.executable, *sys.argv], env=environment)
     try:
@@ -53,13 +51,10 @@ def _step(args: Any) -> Any:
 
     from cnnbench.data.synthetic import synthetic_rows
     from cnnbench.driver.plan import make_plan
-    from cnnbench.flags import Params
-    from cnnbench.models.graph import forward
     from cnnbench.variable_mgr.base import initial_value
 
     devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(WORKERS)]
-    data = "imagenet" if args.model == "resnet50" else "cifar10"
-    plan = make_plan(Params(model=args.model, data_name=data, device="cpu"))
+    plan = make_plan(network(args.model))
     model, spec, batch = plan.model, plan.spec, args.batch_size // WORKERS
     trained = [v for v in spec.variables if v.trainable]
     batches, copies = [], []
@@ -70,34 +65,11 @@ def _step(args: Any) -> Any:
             batches.append([tf.Variable(rows[e.name], trainable=False) for e in spec.elements])
             copies.append({name: tf.Variable(v, trainable=train) for name, v, train in values})
 
-    def tower(index: int) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        images, labels = batches[index]
-        values: dict[str, tf.Tensor] = {}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-
-            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
-                if declared.name not in values:
-                    values[declared.name] = tf.identity(copies[index][declared.name])
-                    tape.watch(values[declared.name])
-                return values[declared.name]
-
-            outputs = forward(
-                model,
-                spec.num_classes,
-                tf.identity(images),
-                read,
-                training=True,
-                data_format="NHWC",
-                compute_dtype=tf.float32,
-            ).outputs
-            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
-        return loss, tape.gradient(loss, [values[v.name] for v in trained])
-
     def step() -> tf.Tensor:
         losses, gradients = [], []
         for index, device in enumerate(devices):
             with tf.device(device):
-                loss, found = tower(index)
+                loss, found = loss_and_gradients(model, spec, copies[index], *batches[index])
             losses.append(loss)
             gradients.append(found)
         for number, declared in enumerate(trained):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -20,6 +21,17 @@ def parse(models: Iterable[str], strategies: Iterable[str] = ()) -> argparse.Nam
     if strategies:
         parser.add_argument("--strategy", choices=sorted(strategies), required=True)
     return parser.parse_args()
+
+
+def free_hosts(count: int) -> list[str]:
+    """Addresses on this machine whose ports nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    hosts = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return hosts
 
 
 def measure(args: argparse.Namespace, step: Callable[[], object], versions: str) -> None:

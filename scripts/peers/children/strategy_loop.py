@@ -7,7 +7,7 @@ differs.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MODELS = ("resnet20", "resnet50", "trivial")
@@ -20,6 +20,43 @@ def network(model: str, devices: int = 1) -> Any:
 
     data = "imagenet" if model == "resnet50" else "cifar10"
     return Params(model=model, data_name=data, device="cpu", num_gpus=devices)
+
+
+def loss_and_gradients(
+    model: Any, spec: Any, variables: Mapping[str, Any], images: Any, labels: Any
+) -> tuple[Any, list[Any]]:
+    """The mean loss of a batch, and its gradients by the trained variables in their order.
+
+    Args:
+      model: a `cnnbench.models.Model`.
+      spec: its `ModelSpec`.
+      variables: by name, each read once.
+      images, labels: tensors of one batch.
+    """
+    import tensorflow as tf
+
+    from cnnbench.models.graph import forward
+
+    values: dict[str, Any] = {}
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+        def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
+            if declared.name not in values:
+                values[declared.name] = tf.identity(variables[declared.name])
+                tape.watch(values[declared.name])
+            return values[declared.name]
+
+        outputs = forward(
+            model,
+            spec.num_classes,
+            tf.identity(images),
+            read,
+            training=True,
+            data_format="NHWC",
+            compute_dtype=tf.float32,
+        ).outputs
+        loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
+    return loss, tape.gradient(loss, [values[v.name] for v in spec.variables if v.trainable])
 
 
 def make_step(
@@ -41,7 +78,6 @@ def make_step(
 
     from cnnbench.data.synthetic import synthetic_rows
     from cnnbench.driver.plan import make_plan
-    from cnnbench.models.graph import forward
     from cnnbench.variable_mgr.base import initial_value
 
     plan = make_plan(network(args.model))
@@ -77,26 +113,7 @@ def make_step(
         context = tf.distribute.get_replica_context()
         number = int(tf.get_static_value(context.replica_id_in_sync_group))
         images, labels = inputs[number - first]
-        values: dict[str, tf.Tensor] = {}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-
-            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
-                if declared.name not in values:
-                    values[declared.name] = tf.identity(variables[declared.name])
-                    tape.watch(values[declared.name])
-                return values[declared.name]
-
-            outputs = forward(
-                model,
-                spec.num_classes,
-                tf.identity(images),
-                read,
-                training=True,
-                data_format="NHWC",
-                compute_dtype=tf.float32,
-            ).outputs
-            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
-        found = tape.gradient(loss, [values[v.name] for v in trained])
+        loss, found = loss_and_gradients(model, spec, variables, images, labels)
         if in_replica:
             found = context.all_reduce(tf.distribute.ReduceOp.SUM, found)
         context.merge_call(update, (found,))

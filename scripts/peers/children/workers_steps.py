@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import Any
 
-from steps import measure, parse  # type: ignore[import-not-found] # the file beside this
+from steps import free_hosts, measure, parse  # type: ignore[import-not-found] # beside this
 from strategy_loop import MODELS, make_step  # type: ignore[import-not-found] # likewise
 
 WORKERS = 2
@@ -27,12 +26,7 @@ def main() -> int:
 
 
 def _start(workers: int) -> int:
-    sockets = [socket.socket() for _ in range(workers)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    hosts = [f"localhost:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
+    hosts = free_hosts(workers)
     started = []
     try:
         for index in range(workers):
