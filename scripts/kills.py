@@ -169,16 +169,18 @@ class CheckpointWriter:
         path = checkpoint_folder.latest(str(self._folder))
         restored = built.checkpoints.restore(path)
         (self._folder / "restored").write_text(str(restored.global_step))
+        # What the killed one had written of this step is overwritten.
+        built.checkpoints.save(str(self._folder), restored.global_step + 1)
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill and the next resume."""
+        """What is wrong after a kill, a resume and the next save."""
         answer = self._folder / "restored"
         if not in_child(self._restore):
             return [f"no checkpoint can be restored, though {done} was saved"] if done else []
         step = int(answer.read_text())
         answer.unlink()
         found = [] if step in (done, done + 1) else [f"{done} was saved, {step} is restored"]
-        self._step = step
+        self._step = step = step + 1
         whole = {f"model.ckpt-{n}" for n in range(max(0, step - 6), step + 1)}
         left = [
             path.name

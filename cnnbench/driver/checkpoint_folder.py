@@ -9,6 +9,7 @@ because that file is torn, stale or gone. No TensorFlow here.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ STATE = "checkpoint"
 _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
+_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # of LevelDB's format, in which an index is
 # A folder that TensorFlow writes in before it moves files; files of ours and of TensorFlow that
 # wait to take the place of `checkpoint`.
 _LEFTOVER = re.compile(
@@ -121,12 +123,21 @@ def _look_into(folder: Path) -> _Found:
     for match in filter(None, map(_PART.fullmatch, names)):
         step = int(match[1])
         if match[2] is None:
-            indexed.add(step)
+            if _is_table(folder / match[0]):
+                indexed.add(step)
         else:
             data.setdefault(step, set()).add((int(match[2]), int(match[3])))
     complete = {step for step in indexed if _is_whole(data.get(step, set()))}
     torn = (indexed | data.keys()) - complete
     return _Found(sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names)))
+
+
+def _is_table(path: Path) -> bool:
+    """Whether an index is written to its end: TensorFlow writes it in its place, piece by piece."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-len(_TABLE_END), os.SEEK_END)
+        return file.read() == _TABLE_END
+    return False
 
 
 def _is_whole(files: set[tuple[int, int]]) -> bool:

@@ -17,13 +17,16 @@ RUN = (
 )
 
 
+INDEX_END = bytes.fromhex("57fb808b247547db")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three checkpoints, the last in two data files."""
     for step in (5, 10):
-        (tmp_path / f"model.ckpt-{step}.index").touch()
+        (tmp_path / f"model.ckpt-{step}.index").write_bytes(INDEX_END)
         (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").touch()
-    (tmp_path / "model.ckpt-100.index").touch()
+    (tmp_path / "model.ckpt-100.index").write_bytes(INDEX_END)
     for part in range(2):
         (tmp_path / f"model.ckpt-100.data-0000{part}-of-00002").touch()
     return tmp_path
@@ -51,6 +54,12 @@ def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
     for name in lost:
         (folder / name).unlink()
     assert latest(str(folder)) == f"{folder}/model.ckpt-{newest}"
+
+
+@pytest.mark.parametrize("written", [b"", INDEX_END[:7], INDEX_END + b"x", b"x" * 99])
+def test_an_index_that_was_being_written_is_none(folder: Path, written: bytes) -> None:
+    (folder / "model.ckpt-100.index").write_bytes(written)
+    assert latest(str(folder)) == f"{folder}/model.ckpt-10"
 
 
 @pytest.mark.parametrize(
