@@ -189,7 +189,7 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
     """Refuses a single device, and collectives beside what one process drives."""
     if min(counts) * job.num_workers < 2:
         named = ",".join(map(str, counts))
-        raise FlagError("num_gpus", named, "must be from 2: one device has nothing to reduce")
+        raise FlagError("num_gpus", named, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
         if job.in_cluster and not job.client_per_worker and "collective" in spec.names:
             reason = "in a job, every worker runs collective by itself; measure the others apart"

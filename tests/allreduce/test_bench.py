@@ -352,7 +352,7 @@ def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
 
 def test_a_time_that_cannot_be_is_doubted(monkeypatch):
     monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
-    run = Run()
+    run = Run(quiet_conditions="all")
     run()
     assert re.fullmatch(
         r"cnnbench: warning: copy - on 64 bytes and 3 devices: \d+ times the memory-copy bound; "

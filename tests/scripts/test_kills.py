@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/kills.py"
 @pytest.mark.parametrize(("writer", "times"), [("result files", 4), ("make-imagenet", 3)])
 def test_what_is_written_survives_kills(writer: str, times: int) -> None:
     code = (
-        f"import sys; sys.path[:0] = [{str(SCRIPT.parent)!r}]; import json, kills; "
+        f"import sys; sys.path[:0] = [{str(SCRIPT.parent)!r}]; import tensorflow, json, kills; "
         f"print(json.dumps(kills.run({writer!r}, {times}, 7)))"
     )
     finished = subprocess.run(
