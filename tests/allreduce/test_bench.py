@@ -395,7 +395,7 @@ def test_a_time_that_cannot_be_is_doubted(monkeypatch):
         ({"gradient_repacking": (1, 501)}, "--gradient_repacking=1,501: must be from 0 to 500"),
         ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
         ({"gpu_indices": "0,1"}, "--gpu_indices=0,1: names 2 GPUs, but --num_gpus=3"),
-        ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be from 2"),
+        ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be at least 2"),
         ({"num_gpus": ()}, "--num_gpus=: must name"),
         ({"iters_per_step": 0}, "--iters_per_step=0: must be at least 1"),
         (
