@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -182,18 +181,10 @@ def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
     flags = [*texts, "--display_every=20"]
     with started(tmp_path, flags, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
         chief = tasks.processes["worker:0"]
-
-        def wait_for(text, stream="out", seen=0):
-            deadline = time.monotonic() + SECONDS
-            while text not in tasks.printed("worker:0", stream)[seen:]:
-                assert chief.poll() is None, tasks.errors()
-                assert time.monotonic() < deadline, tasks.errors()
-                time.sleep(0.05)
-
-        wait_for("\n40\t")
+        tasks.wait_for("worker:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
-        wait_for("worker:1 is lost, the others go on", "err")
-        wait_for("images/sec", seen=len(tasks.printed("worker:0")))
+        tasks.wait_for("worker:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
         chief.send_signal(signal.SIGINT)
         assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
     record = json.loads(path.read_text())

@@ -210,19 +210,10 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     path = tmp_path / "record.json"
     chief_flags = [f"--result_json={path}"]
     with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
-        chief = tasks.processes["controller:0"]
-
-        def wait_for(text, stream="out", seen=0):
-            deadline = time.monotonic() + SECONDS
-            while text not in tasks.printed("controller:0", stream)[seen:]:
-                assert chief.poll() is None, tasks.errors()
-                assert time.monotonic() < deadline, tasks.errors()
-                time.sleep(0.05)
-
-        wait_for("\n40\t")
+        tasks.wait_for("controller:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGKILL)
-        wait_for("worker:1 is lost, the others go on", "err")
-        wait_for("images/sec", seen=len(tasks.printed("controller:0")))
+        tasks.wait_for("controller:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("controller:0", "images/sec", seen=len(tasks.printed("controller:0")))
         tasks.processes["ps:0"].send_signal(signal.SIGKILL)
         codes = tasks.wait()
         assert (codes["controller:0"], codes["worker:0"]) == (4, 4), tasks.errors()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ class Tasks:
     def printed(self, name: str, stream: str = "out") -> str:
         """What a task has printed so far, on "out" or "err"."""
         return (self.folder / f"{name}.{stream}").read_text()
+
+    def wait_for(self, name: str, text: str, stream: str = "out", seen: int = 0) -> None:
+        """Waits until a task that has to live prints a text, behind so many characters."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.printed(name, stream)[seen:]:
+            assert self.processes[name].poll() is None, self.errors()
+            assert time.monotonic() < deadline, self.errors()
+            time.sleep(0.05)
 
     def errors(self) -> str:
         """Standard error of all, for messages of failed tests."""
