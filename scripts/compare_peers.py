@@ -3,12 +3,14 @@
 Every measurement is a fresh process. In every round each subject runs once, in an
 order drawn from a seed; figures are formed within rounds. A peer that is not
 installed is reported as not run. The exit status is 0 if something was measured,
-whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted.
+whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted; what was
+measured until then is shown.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -78,9 +80,10 @@ def read(subject: Subject, folder: Path, timeout: float) -> Reading:
     return subject.read(finished, record)
 
 
-def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[Measurement]:
-    """All rounds of one scenario; progress goes to standard error."""
-    results: list[Measurement] = []
+def run_scenario(
+    scenario: str, options: Options, csv: CsvFile | None, results: list[Measurement]
+) -> None:
+    """All rounds of one scenario, appended to `results`; progress goes to standard error."""
 
     def add(measurement: Measurement) -> None:
         results.append(measurement)
@@ -112,7 +115,6 @@ def run_scenario(scenario: str, options: Options, csv: CsvFile | None) -> list[M
                 failures[subject.key] += 1
                 print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
             add(measurement)
-    return results
 
 
 def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:
@@ -148,20 +150,26 @@ def main(argv: Sequence[str]) -> int:
             print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
             return 2
     results: list[Measurement] = []
+    interrupted = False
+    # So that the process under way is killed too, and what was measured is shown.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:
             for scenario in options.scenarios:
-                results += run_scenario(scenario, options, csv)
+                run_scenario(scenario, options, csv, results)
     except KeyboardInterrupt:
+        interrupted = True
         print("compare_peers: interrupted", file=sys.stderr)
-        return 130
     finally:
         if csv is not None:
             csv.close()
-    if not results:
+    if not results and not interrupted:
         print(f"compare_peers: --only={','.join(options.only)} names no subject", file=sys.stderr)
         return 2
-    print("\n".join(report(results, options.scenarios)))
+    if results:
+        print("\n".join(report(results, options.scenarios)))
+    if interrupted:
+        return 130
     return 0 if any(m.status == OK for m in results) else 4
 
 

@@ -6,11 +6,13 @@ helpers/oracle.py has the network and the arithmetic.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from covering import covering_pairs
 from oracle import PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
+from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.variable_mgr import all_reduce
@@ -78,6 +80,29 @@ def test_cross_device_operations_train_like_the_oracle(
     losses = run(num_gpus=devices, gradient_reduction="sum", **{**given, **flags})
     expected = expected_losses(slopes(devices), "replicated", "adam", 0.0625, "sum")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [3, 4])
+def test_rings_of_more_devices_train_like_the_oracle(devices: int, tmp_path: Path) -> None:
+    """In a process of their own: collectives over two sets of devices end each other."""
+    common = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
+    common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": devices}
+    common |= {"variable_update": "mirrored_strategy", "weight_decay": 0.0625}
+    cases = [
+        ({"cross_device_ops": "ring"}, "momentum", "mean"),
+        ({"cross_device_ops": "ring", "bytes_per_pack": 4}, "adam", "sum"),
+        ({"cross_device_ops": "auto"}, "sgd", "sum"),
+        ({"cross_device_ops": "auto", "bytes_per_pack": 4}, "rmsprop", "mean"),
+    ]
+    runs = [
+        {**common, **flags, "optimizer": optimizer, "gradient_reduction": reduction}
+        for flags, optimizer, reduction in cases
+    ]
+    found = run_in_process(runs, tmp_path)
+    for (_, optimizer, reduction), made in zip(cases, found, strict=True):
+        expected = expected_losses(slopes(devices), "replicated", optimizer, 0.0625, reduction)
+        scale = max(1.0, *map(abs, expected))
+        np.testing.assert_allclose(made["losses"], expected, rtol=1e-5, atol=1e-6 * scale)
 
 
 @pytest.mark.parametrize("devices", [1, 3])

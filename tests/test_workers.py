@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
+from forked import Forked, cnnbench
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
 from worker_runs import filled, labels_read, outcome, poisoned, processes, run_in_workers
 
@@ -98,6 +98,19 @@ COMPARED |= {
     f"{name}, by a strategy": {**COMPARED[name], "num_gpus": 1, **BY_STRATEGY}
     for name in ("batch norm", "sparse gradients", "an infinity in one worker")
 }
+# What one process has to do for the same weights and moving averages.
+SYNCHRONISED = of("normal", optimizer="momentum", bn_stats="sync", batch_size=2)
+MOMENTS = {
+    "of all batches": ({**SYNCHRONISED, "num_gpus": 2}, {"num_gpus": 1, "batch_size": 8}),
+    "of all batches, by a strategy": (
+        {**SYNCHRONISED, **BY_STRATEGY, "num_gpus": 1},
+        {"num_gpus": 1, "batch_size": 4},
+    ),
+    "their mean, one tower each": (
+        {**SYNCHRONISED, "bn_stats": "mean", "num_gpus": 1},
+        {"num_gpus": 2},
+    ),
+}
 SAVED = of("normal", optimizer="momentum", num_batches=2)
 SAVING = {"workers": {}, "strategy": BY_STRATEGY}
 
@@ -155,6 +168,8 @@ def results(folder: Path) -> dict[str, list[dict[str, object]]]:
         name: {**flags, "num_gpus": towers} for name, (flags, towers, _) in BY_HAND.items()
     }
     runs |= COMPARED
+    for name, (flags, _) in MOMENTS.items():
+        runs[name] = {**flags, "train_dir": f"{{folder}}/{name}{{worker}}"}
     for name, mode in SAVING.items():
         saved = {**SAVED, **mode, "train_dir": f"{{folder}}/{name}{{worker}}"}
         runs[f"saved by {name}"] = saved
@@ -185,8 +200,11 @@ def test_losses_equal_the_oracle(name: str, results) -> None:
 def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
     # One bucket of both gradients, and the loss with the wish to stop, two scalars each.
     messages, size = traffic("collective", Tensor(2), 2)
-    for worker in (*results["one tower each"], *results["by a strategy"]):
+    for worker in results["one tower each"]:
         assert worker["sent"] == [2 * messages, 2 * size]
+    # A strategy sends all four as one tensor.
+    for worker in results["by a strategy"]:
+        assert worker["sent"] == [messages, 2 * size]
     # Of the four links of a ring of four towers, two are between workers.
     of_ring = [part / 2 for part in traffic("collective", Tensor(2), 4)]
     for worker in results["two towers each"]:
@@ -209,6 +227,27 @@ def test_workers_do_what_one_process_does(name: str, results, monkeypatch) -> No
         for found, wanted in zip(worker["evaluations"], expected["evaluations"], strict=True):
             assert found == pytest.approx(wanted, rel=5e-4)
     assert expected["skipped"] if "infinity" in name else len(set(expected["losses"])) > 1
+
+
+def saved_values(folder: Path) -> dict[str, np.ndarray]:
+    """The variables of the newest checkpoint, by their keys."""
+    saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    names = set(saved.get_variable_to_shape_map()) - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+    return {name: saved.get_tensor(name) for name in names}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_moments_over_workers_leave_the_weights_and_averages_of_one_process(
+    name: str, results, folder: Path, tmp_path: Path
+) -> None:
+    flags, changes = MOMENTS[name]
+    expected = outcome({**flags, **ONE_PROCESS, **changes, "train_dir": str(tmp_path)})
+    for worker in results[name]:
+        np.testing.assert_allclose(worker["losses"], expected["losses"], rtol=2e-4)
+    found, wanted = saved_values(folder / f"{name}0"), saved_values(tmp_path)
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_allclose(found[key], value, rtol=2e-3, atol=5e-4, err_msg=key)
 
 
 @pytest.mark.parametrize("name", SAVING)
@@ -285,16 +324,17 @@ def test_copies_of_different_workers_are_compared(results) -> None:
         assert "on worker 1 differs from worker 0" in worker["error"]
 
 
-def workers_of(ports: list[int], *flags: str) -> list[list[str]]:
-    """The command of each worker of a run that would last for minutes."""
+def workers_of(ports: list[int], *flags: str) -> list[tuple[Callable[[], object], list[str]]]:
+    """The program of each worker of a run that would last for minutes."""
     hosts = ",".join(f"localhost:{port}" for port in ports)
-    common = [sys.executable, "-m", "cnnbench", "--variable_update=collective_all_reduce"]
+    common = ["--variable_update=collective_all_reduce"]
     common += ["--device=cpu", "--model=oracle", f"--model_plugin={PLUGIN}", "--progress=off"]
     common += ["--num_batches=1000000", "--display_every=100", f"--worker_hosts={hosts}", *flags]
-    return [[*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports))]
+    own = ([*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports)))
+    return [(cnnbench, flags) for flags in own]
 
 
-def until_training(folder: Path, process: subprocess.Popen[bytes]) -> None:
+def until_training(folder: Path, process: Forked) -> None:
     for _ in range(600):
         if "\n100\t" in (folder / "out0").read_text():
             return
@@ -307,8 +347,8 @@ def until_training(folder: Path, process: subprocess.Popen[bytes]) -> None:
 def test_a_worker_that_ends_ends_the_others(name: str, status: int, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     with ReservedPorts(2) as ports:
-        commands = workers_of(ports.numbers, f"--result_json={record}")
-        with processes(commands, tmp_path) as (first, second):
+        programs = workers_of(ports.numbers, f"--result_json={record}")
+        with processes(programs, tmp_path) as (first, second):
             until_training(tmp_path, first)
             os.kill(second.pid, getattr(signal, name))
             assert first.wait(30) == status

@@ -325,6 +325,22 @@ class VariableMgr(abc.ABC):
         """
         return list(tensors) if self._workers is None else self._workers.add(tensors)
 
+    def reduce_together(
+        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """`preprocess_device_grads` for gradients, and `add_up` for a few scalars beside them.
+
+        Args:
+          columns: see `preprocess_device_grads`.
+          sums: float32 scalars, over the towers of this process.
+
+        Returns:
+          Devices and columns, and the scalars over the towers of the whole job.
+        """
+        # Before the gradients, which come later in a backward pass and travel in this order.
+        totals = self.add_up(sums)
+        return (*self.preprocess_device_grads(columns), totals)
+
     @property
     def num_towers(self) -> int:
         """Towers of the whole job."""

@@ -41,6 +41,23 @@ class WorkerGroup:
         """Whether this process decides."""
         return self._own == self._cpus[0]
 
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._cpus)
+
+    def gather_rows(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The rows of all workers, by one collective, in the same order in each of them.
+
+        Args:
+          tensor: [rows, ...], of one static shape in all. Call it inside a traced function.
+
+        Returns:
+          [size * rows, ...], on the CPU of this process.
+        """
+        with tf.device(self._own):
+            return self._reduce.gather([tensor])[0]
+
     def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Adds to each tensor those of the other workers, by one collective.
 

@@ -290,13 +290,15 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
 
 
 def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepConfig:
+    job = plan.job
+    together = job.towers_per_worker if plan.asynchronous else job.num_towers
     return StepConfig(
         data_format=runtime.data_format(params.data_format, devices.kind),
         compute_dtype=COMPUTE_DTYPES[params.precision],
         weight_decay=params.weight_decay,
         gradient_clip=params.gradient_clip,
         gradient_reduction=params.gradient_reduction,
-        bn_stats=params.bn_stats if len(devices.towers) > 1 else "first",
+        bn_stats=params.bn_stats if together > 1 else "first",
         label_smoothing=params.label_smoothing,
         report_total_loss=params.loss_type_to_report == "total_loss",
         metrics=params.print_training_accuracy or params.forward_only,

@@ -241,8 +241,10 @@ def _check_cluster(params: Params) -> Refusals:
     if mode in CLIENT_PER_WORKER and params.input_only:
         yield "input_only", "measures one process; leave out --job_name"
     job = job_of(params)  # which refuses tasks and addresses
-    if job.client_per_worker and job.num_workers > 1 and params.bn_stats == "sync":
-        yield "bn_stats", f"joins towers of one process; with --variable_update={mode} use mean"
+    separate = job.client_per_worker and job.num_workers > 1
+    if separate and params.bn_stats == "sync" and params.summary_verbosity > 1:
+        # Worker 0 computes those gradients alone, and would wait for the moments of the others.
+        yield "summary_verbosity", f"must be at most 1 with --bn_stats=sync in {mode}"
     spec = params.all_reduce_spec
     if spec is not None and "collective" in spec.names and not job.client_per_worker:
         yield (

@@ -12,10 +12,11 @@ import tensorflow as tf
 from cnnbench.models.batch_norm import Moments
 from cnnbench.variable_mgr import gradients, tower_variable, towers
 from cnnbench.variable_mgr.base import LossScaleLike, VariableMgr
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 def over_towers(
-    layer: str, mean: tf.Tensor, variance: tf.Tensor
+    layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
     """Mean and variance over the batches of all towers; call it in towers that are in step.
 
@@ -26,6 +27,9 @@ def over_towers(
       layer: a name that no other layer has.
       mean, variance: of the tower's batch, float32 [channels]; biased (divided by the count).
         All batches have the same size.
+      workers: those that run steps of towers of their own, all of the same network: a layer's
+        moments are one collective between them, and their gradient is another, in the order in
+        which layers are traced, which is the same in all.
 
     Returns:
       Likewise of all batches, and the number of towers.
@@ -35,11 +39,13 @@ def over_towers(
     @tf.custom_gradient
     def together(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         nonlocal number
-        (all_mean, all_variance), number = towers.meet(layer, (mean, variance), _together)
+        merge = partial(_together, workers)
+        (all_mean, all_variance), number = towers.meet(layer, (mean, variance), merge)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
-            by_mean, by_variance = towers.meet(point, (of_mean, of_variance), _mean_of_towers)
+            found = (of_mean, of_variance)
+            by_mean, by_variance = towers.meet(point, found, partial(_mean_of_job, workers))
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
         return (all_mean, all_variance), gradient
@@ -50,19 +56,31 @@ def over_towers(
 _Pair = tuple[tf.Tensor, tf.Tensor]
 
 
-def _together(moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
+def _together(workers: WorkerGroup | None, moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
     with tf.device(moments[0][0].device):
-        (mean, between), *_ = _mean_of_towers(moments)
-        spread = [tf.math.squared_difference(own, mean) for own, _ in moments]
+        of_all = moments
+        if workers is not None:
+            table = workers.gather_rows(tf.stack([tf.stack(pair) for pair in moments]))
+            of_all = [(row[0], row[1]) for row in tf.unstack(table)]
+        mean, between = _means_of(of_all)
+        spread = [tf.math.squared_difference(own, mean) for own, _ in of_all]
         variance = between + tf.add_n(spread) / float(len(spread))
-    return [((mean, variance), len(moments))] * len(moments)
+    return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _mean_of_towers(pairs: Sequence[_Pair]) -> list[_Pair]:
-    count = float(len(pairs))
+def _mean_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
     with tf.device(pairs[0][0].device):
-        first, second = (tf.add_n(list(values)) / count for values in zip(*pairs, strict=True))
+        first, second = _means_of(pairs)
+        if workers is not None:
+            # Equally many towers in each.
+            first, second = (total / float(workers.size) for total in workers.add([first, second]))
     return [(first, second)] * len(pairs)
+
+
+def _means_of(pairs: Sequence[_Pair]) -> _Pair:
+    count = float(len(pairs))
+    first, second = (tf.add_n(list(values)) / count for values in zip(*pairs, strict=True))
+    return first, second
 
 
 def update_moving_averages(

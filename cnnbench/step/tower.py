@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import over_towers
 from cnnbench.step.loss_scale import Factor, scaled
 from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,23 @@ class Tower:
       model, spec: the network and its declaration.
       config: see StepConfig.
       device: where the tower is.
+      workers: whose towers synchronise with this one, beside those of its own step.
     """
 
-    def __init__(self, model: Model, spec: ModelSpec, config: StepConfig, device: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        config: StepConfig,
+        device: str,
+        workers: WorkerGroup | None = None,
+    ) -> None:
         self._model = model
         self._spec = spec
         self._trainables = [v for v in spec.variables if v.trainable]
         self._config = config
         self._device = device
+        self._synchronise = partial(over_towers, workers=workers) if config.synchronises else None
 
     def __call__(
         self,
@@ -170,7 +181,7 @@ class Tower:
             seed=seed,
             training_steps=self._config.training_steps,
             on_cpu="device:CPU:" in self._device,
-            synchronise=over_towers if self._config.synchronises else None,
+            synchronise=self._synchronise,
             fold_batch_norm=self._config.forward_only,
         )
 

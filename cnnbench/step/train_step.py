@@ -107,7 +107,9 @@ class TrainStep:
         self._inputs = inputs
         self._config = config
         self._devices = manager.get_devices()
-        self._towers = [Tower(model, spec, config, device) for device in self._devices]
+        self._towers = [
+            Tower(model, spec, config, device, manager.workers) for device in self._devices
+        ]
         self._trainables = [v for v in spec.variables if v.trainable]
         self._decay = WeightDecay(
             manager, self._trainables, config.weight_decay, config.gradient_reduction
@@ -206,14 +208,15 @@ class TrainStep:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun))
+        sums = self._sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
-            return self._result(self._means(towers), {}, _Updates(losses, None))
+            means = self._means(towers, self._manager.add_up(sums))
+            return self._result(means, {}, _Updates(losses, None))
         report = self._config.report_total_loss
         weight_losses = self._decay.losses() if report else {}
-        # Before the gradients, which come later in a backward pass and travel in this order.
-        means = self._means(towers)
-        updates = self._update(towers, factor)
+        updates, totals = self._update(towers, factor, sums)
+        means = self._means(towers, totals)
         updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
             with tf.control_dependencies(updates.ops):
@@ -286,8 +289,14 @@ class TrainStep:
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
             return made, [tf.identity(part) for part in parts if part is not None]
 
-    def _update(self, towers: Sequence[TowerResult], factor: Factor) -> _Updates:
-        """Everything that changes the state of the model and of its optimizer."""
+    def _update(
+        self, towers: Sequence[TowerResult], factor: Factor, sums: Sequence[tf.Tensor]
+    ) -> tuple[_Updates, list[tf.Tensor]]:
+        """Everything that changes the state of the model and of its optimizer.
+
+        Returns:
+          What it does, and these sums over the towers of the whole job.
+        """
         manager = self._manager
         # Before the next step the factor may change; otherwise it stays on until the update,
         # so that what it keeps from vanishing reaches the other devices too.
@@ -295,7 +304,7 @@ class TrainStep:
         columns = self._decay.before_reduction(self._columns(towers, early))
         graph = traced_graph()
         before = len(graph.get_operations())
-        devices, state = manager.preprocess_device_grads(columns)
+        devices, state, totals = manager.reduce_together(columns, sums)
         self.reduction_operations = len(graph.get_operations()) - before
         reduced = []
         for index, device in enumerate(devices):
@@ -318,7 +327,7 @@ class TrainStep:
             # What was judged is of the step before, and the moments are of this one.
             guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
         ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
-        return _Updates(ops, verdict.skipped)
+        return _Updates(ops, verdict.skipped), totals
 
     def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
         """The gradients by variable, without the loss scale."""
@@ -375,22 +384,25 @@ class TrainStep:
         with tf.device(variable.device):
             return tf.clip_by_value(gradient, -bound, bound)
 
-    def _means(self, towers: Sequence[TowerResult]) -> _Means:
-        """Loss and metrics over all towers of the job."""
-        names = list(towers[0].metrics)
+    def _sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
+        """Loss and metrics over the towers of this step, and the wish to stop if there is one."""
         columns = [[tower.loss for tower in towers]]
-        columns += [[tower.metrics[name] for tower in towers] for name in names]
-        with tf.device(self._devices[0]), tf.name_scope("means"):
+        columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
+        with tf.device(self._devices[0]), tf.name_scope("sums"):
             sums = [gradients.add_up(column) for column in columns]
-            stop = None
             if self._stop is not None:
                 sums.append(tower_variable.read(self._stop))
-            sums = self._manager.add_up(sums)
+            return sums
+
+    def _means(self, towers: Sequence[TowerResult], totals: Sequence[tf.Tensor]) -> _Means:
+        """Of `_sums` over all towers of the job."""
+        with tf.device(self._devices[0]), tf.name_scope("means"):
+            sums, stop = list(totals), None
             if self._stop is not None:
                 stop = sums.pop() > 0.0
             count = self._manager.num_towers
             loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
-            return _Means(loss, dict(zip(names, metrics, strict=True)), stop)
+            return _Means(loss, dict(zip(towers[0].metrics, metrics, strict=True)), stop)
 
     def _result(self, means: _Means, weight_losses: WeightLosses, updates: _Updates) -> StepResult:
         with tf.device(self._devices[0]), tf.name_scope("result"):

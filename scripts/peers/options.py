@@ -15,8 +15,8 @@ _HERE = "(default: the one running this)"
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "forward", "input"),
-    *("towers", "collective", "controller", "start_cluster", "strategies", "overhead", "startup"),
-    "memory",
+    *("towers", "collective", "controller", "coordinator", "start_cluster", "strategies"),
+    *("overhead", "startup", "memory"),
 )
 
 # The same for everybody; small enough that random images never diverge.

@@ -90,6 +90,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "collective": _collective,
         "strategies": _strategies,
         "controller": _controller,
+        "coordinator": _coordinator,
         "start_cluster": _start_cluster,
         "overhead": _overhead,
         "startup": _startup,
@@ -151,7 +152,7 @@ def _input(options: Options) -> list[Subject]:
         *(f"--batches={steps}", f"--warmup={INPUT_STEPS * options.warmup}"),
     )
     return [
-        _ours("cnnbench", own, options, read_input_record, missing=missing),
+        _ours("cnnbench", own, options, read_loop, missing=missing),
         Subject("tf.data", "fp32", bare, read_child, python, ("tensorflow",), missing=missing),
     ]
 
@@ -174,17 +175,29 @@ def _controller(options: Options) -> list[Subject]:
     return _two_workers(("distributed_all_reduce",), "controller", copies, options)
 
 
+def _coordinator(options: Options) -> list[Subject]:
+    # An update has the images of one worker.
+    mode, ps = ("parameter_server_strategy",), ("--ps=1",)
+    return _two_workers(mode, "coordinator", (), options, ps, read_loop)
+
+
 def _two_workers(
-    modes: Sequence[str], peer: str, more: Sequence[str], options: Options
+    modes: Sequence[str],
+    peer: str,
+    more: Sequence[str],
+    options: Options,
+    others: Sequence[str] = (),
+    read: Reader | None = None,
 ) -> list[Subject]:
-    """Two processes in each mode, and a bare loop over as many."""
+    """Two workers in each mode, and a bare loop over as many."""
     options, data = _of_two_networks(options)
     python = options.cnnbench_python
     flags = _flags(options.model, options.batch_size // 2, options.batches, options.warmup)
-    launch = (*cnnbench_command(python), "launch", "--workers=2", "--")
+    launch = (*cnnbench_command(python), "launch", "--workers=2", *others, "--")
     own = (*launch, *flags, *_sgd(), data, *more, f"--result_json={RECORD}")
+    reader = read or read_record
     return [
-        *(_ours(m, (*own, f"--variable_update={m}"), options, read_record) for m in modes),
+        *(_ours(m, (*own, f"--variable_update={m}"), options, reader) for m in modes),
         _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options),
     ]
 
@@ -371,10 +384,11 @@ def read_record(_: EndedProcess, path: Path) -> Reading:
     )
 
 
-def read_input_record(finished: EndedProcess, path: Path) -> Reading:
-    """The reading of a record of ``--input_only``: every step took its share of the loop.
+def read_loop(finished: EndedProcess, path: Path) -> Reading:
+    """The reading of a record in which every step took its share of the loop.
 
-    Batches come in bursts, so that the median step says little.
+    Batches of ``--input_only`` and updates of several workers come in bursts, so that the median
+    step says little.
     """
     reading = read_record(finished, path)
     measured = json.loads(path.read_text(encoding="utf-8"))["measured"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
+from forked import Forked, cnnbench
 from jobs import SECONDS, record_of, started
 
 from cnnbench import BenchmarkCNN, Params
@@ -134,8 +133,8 @@ def alone_in_a_process(folder, flags):
     """The record of a run in a process of its own, for one thread is set before TensorFlow runs."""
     path = folder / "alone.json"
     given = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "-m", "cnnbench", *given, f"--result_json={path}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+    process = Forked(cnnbench, [*given, f"--result_json={path}"], *(folder / n for n in "oe"))
+    assert process.wait(SECONDS) == 0, (folder / "e").read_text()
     return json.loads(path.read_text())
 
 
@@ -223,3 +222,32 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     assert record["status"] == "failed"
     assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
     assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(
+    ("victim", "during"), [("worker:0", False), ("worker:0", True), ("ps:0", True)]
+)
+def test_a_process_that_an_evaluation_needs_is_named(victim, during, tmp_path):
+    batches = 1_000_000 if during else 1
+    flags = ["--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2", MODE]
+    flags += ["--num_warmup_batches=2", "--num_batches=1000000", "--display_every=20"]
+    flags += ["--quiet_conditions=all", f"--num_eval_batches={batches}"]
+    flags += ["--eval_during_training_every_n_steps=200"]
+    order = ("worker:1", "ps:0", "worker:0", "controller:0")
+    path = tmp_path / "record.json"
+    chief_flags = [f"--result_json={path}"]
+    with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
+        tasks.wait_for("controller:0", "Running evaluation" if during else "\n40\t")
+        tasks.processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        codes = tasks.wait()
+        assert not during or time.monotonic() - killed < 30
+        assert {name: code for name, code in codes.items() if name != victim} == dict.fromkeys(
+            (name for name in order if name != victim), 4
+        ), tasks.errors()
+        assert f"{victim} (localhost:" in tasks.printed("controller:0", "err")
+    record = json.loads(path.read_text())
+    assert record["status"] == "failed"
+    assert victim in record["error"]["message"]
+    assert len(record["losses"]) >= 200

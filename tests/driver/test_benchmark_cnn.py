@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,9 @@ def test_smoothed_labels_are_for_training_with_a_softmax_loss(tmp_path: Path) ->
         run(model="oracle", model_plugin=plugin, label_smoothing=0.1)
 
 
-def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(tmp_path: Path) -> None:
+def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
+    tmp_path: Path, holds: Callable[..., None]
+) -> None:
     path = tmp_path / "record.json"
     out = io.StringIO()
     params = Params(
@@ -100,6 +103,7 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(tmp_path: Path) -> 
     assert record.error.type == "NonFiniteLossError"
     assert "total images/sec" not in out.getvalue()
     assert len(record.warmup_losses) + len(record.losses) >= 1
+    holds("run", json.loads(path.read_text()))
 
 
 def test_allow_nonfinite_goes_on() -> None:
@@ -113,14 +117,14 @@ def test_result_files_are_checked_before_any_slow_work(tmp_path: Path) -> None:
         run(result_json=str(tmp_path / "no" / "such" / "folder" / "record.json"))
 
 
-def test_record_and_csv_agree(tmp_path: Path) -> None:
+def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> None:
     import pandas as pd
 
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     for _ in range(2):
         record, _ = run(result_json=str(json_path), result_csv=str(csv_path))
     document = json.loads(json_path.read_text())
-    assert document["schema"] == 1
+    holds("run", document)
     assert document["summary"]["mfu"] > 0
     rows = pd.read_csv(csv_path)
     assert len(rows) == 2

@@ -16,7 +16,9 @@ from cnnbench.driver.training import Training
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Evaluation
+from cnnbench.records.run import Evaluation, RunRecord
+from cnnbench.records.turns import TurnTaking
+from cnnbench.runtime.turns import Wait
 from cnnbench.step.train_step import StepResult
 from cnnbench.text.progress import Progress
 
@@ -84,7 +86,7 @@ class Scalar:
         return self.value
 
 
-def run(script, global_step=0, lag=0, steps=40, **flags):
+def run(script, global_step=0, lag=0, steps=40, more=None, **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
     out = io.StringIO()
@@ -106,6 +108,7 @@ def run(script, global_step=0, lag=0, steps=40, **flags):
         script.around_loop(),
         lag,
         lambda: script.now,
+        **(more or {}),
     )
     training.run(steps)
     return measurements.record(), training, out.getvalue()
@@ -207,3 +210,56 @@ def test_progress_and_phases_are_those_of_a_fixed_warm_up():
     _, _, fixed = run(Script([FAST]))
     _, _, auto = run(Script([FAST]), warmup="auto")
     assert auto == fixed
+
+
+class InTurn:
+    """Turns of so many steps, between which hours pass."""
+
+    taken, seconds = True, 0.25
+
+    def __init__(self, script, steps):
+        self.script, self.steps = script, steps
+        self.waits, self.last, self.within = [], 0, []
+
+    def due(self):
+        return self.script.launched - self.last >= self.steps
+
+    def wait(self, *, steps_left=True):
+        self.waits.append((self.script.launched, steps_left))
+        self.last = self.script.launched
+        self.script.now += 3600.0
+        return Wait(3600.0, 0.5)
+
+    @contextmanager
+    def suspended(self):
+        self.within.append(self.script.launched)
+        yield
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_waits_for_others_are_in_no_step(lag):
+    script = Script([FAST])
+    turns = InTurn(script, 15)
+    record, _, _ = run(script, lag=lag, more={"turns": turns, "suspended": turns.suspended})
+    if not lag:  # the reading thread has a clock of its own
+        assert record.step_seconds == pytest.approx([FAST] * 40)
+    # After the warm-up, after the turns, and before what comes at the end; not within the warm-up.
+    assert turns.waits == [(10, True), (25, True), (40, True), (50, False)]
+    assert turns.within == [25, 40]
+    assert record.turns == TurnTaking(
+        turn_seconds=0.25, starts=(1, 16, 31), waited_seconds=7200.0, waited_cpu_seconds=1.0
+    )
+    assert RunRecord.from_json(record.to_json()).turns == record.turns
+
+
+def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():
+    script = Script([FAST])
+    turns = InTurn(script, 20)
+    run(script, more={"turns": turns, "suspended": turns.suspended})
+    assert turns.waits == [(10, True), (30, True), (50, False)]
+
+
+def test_who_is_alone_has_no_word_of_turns():
+    record, _, _ = run(Script([FAST]))
+    assert record.turns is None
+    assert "turns" not in record.to_dict()

@@ -156,7 +156,11 @@ REFUSED = [
         "ps_hosts",
         "has no use for them",
     ),
-    ({**MULTI_WORKER, **WORKERS, "bn_stats": "sync"}, "bn_stats", "use mean"),
+    (
+        {**MULTI_WORKER, **WORKERS, "summary_verbosity": 2, "bn_stats": "sync"},
+        "summary_verbosity",
+        "must be at most 1 with --bn_stats=sync",
+    ),
     *(
         (
             {**WORKERS, "variable_update": mode},

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from forked import Forked, cnnbench
 
 from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.launch.tasks import Layout
@@ -32,7 +31,7 @@ class Tasks:
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
         self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked] = {}
 
     def start(self, name: str, flags: Sequence[str]) -> None:
         """Starts a task; its number is that of the description."""
@@ -45,18 +44,13 @@ class Tasks:
         hosts += [f"--controller_host={self.job.controller_host or ''}"]
         own = [f"--job_name={kind}", f"--task_index={index}"]
         given = [flag for flag in (*hosts, *own) if not flag.endswith("=")]
-        with (
-            open(self.folder / f"{name}.out", "wb") as out,
-            open(self.folder / f"{name}.err", "wb") as err,
-        ):
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "cnnbench", *flags, *given],
-                stdout=out,
-                stderr=err,
-                stdin=subprocess.DEVNULL,
-                cwd=own_folder,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-            )
+        self.processes[name] = Forked(
+            cnnbench,
+            [*flags, *given],
+            self.folder / f"{name}.out",
+            self.folder / f"{name}.err",
+            own_folder,
+        )
 
     def wait(self) -> dict[str, int]:
         """The exit codes by name, once all have ended."""

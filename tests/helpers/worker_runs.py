@@ -1,6 +1,6 @@
 """Runs by workers in processes of their own, one run after the other.
 
-As a program it is one worker: it starts TensorFlow once, and all runs of a list share it.
+A worker starts TensorFlow's server once, and all runs of a list share it.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
+
+from forked import Forked, cnnbench
 
 from cnnbench.cluster.ports import ReservedPorts
 
@@ -22,24 +22,13 @@ _PATIENCE = 240.0  # seconds; what is waited for takes a fifth of it
 
 
 @contextlib.contextmanager
-def processes(commands, folder, environment=None):
-    """Starts commands in sessions of their own, with logs in a folder; none survives the end."""
+def processes(programs, folder, environment=None):
+    """Starts programs, a function and its arguments each, with logs; none survives the end."""
     started = []
     try:
-        for number, command in enumerate(commands):
-            with (
-                open(folder / f"out{number}", "w") as out,
-                open(folder / f"err{number}", "w") as err,
-            ):
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        stdout=out,
-                        stderr=err,
-                        env={**os.environ, **(environment or {})},
-                        start_new_session=True,
-                    )
-                )
+        for number, (run, argv) in enumerate(programs):
+            logs = (folder / f"out{number}", folder / f"err{number}")
+            started.append(Forked(run, argv, *logs, environment=environment))
         yield started
     finally:
         for process in started:
@@ -61,8 +50,8 @@ def run_in_workers(workers, runs, folder):
     task.write_text(json.dumps(runs))
     with ReservedPorts(workers) as ports:
         hosts = ",".join(f"localhost:{port}" for port in ports.numbers)
-        program = [sys.executable, __file__, str(task), hosts]
-        with processes([[*program, str(i)] for i in range(workers)], folder) as started:
+        programs = [(worker, [str(task), hosts, str(i)]) for i in range(workers)]
+        with processes(programs, folder) as started:
             for number, process in enumerate(started):
                 status = process.wait(_PATIENCE)
                 assert status == 0, (folder / f"err{number}").read_text()[-2000:]
@@ -84,17 +73,25 @@ def run_under_a_controller(runs, folder):
     with ReservedPorts(3) as ports:
         *hosts, ps = [f"localhost:{port}" for port in ports.numbers]
         job = [f"--worker_hosts={','.join(hosts)}", f"--ps_hosts={ps}", "--device=cpu"]
-        served = [sys.executable, "-m", "cnnbench", *first, *job]
-        commands = [
-            [sys.executable, __file__, str(task), ",".join(hosts), "0", ps],
-            [*served, "--job_name=worker", "--task_index=1"],
-            [*served, "--job_name=ps"],
+        served = [*first, *job]
+        programs = [
+            (worker, [str(task), ",".join(hosts), "0", ps]),
+            (cnnbench, [*served, "--job_name=worker", "--task_index=1"]),
+            (cnnbench, [*served, "--job_name=ps"]),
         ]
-        with processes(commands, folder) as started:
+        with processes(programs, folder) as started:
             for number, process in enumerate(started):
                 status = process.wait(_PATIENCE)
                 assert status == 0, (folder / f"err{number}").read_text()[-2000:]
     return json.loads((folder / "result0.json").read_text())
+
+
+def run_in_process(runs, folder):
+    """Results of runs, one after the other, in one process that is not this one; see `outcome`."""
+    (folder / "runs.json").write_text(json.dumps(runs))
+    with processes([(in_process, [str(folder)])], folder) as (process,):
+        assert process.wait(_PATIENCE) == 0, (folder / "err0").read_text()[-2000:]
+    return json.loads((folder / "result.json").read_text())
 
 
 def filled(flags, **parts):
@@ -213,5 +210,13 @@ def main(task, hosts, worker, ps=""):
         chief.leave(0)
 
 
-if __name__ == "__main__":
+def in_process():
+    """The process of `run_in_process`, with its folder as an argument."""
+    folder = Path(sys.argv[1])
+    runs = json.loads((folder / "runs.json").read_text())
+    (folder / "result.json").write_text(json.dumps([outcome(run) for run in runs]))
+
+
+def worker():
+    """A process of `run_in_workers`: `main` with its arguments."""
     main(*sys.argv[1:])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forked import Forked, cnnbench
 
 LAUNCHES, AT_ONCE = 20, 2
 JOB = ["--variable_update=distributed_all_reduce", "--all_reduce_spec=copy", "--device=cpu"]
@@ -37,10 +36,10 @@ def test_nothing_is_left(tmp_path):
         logs = tmp_path / str(number)
         # The last one trains; the others find in every process that there are no files.
         flags = SHORT if number == LAUNCHES - 1 else [f"--data_dir={tmp_path / 'none'}"]
-        command = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", f"--log_dir={logs}"]
-        command += ["--", *JOB, *flags, f"--result_label={mark}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-        return done.returncode, done.stderr
+        words = ["launch", "--workers=2", f"--log_dir={logs}"]
+        words += ["--", *JOB, *flags, f"--result_label={mark}"]
+        out, err = (tmp_path / f"{number}.{stream}" for stream in ("out", "err"))
+        return Forked(cnnbench, words, out, err).wait(200), err.read_text()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(launch, range(LAUNCHES)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -233,7 +234,7 @@ def test_a_step_of_input_is_its_share_of_the_loop(tmp_path):
         "measured": {"loop_seconds": 2.0},
     }
     path.write_text(json.dumps(record))
-    reading = readers.read_input_record(_printed(), path)
+    reading = readers.read_loop(_printed(), path)
     assert reading.images_per_sec == reading.mean_images_per_sec == 4
     assert reading.achieved_flops_per_sec is None
 
@@ -280,6 +281,14 @@ def test_strategies_train_the_same_batch_as_their_bare_loops():
                 assert {"--batch_size=8", f"--strategy={subject.name[5:]}"} <= command
             else:
                 assert {f"--batch_size={8 // devices}", f"--num_gpus={devices}"} <= command
+
+
+def test_workers_have_half_the_batch_each_which_an_update_is_of():
+    own, bare = scenario_subjects("coordinator", _options("--batch_size=8"))
+    assert {"--ps=1", "--batch_size=4", "--variable_update=parameter_server_strategy"} <= set(
+        own.command
+    )
+    assert "--batch_size=8" in bare.command
 
 
 def test_only_chooses_by_name_or_by_name_and_dtype():
@@ -348,7 +357,8 @@ def test_failures_are_one_line():
 def test_a_subject_that_fails_twice_is_not_started_again(monkeypatch, capsys):
     subject = Subject("x", "fp32", ("/no/program",), readers.read_duration, sys.executable, ())
     monkeypatch.setattr(compare_peers, "scenario_subjects", lambda scenario, options: [subject])
-    results = compare_peers.run_scenario("memory", _options("--rounds=4"), None)
+    results: list[Measurement] = []
+    compare_peers.run_scenario("memory", _options("--rounds=4"), None, results)
     assert [m.status for m in results] == [FAILED, FAILED, NOT_RUN, NOT_RUN]
     assert capsys.readouterr().err.count("failed: FileNotFoundError") == 2
 
@@ -363,3 +373,32 @@ def test_everything_missing_is_still_a_report(capsys, tmp_path):
     assert compare_peers.main(argv) == 2
     assert "File exists" in capsys.readouterr().err
     assert compare_peers.main(["--scenarios=memory", "--only=nobody"]) == 2
+
+
+def test_what_was_measured_before_an_interruption_is_shown(monkeypatch, capsys):
+    """SIGTERM, as `timeout` sends it, ends the process under way and keeps what was measured."""
+    own = (*_SLEEPER, "--first")
+    subjects = [
+        Subject("quick", "fp32", own, readers.read_child, sys.executable, ()),
+        Subject("slow", "fp32", _SLEEPER, readers.read_child, sys.executable, ()),
+    ]
+    monkeypatch.setattr(compare_peers, "scenario_subjects", lambda *_: subjects)
+    monkeypatch.setattr(compare_peers, "orders", lambda *_: [subjects])
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        assert compare_peers.main(["--scenarios=memory", "--rounds=1"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    shown = capsys.readouterr()
+    assert "interrupted" in shown.err
+    assert "quick" in shown.out
+
+
+# Without an argument it has the one that started it stopped, and then would go on.
+_SLEEPER = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys, time\n"
+    'print(\'MEASURED {"batch": 8, "step_seconds": [0.5]}\', flush=True)\n'
+    "if len(sys.argv) == 1: os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)",
+)

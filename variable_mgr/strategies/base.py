@@ -78,10 +78,21 @@ class StrategyVariableMgr(VariableMgr):
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; reduced by the strategy."""
+        devices, reduced, _ = self._reduce(columns, [])
+        return devices, reduced
+
+    def _reduce(
+        self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """What `preprocess_device_grads` returns, and a tensor of each tower reduced likewise."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
-        complete = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
-        reduced = self._reduced(complete) if self._spec.num_towers > 1 else complete
-        return list(dict.fromkeys(self._homes())), [_dense(column) for column in reduced]
+        reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
+        if self._spec.num_towers > 1:
+            first = Column(list(beside), reduced[0].variables)
+            reduced = self._reduced([*reduced, first] if beside else reduced)
+            beside = reduced.pop().gradients if beside else beside
+        devices = list(dict.fromkeys(self._homes()))
+        return devices, [_dense(column) for column in reduced], list(beside)
 
     @abc.abstractmethod
     def _homes(self) -> Sequence[str]:

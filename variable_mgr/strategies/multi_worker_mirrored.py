@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.runtime.job import Job
+from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
@@ -26,6 +27,23 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     def each_tower_has_variables(self) -> bool:
         """See `VariableMgr.each_tower_has_variables`."""
         return True
+
+    def reduce_together(
+        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """See `VariableMgr.reduce_together`; all in the collective of the gradients."""
+        if self._workers is None:
+            return super().reduce_together(columns, sums)
+        own, *others = self._spec.devices
+        with tf.device(own):
+            # Scaled here: what is reduced is the mean over the towers where gradients are.
+            scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
+            of_towers = [tf.stack(sums) * float(scale)]
+        for device in others:
+            with tf.device(device):
+                of_towers.append(tf.zeros([len(sums)]))
+        devices, reduced, totals = self._reduce(columns, of_towers)
+        return devices, reduced, tf.unstack(totals[0], len(sums))
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         self._spec.cross_device.check(self._spec.devices)

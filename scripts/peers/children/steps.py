@@ -6,7 +6,7 @@ import argparse
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 
 def parse(models: Iterable[str], strategies: Iterable[str] = ()) -> argparse.Namespace:
@@ -47,9 +47,16 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
-    result = {
-        "batch": args.batch_size,
-        "step_seconds": seconds[args.warmup :],
-        "versions": versions,
-    }
+    tell(args.batch_size, seconds[args.warmup :], versions)
+
+
+def tell(batch: int, seconds: Sequence[float], versions: str) -> None:
+    """Prints a measurement.
+
+    Args:
+      batch: images of a step.
+      seconds: of each step.
+      versions: of what does the work.
+    """
+    result = {"batch": batch, "step_seconds": list(seconds), "versions": versions}
     print("MEASURED " + json.dumps(result), flush=True)

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.models.batch_norm import Moments
+from cnnbench.models.spec import Initializer, VariableSpec
+from cnnbench.step.batch_norm_stats import share_moving_averages, update_moving_averages
 from cnnbench.step.optimizers import Momentum
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.gradients import Column
@@ -116,6 +119,80 @@ def test_d4_the_gradient_of_a_sum_over_replicas_is_the_sum_of_gradients(make_man
 
     found = traced(lambda: manager.run_towers(build))()
     assert [(float(total), float(gradient)) for total, gradient in found] == [(3.0, 11.0)] * 2
+
+
+AVERAGES = (
+    VariableSpec("mean", (4,), Initializer.constant(0.0), trainable=False, statistic=True),
+    VariableSpec("variance", (4,), Initializer.constant(1.0), trainable=False, statistic=True),
+)
+AGGREGATIONS = {
+    "first": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    "mean": tf.VariableAggregation.MEAN,
+}
+
+
+class Always:
+    """No step is skipped."""
+
+    def run(self, update):
+        return update()
+
+
+@pytest.mark.parametrize("policy", AGGREGATIONS)
+def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
+    policy, make_manager, tmp_path
+):
+    manager = make_manager("mirrored_strategy", 2, AVERAGES)
+    decay, ways = 0.75, (tf.VariableSynchronization.ON_READ, tf.VariableSynchronization.ON_WRITE)
+
+    def of_the_strategy(strategy):
+        common = {"trainable": False, "aggregation": AGGREGATIONS[policy]}
+        with strategy.scope():
+            return [tf.Variable(tf.zeros(4), synchronization=way, **common) for way in ways]
+
+    theirs = of_the_strategy(manager.strategy)
+    batches = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
+
+    @traced
+    def step(means):
+        def build(tower):
+            for variable in theirs:
+                variable.assign_sub((variable - means[tower]) * (1.0 - decay))
+            return [Moments(*AVERAGES, means[tower], means[tower], decay)]
+
+        moments = manager.run_towers(build)
+        update_moving_averages(manager, moments, policy, [Always()] * 2)
+
+    expected = np.zeros(4)
+    for means in batches:
+        step(tf.constant(means))
+        batch = means[0] if policy == "first" else means.mean(axis=0)
+        expected = decay * expected + (1.0 - decay) * batch
+    share_moving_averages(manager)
+    ours = manager.savable_variables()["mean"]
+
+    def check(strategy, facade, variables):
+        for one in facade.copies:
+            np.testing.assert_allclose(one.numpy(), expected, rtol=1e-5, atol=1e-6)
+        with strategy.scope():
+            for variable in variables:
+                found = variable.read_value()
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    check(manager.strategy, ours, theirs)
+    # Each is read from the checkpoint of the other, by another number of replicas.
+    with manager.strategy.scope():
+        of_theirs = tf.train.Checkpoint(v=theirs[0]).write(str(tmp_path / "theirs"))
+    of_ours = tf.train.Checkpoint(v=ours.primary).write(str(tmp_path / "ours"))
+    other = make_manager("mirrored_strategy", 3, AVERAGES)
+    restored = of_the_strategy(other.strategy)
+    facade = other.savable_variables()["mean"]
+    tf.train.Checkpoint(v=facade.primary).read(of_theirs).assert_consumed()
+    with other.strategy.scope():
+        for variable in restored:
+            tf.train.Checkpoint(v=variable).read(of_ours).assert_consumed()
+    other.after_restore()
+    check(other.strategy, facade, restored)
 
 
 @pytest.mark.parametrize("mode", STRATEGIES)

@@ -1,0 +1,118 @@
+"""A bare loop of a ClusterCoordinator over tf.distribute.ParameterServerStrategy.
+
+Two workers and a ps task, which it starts itself; two updates for each worker are under way. The
+network, its images and its initial values are cnnbench's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from steps import free_hosts, parse, tell  # type: ignore[import-not-found] # beside this
+from strategy_loop import (  # type: ignore[import-not-found] # likewise
+    MODELS,
+    loss_and_gradients,
+    network,
+)
+
+WORKERS = 2
+_SEED = 1234
+
+
+def main() -> int:
+    """Entry point."""
+    import tensorflow as tf
+
+    place = os.environ.get("CNNBENCH_PEER")
+    if place is not None:
+        hosts, job, index = json.loads(place)
+        server = tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index)
+        server.join()
+    args = parse(MODELS)
+    addresses = free_hosts(WORKERS + 2)
+    hosts = {"worker": addresses[:WORKERS], "ps": addresses[WORKERS:-1], "chief": addresses[-1:]}
+    servers = []
+    try:
+        for job, index in (*(("worker", i) for i in range(WORKERS)), ("ps", 0)):
+            own = {"CNNBENCH_PEER": json.dumps([hosts, job, index]), "CUDA_VISIBLE_DEVICES": ""}
+            environment = {**os.environ, **own}
+            servers.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(hosts), task_type="chief", task_id=0, rpc_layer="grpc"
+        )
+        schedule = make_schedule(args, tf.distribute.ParameterServerStrategy(resolver))
+        run(schedule, args.warmup)
+        start = time.perf_counter()
+        run(schedule, args.batches)
+        # Updates end in bursts, so that single distances say little.
+        seconds = [(time.perf_counter() - start) / args.batches] * args.batches
+        tell(args.batch_size // WORKERS, seconds, f"tensorflow {tf.__version__}")
+    finally:
+        for server in servers:
+            server.kill()
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow would wait for the servers
+
+
+def run(schedule: Callable[[], Any], updates: int) -> None:
+    """Has updates made, and reads the loss of each; none is under way before and after."""
+    waiting: collections.deque[Any] = collections.deque()
+    for _ in range(updates):
+        if len(waiting) == 2 * WORKERS:
+            float(waiting.popleft().fetch())
+        waiting.append(schedule())
+    for remote in waiting:
+        float(remote.fetch())
+
+
+def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
+    """What has one update made, of plain SGD on a worker's part of `args.batch_size` images."""
+    import tensorflow as tf
+
+    from cnnbench.data.synthetic import synthetic_rows
+    from cnnbench.driver.plan import make_plan
+    from cnnbench.variable_mgr.base import initial_value
+
+    plan = make_plan(network(args.model))
+    model, spec = plan.model, plan.spec
+    with strategy.scope():
+        variables = {
+            v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable)
+            for v in spec.variables
+        }
+    trained = [v for v in spec.variables if v.trainable]
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    def batches() -> tf.data.Dataset:
+        rows = synthetic_rows(tf.range(args.batch_size // WORKERS), _SEED, plan.examples)
+        of_elements = tuple(rows[element.name] for element in spec.elements)
+        return tf.data.Dataset.from_tensors(of_elements).cache().repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
+
+    def update(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        loss, found = loss_and_gradients(model, spec, variables, images, labels)
+        for declared, gradient in zip(trained, found, strict=True):
+            variable = variables[declared.name]
+            decay = args.weight_decay if declared.weight_decay else 0.0
+            with tf.device(variable.device):
+                variable.assign_sub(args.learning_rate * (gradient + decay * variable))
+        return loss
+
+    @tf.function(autograph=False)
+    def step(iterator: Any) -> tf.Tensor:
+        return strategy.run(update, args=next(iterator))
+
+    return lambda: coordinator.schedule(step, args=(iterator,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

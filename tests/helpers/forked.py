@@ -1,0 +1,111 @@
+"""Real processes that begin with TensorFlow loaded, which saves each of them seconds.
+
+A server of `multiprocessing` loads it once, uses nothing of it, and forks. What the start of a
+program does besides is shown by tests that start one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tensorflow"])
+
+
+class Forked:
+    """A process in a session of its own, with the methods of `subprocess.Popen` that tests use.
+
+    Args:
+      run: what it does; can be pickled by name.
+      argv: its arguments, behind the name of the program.
+      out, err: files for what it prints.
+      cwd: its working directory; None for this one.
+      environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        argv: Sequence[str],
+        out: Path,
+        err: Path,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        variables = {**os.environ, **(environment or {})}
+        folder = os.getcwd() if cwd is None else str(cwd)
+        arguments = (run, [str(text) for text in argv], str(out), str(err), folder, variables)
+        for path in (out, err):
+            path.touch()  # readers need not wait for it
+        self._process = _context.Process(target=_begin, args=arguments)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As of `poll`."""
+        return self.poll()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended.
+
+        Raises:
+          subprocess.TimeoutExpired: it runs after so many seconds.
+        """
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self._process.pid), timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def cnnbench() -> NoReturn:
+    """`python -m cnnbench`."""
+    from cnnbench.cli import entry_point
+
+    entry_point()
+
+
+def _begin(
+    run: Callable[[], object],
+    argv: list[str],
+    out: str,
+    err: str,
+    folder: str,
+    variables: dict[str, str],
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    for descriptor, path in ((1, out), (2, err)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.argv = ["cnnbench", *argv]
+    run()
