@@ -33,6 +33,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--gates", type=int, default=20000, help="formed of the pool at every round [20000]")
     add("--batch_size", type=int, default=16, help="of the real processes [16]")
     add("--num_batches", type=int, default=80, help="timed steps of a real process [80]")
+    add(
+        "--pairing",
+        choices=("turns", "alternate"),
+        default="alternate",
+        help="the processes of a round are alive together and step in turn, or run one after the "
+        "other [alternate]",
+    )
     add("--seed", type=int, default=1, help="[1]")
     add("--output", type=Path, help="write the tables to this file, too")
     options = parser.parse_args(argv)
@@ -51,6 +58,8 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
         "seed": options.seed,
+        # Pools of before there were turns have no word of it.
+        **({"pairing": "turns"} if options.pairing == "turns" else {}),
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
 
@@ -65,8 +74,9 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
         return None
     pool = Pool(options.pool, plan_of(options))
     if options.minutes:
-        start = pools.starter(pools.flags(options.batch_size, options.num_batches))
-        pools.fill(pool, start, options.seed, 60 * options.minutes)
+        in_turn = options.pairing == "turns"
+        start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
+        pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
     return pool
 
 

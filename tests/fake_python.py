@@ -1,7 +1,8 @@
 """Stands in for a Python that runs cnnbench: writes records; standard library only.
 
 Started as ``fake_python -c CODE ROOT run FLAG...``; template.json beside it is the record to
-fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object of
+fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object; where it is not
+set, the file fake.json of the working directory, such as a worktree, is taken. It holds
 
   speed: where SPEED is not set.
   scatter, salt: how far speeds lie apart, and what they are drawn with besides the name.
@@ -12,34 +13,65 @@ fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON obj
   fail, crash: names of records whose process fails, and whether by a signal.
   message: of the error, [no good].
   interrupt, parent: names of records that a process interrupts its parent for.
-  trace: file to append the name of the record to.
+  once: file that is removed for it, and without which it does not.
+  trace: file to append the name of the record to, and once more before the steps in turn.
+  turns: it can step in turn with others.
 """
 
 import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 import uuid
 from pathlib import Path
 
 
+def trace(say, name):
+    if "trace" in say:
+        with open(say["trace"], "a", encoding="ascii") as file:
+            file.write(f"{name}\n")
+
+
+def turns():
+    """What says that it waits for its turn, and does."""
+    link = socket.socket(fileno=int(os.environ["CNNBENCH_TURNS"].partition(":")[0]))
+
+    def wait(word):
+        link.sendall(word)
+        link.recv(1)
+
+    return wait
+
+
 def main():
-    code, _root, command, *flags = sys.argv[2:]
+    code, _root, *rest = sys.argv[2:]
+    if not rest:  # asked whether it can step in turn
+        sys.exit(not json.loads(os.environ.get("FAKE", "{}")).get("turns"))
+    command, *flags = rest
     assert "cnnbench" in code
     assert command == "run"
-    say = json.loads(os.environ.get("FAKE", "{}"))
+    file = Path("fake.json")
+    say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
     values = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
     target = Path(values.pop("result_json"))
     print("about to measure", flush=True)
-    if "trace" in say:
-        with open(say["trace"], "a", encoding="ascii") as file:
-            file.write(f"{target.stem}\n")
-    if target.stem in say.get("interrupt", ()):
+    trace(say, target.stem)
+    wait = turns() if "CNNBENCH_TURNS" in os.environ else lambda word: None
+    wait(b"w")
+    once = Path(say.get("once", __file__))
+    if target.stem in say.get("interrupt", ()) and once.exists():
+        if "once" in say:
+            once.unlink()
         os.kill(say["parent"], signal.SIGINT)
         time.sleep(60)
     time.sleep(say.get("wait", 0))
+    wait(b"w")
+    if "CNNBENCH_TURNS" in os.environ:
+        trace(say, target.stem)
+    wait(b"a")
     if "die" in say:
         sys.exit(say["die"])
     document = json.loads(Path(__file__).with_name("template.json").read_text())

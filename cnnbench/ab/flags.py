@@ -18,8 +18,10 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from cnnbench.ab.side import Side, SideFlags, launcher, own_checkout
+from cnnbench.driver.duration import Work
+from cnnbench.driver.plan import make_plan
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import FLAGS
+from cnnbench.flags import FLAGS, parse_args
 from cnnbench.processes.commands import resolve_run
 
 _ASK = "from cnnbench.ab.flags import print_answer; print_answer(sys.argv[2:])"
@@ -89,7 +91,12 @@ def check(side: Side) -> SideFlags:
         )
         answer = json.loads(done.stdout.splitlines()[-1])
         error = answer["error"]
-        found = SideFlags(dict(answer["config"]), *(tuple(map(str, answer[k])) for k in _TUPLES))
+        found = SideFlags(
+            config=dict(answer["config"]),
+            work=None if answer["work"] is None else Work(**answer["work"]),
+            no_turns=answer["no_turns"],
+            **{name: tuple(map(str, answer[name])) for name in _TUPLES},
+        )
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # A plug-in that ends its process, or prints after the answer; the run will report it.
         return SideFlags()
@@ -102,11 +109,17 @@ def check(side: Side) -> SideFlags:
 
 def print_answer(flags: Sequence[str]) -> None:
     """Prints the resolved flags of a run: the child process of `check`."""
-    answer: dict[str, object] = {"error": None, "config": {}, "explicit_flags": (), "notices": ()}
+    from cnnbench.ab.turns import obstacle
+
+    answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
+    answer.update(dict.fromkeys(_TUPLES, ()))
     try:
         resolved = resolve_run(flags)
         answer["config"] = resolved.config
         answer.update({name: getattr(resolved, name) for name in _TUPLES})
+        answer["work"] = resolved.work and vars(resolved.work)
+        params = parse_args(flags).params
+        answer["no_turns"] = obstacle(params, make_plan(params))
     except (UsageError, DataError) as error:
         answer["error"] = str(error)
     print("\n" + json.dumps(answer))

@@ -9,16 +9,24 @@ find the others.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError
+from cnnbench.processes.outcome import read
 from cnnbench.processes.results_dir import Journal, cannot_write, unusable, write_durably
+from cnnbench.records.run import RunRecord
 
 SIDES = ("a", "b")
 JOURNAL = "journal.jsonl"
 _DISCARDED, _LOGS = "discarded", "logs"
+
+
+def pair_name(number: int) -> str:
+    """What the names of a pair's files begin with; number counts from 1."""
+    return f"{number:04d}"
 
 
 class ResultsFolder:
@@ -27,22 +35,35 @@ class ResultsFolder:
     Args:
       folder: is made; must be empty if it is there, since records of two experiments would
         be taken for those of one.
+      resume: unless it holds the beginning of the very same experiment.
 
     Raises:
       FlagError: it cannot be used.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, resume: bool = False) -> None:
         self.folder = Path(folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
+            if not resume and any(self.folder.iterdir()):
                 raise FlagError("results", folder, "is not empty; name another folder")
             for name in (*SIDES, _DISCARDED, _LOGS):
-                (self.folder / name).mkdir()
+                (self.folder / name).mkdir(exist_ok=resume)
         except OSError as error:
             raise unusable(folder, error) from None
         self.journal = Journal(self.folder / JOURNAL, timespec="milliseconds")
+
+    def pairs(self) -> list[tuple[RunRecord, ...]]:
+        """The pairs that are there: records of both sides, up to the first that is not whole."""
+        found: list[tuple[RunRecord, ...]] = []
+        for number in itertools.count(1):
+            paths = (self.folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
+            records = [read(path) for path in paths]
+            pair = tuple(one for one in records if isinstance(one, RunRecord))
+            if len(pair) < len(SIDES) or any(one.status != "ok" for one in pair):
+                break
+            found.append(pair)
+        return found
 
     def log(self, name: str) -> Path:
         """Where a process's output goes."""

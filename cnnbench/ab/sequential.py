@@ -11,6 +11,7 @@ test after all pairs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cnnbench.stats.rank_tests import smallest_p
@@ -35,6 +36,19 @@ class InterimAnalysis:
 
     pairs: int
     alpha: float
+
+
+def pairs_to_settle(needed: int, measured: int) -> int:
+    """Pairs to allow an experiment that is to settle what another one left open.
+
+    Args:
+      needed: about as many would do; 0 if that is not known.
+      measured: pairs so far.
+
+    Returns:
+      As many that an interim analysis is the last.
+    """
+    return STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
 
 
 def interim_analyses(

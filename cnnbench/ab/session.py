@@ -11,27 +11,18 @@ from typing import Any
 
 from cnnbench.ab.flags import side_differences
 from cnnbench.ab.futility import SMALLEST_CHANCE, chance
-from cnnbench.ab.results import SIDES, ResultsFolder
+from cnnbench.ab.results import SIDES, ResultsFolder, pair_name
 from cnnbench.ab.sequential import InterimAnalysis
-from cnnbench.ab.side import ProcessResult, Side, SideFlags, run_once
-from cnnbench.compare import (
-    METRICS,
-    Case,
-    Comparison,
-    Metric,
-    Policy,
-    Result,
-    Verdict,
-    aa_spread,
-    compare_records,
-)
-from cnnbench.compare.estimate import usable
+from cnnbench.ab.side import ProcessResult, Sample, Side, SideFlags, run_in_turn, run_once
+from cnnbench.compare import METRICS, Case, Comparison, Policy, Result, Verdict, compare_records
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
+from cnnbench.records.codec import encode
+from cnnbench.records.place import AbPlace
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
-from cnnbench.text.numbers import count, percent
+from cnnbench.text.numbers import percent
 from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -57,6 +48,8 @@ class Experiment:
       burn_in: processes of each side before the first pair that do not count.
       cool_down: seconds between processes.
       timeout: seconds for each process.
+      turn_seconds: length of the turns in which the processes of a pair step, both alive; 0:
+        one process after the other.
       policy: the constants; its alpha is that of all interim analyses together.
       metrics: to judge; the first decides.
       allow_different: facts that may differ besides those in which the sides differ.
@@ -74,6 +67,7 @@ class Experiment:
     burn_in: int = 1
     cool_down: float = 0.0
     timeout: float
+    turn_seconds: float = 0.0
     policy: Policy = field(default_factory=Policy)
     metrics: tuple[str, ...] = tuple(METRICS)
     allow_different: tuple[str, ...] = ()
@@ -145,7 +139,7 @@ class Session:
 
     Args:
       experiment: what to do.
-      results: takes the records.
+      results: takes the records; pairs that it holds already are not measured again.
       reporter: progress.
       facts: about this machine, for processes that leave no record.
       grace: seconds between SIGTERM and SIGKILL.
@@ -166,9 +160,13 @@ class Session:
         self._facts = facts or {}
         self._grace = grace
         self._coins = random.Random(experiment.seed)
-        self._records: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
+        earlier = results.pairs()
+        self._earlier = len(earlier)
+        self._records: dict[str, list[RunRecord]] = {
+            name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
+        }
         self._seconds: list[float] = []
-        self._total = 2 * (experiment.burn_in + experiment.pairs)
+        self._total = 2 * (experiment.burn_in + max(0, experiment.pairs - self._earlier))
 
     def run(self) -> Finding:
         """Measures and judges, also after an interrupt or a failure.
@@ -203,9 +201,11 @@ class Session:
     def _measure(self) -> float:
         """Runs pairs up to the interim analysis that ends it; returns the level of that."""
         analyses = {one.pairs: one for one in self._experiment.analyses}
-        for number in range(1, self._experiment.pairs + 1):
-            self._pair(number)
-            if number == 1 and self._is_hopeless():
+        first = max(1, self._earlier)
+        for number in range(first, self._experiment.pairs + 1):
+            if number > self._earlier:
+                self._pair(number)
+            if number == first and self._is_hopeless():
                 break
             analysis = analyses.get(number)
             if analysis is not None and self._ends(analysis):
@@ -213,7 +213,7 @@ class Session:
         return self._experiment.analyses[-1].alpha
 
     def _is_hopeless(self) -> bool:
-        """Whether the first pair shows that there will be no verdict."""
+        """Whether the pairs so far, the first as a rule, show that there will be no verdict."""
         comparison = self._compare(self._experiment.analyses[0].alpha)
         return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
@@ -268,13 +268,16 @@ class Session:
         The records of the burn-in do not count, unless a process failed.
         """
         what = f"burn-in {number}" if burn_in else f"pair {number}"
-        prefix = f"burn-in-{number}" if burn_in else f"{number:04d}"
+        prefix = f"burn-in-{number}" if burn_in else pair_name(number)
         names = {side: f"{prefix}-{side}" for side in SIDES}
         order = SIDES if self._coins.random() < 0.5 else SIDES[::-1]
-        samples = {}
-        for position, side in enumerate(order, start=1):
-            place = {} if burn_in else {"pair": number, "position": position}
-            samples[side] = self._sample(names[side], side, f"{what} {side.upper()}", place)
+        places: dict[str, dict[str, int]] = {
+            side: {} if burn_in else {"pair": number, "position": position}
+            for position, side in enumerate(order, start=1)
+        }
+        together = self._experiment.turn_seconds > 0
+        measure = self._in_turn if together else self._one_after_the_other
+        samples = measure(names, what, places)
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if failed or not burn_in:
             self._accept(names, samples)
@@ -288,27 +291,71 @@ class Session:
                 self._results.accept(names[side], side)
                 self._records[side].append(samples[side].record)
 
-    def _sample(self, name: str, side: str, label: str, place: Mapping[str, int]) -> ProcessResult:
-        index = len(self._seconds) + 1
-        if index > 1 and self._experiment.cool_down:
+    def _one_after_the_other(
+        self, names: Mapping[str, str], what: str, places: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, ProcessResult]:
+        """Runs the processes of a pair in the order of their places; returns them by side."""
+        found = {}
+        for side, place in places.items():
+            self._begin(f"{what} {side.upper()}")
+            one = self._planned(names[side], side)
+            experiment = self._experiment
+            result = run_once(
+                one.side,
+                one.record,
+                one.log,
+                experiment.timeout,
+                facts=one.facts,
+                like=one.like,
+                grace=self._grace,
+            )
+            found[side] = self._end(names[side], side, f"{what} {side.upper()}", place, result)
+        return found
+
+    def _in_turn(
+        self, names: Mapping[str, str], what: str, places: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, ProcessResult]:
+        """The same with both alive; each counts as half of the time that both took."""
+        self._begin(f"{what}, both sides in turn")
+        planned = [self._planned(names[side], side) for side in places]
+        begun = time.monotonic()
+        experiment = self._experiment
+        results = run_in_turn(planned, experiment.timeout, experiment.turn_seconds, self._grace)
+        half = (time.monotonic() - begun) / 2
+        return {
+            side: self._end(
+                names[side], side, f"{what} {side.upper()}", place, replace(one, seconds=half)
+            )
+            for (side, place), one in zip(places.items(), results, strict=True)
+        }
+
+    def _begin(self, label: str) -> None:
+        """Rests, if that is asked for, and shows what is about to run."""
+        if self._seconds and self._experiment.cool_down:
             time.sleep(self._experiment.cool_down)
-        self._reporter.started(index, self._total, label)
-        resolved = self._experiment.resolved.get(side)
-        sample = run_once(
-            self._experiment.sides()[side],
-            self._results.pending(name),
-            self._results.log(name),
-            self._experiment.timeout,
+        self._reporter.started(len(self._seconds) + 1, self._total, label)
+
+    def _planned(self, name: str, side: str) -> Sample:
+        records = self._records[side]
+        return Sample(
+            side=self._experiment.sides()[side],
+            record=self._results.pending(name),
+            log=self._results.log(name),
             facts=self._facts,
-            like=self._records[side][-1] if self._records[side] else resolved,
-            grace=self._grace,
+            like=records[-1] if records else self._experiment.resolved.get(side),
         )
-        more = {"side": side, "seed": self._experiment.seed, **place}
+
+    def _end(
+        self, name: str, side: str, label: str, place: Mapping[str, int], sample: ProcessResult
+    ) -> ProcessResult:
+        """Notes a process that has ended; returns it with what its record says of it now."""
+        more = encode(AbPlace(side=side, seed=self._experiment.seed, **place))
         subject = self._experiment.subjects.get(side, Subject(side=side))
         document = with_subject({**sample.document, "ab": more}, subject)
         self._results.keep(name, document)
         sample = replace(sample, document=document, record=RunRecord.from_dict(document))
         self._seconds.append(sample.seconds)
+        index = len(self._seconds)
         speed = throughput(sample.record)
         self._results.journal.add(
             "process",
@@ -350,29 +397,6 @@ class Session:
             burn_in=experiment.burn_in,
             cool_down=experiment.cool_down,
             timeout=experiment.timeout,
+            turn_seconds=experiment.turn_seconds,
             allowed=experiment.allowed,
         )
-
-
-def aa_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A noise of every metric, over both sides together, one line each.
-
-    Args:
-      comparison: of a side with itself.
-      policy: metrics that fewer than its `min_processes` measured are left out.
-    """
-    lines = []
-    for metric in comparison.metrics:
-        values = _ok_values(comparison, metric)
-        if len(values) >= policy.min_processes:
-            noise = metric.change_text(aa_spread(values, policy, metric), signed=False)
-            processes = count(len(values), "process", "processes")
-            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
-            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
-    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
-
-
-def _ok_values(comparison: Comparison, metric: Metric) -> Sequence[float]:
-    records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
-    values = [metric.value(run) for run in records if run.status == "ok"]
-    return [value for value in values if value is not None and usable(value, metric)]

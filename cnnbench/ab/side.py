@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import cnnbench
-from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.machine.software import GitError, git
-from cnnbench.processes.child import GRACE_SECONDS, execute
+from cnnbench.driver.duration import Work
+from cnnbench.processes.child import GRACE_SECONDS, Finished, execute
 from cnnbench.processes.outcome import Attempt, judge
+from cnnbench.processes.turns import Command, execute_in_turn
 from cnnbench.records.run import RunRecord
-
-# A worktree of a large repository takes minutes to write.
-_GIT_SECONDS = 3600.0
 
 # The working directory is kept off the path: what lies there must not shadow a package.
 _LAUNCH = (
@@ -61,7 +56,7 @@ class Side:
         """Program and arguments of a process that writes its record to a file."""
         python = self.python or sys.executable
         flags = (*self.flags, f"--result_json={record}")
-        return (python, "-c", launcher(_RUN), self._root(), "run", *flags)
+        return (python, "-c", launcher(_RUN), self.root, "run", *flags)
 
     def description(self) -> str:
         """What is this side's own, in a line, without values of variables."""
@@ -71,7 +66,8 @@ class Side:
         parts += [f"variable {name}" for name in self.variables]
         return ", ".join(parts) or "nothing of its own"
 
-    def _root(self) -> str:
+    @property
+    def root(self) -> str:
         """The folder that cnnbench is to be imported from; "" for what is installed."""
         if self._holds_cnnbench():
             return str(self.checkout)
@@ -104,11 +100,15 @@ class SideFlags:
       config: every parameter, as JSON values.
       explicit_flags: names of the flags that were given.
       notices: what the run would print about them.
+      work: what the run computes.
+      no_turns: why the run cannot step in turn with another one; None if it can.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     explicit_flags: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    work: Work | None = None
+    no_turns: str | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,36 @@ class ProcessResult:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A process of a side that is to be run.
+
+    Attributes:
+      side: what to start.
+      record: file that the process writes.
+      log: takes its output and errors.
+      facts: about this machine, for the record of a process that leaves none.
+      like: holds the resolved flags, for the same: an earlier run of the side, or
+        what `cnnbench.ab.flags.check` found.
+    """
+
+    side: Side
+    record: Path
+    log: Path
+    facts: Mapping[str, Any] | None = None
+    like: RunRecord | SideFlags | None = None
+
+    @property
+    def command(self) -> Command:
+        """What is executed."""
+        return Command(
+            command=self.side.command(self.record.absolute()),
+            log=self.log,
+            environment=self.side.variables,
+            folder=self.side.checkout,
+        )
+
+
 def run_once(
     side: Side,
     record: Path,
@@ -143,39 +173,54 @@ def run_once(
     """Runs a process of a side; never raises for what it does.
 
     Args:
-      side: what to start.
-      record: file that the process writes.
-      log: takes its output and errors.
+      side, record, log, facts, like: see `Sample`.
       timeout: seconds until it and all its children are ended.
-      facts: about this machine, for the record of a process that leaves none.
-      like: holds the resolved flags, for the same: an earlier run of the side, or
-        what `cnnbench.ab.flags.check` found.
       grace: seconds between SIGTERM and SIGKILL.
 
     Raises:
       KeyboardInterrupt: the process has been ended.
       BenchmarkError: no process can be started.
     """
+    sample = Sample(side=side, record=record, log=log, facts=facts, like=like)
     started = datetime.now(timezone.utc)
+    one = sample.command
     finished = execute(
-        side.command(record.absolute()),
-        log,
-        timeout,
-        grace,
-        environment=side.variables,
-        folder=side.checkout,
+        one.command, one.log, timeout, grace, environment=one.environment, folder=one.folder
     )
-    resolved = SideFlags() if like is None else like
+    return _result(sample, started, finished)
+
+
+def run_in_turn(
+    samples: Sequence[Sample], timeout: float, turn_seconds: float, grace: float = GRACE_SECONDS
+) -> list[ProcessResult]:
+    """Runs processes that are alive at the same time and step in turn; as `run_once`.
+
+    Args:
+      samples: what to run; the first one has the first turn.
+      timeout: seconds that each may run, its waits left out.
+      turn_seconds: length of a turn.
+      grace: seconds between SIGTERM and SIGKILL.
+    """
+    started = datetime.now(timezone.utc)
+    commands = [sample.command for sample in samples]
+    ended = execute_in_turn(commands, timeout, turn_seconds, grace)
+    return [
+        _result(sample, started, finished) for sample, finished in zip(samples, ended, strict=True)
+    ]
+
+
+def _result(sample: Sample, started: datetime, finished: Finished) -> ProcessResult:
+    resolved = SideFlags() if sample.like is None else sample.like
     outcome = judge(
         Attempt(
             kind="run",
-            command=("cnnbench", "run", *side.flags),
+            command=("cnnbench", "run", *sample.side.flags),
             config=resolved.config,
             explicit_flags=resolved.explicit_flags,
-            environment=facts or {},
+            environment=sample.facts or {},
             started_at=started,
-            record=record,
-            log=log,
+            record=sample.record,
+            log=sample.log,
             finished=finished,
         )
     )
@@ -186,47 +231,3 @@ def run_once(
         problem=outcome.message,
         seconds=finished.seconds,
     )
-
-
-@contextlib.contextmanager
-def checked_out(flag: str, text: str) -> Iterator[Path]:
-    """A folder with the code of a checkout.
-
-    Args:
-      flag: name of the flag that named it, for the error.
-      text: a folder, or a revision of the repository that the working directory is in; the
-        worktree of a revision is removed afterwards.
-
-    Raises:
-      FlagError: it is neither.
-      BenchmarkError: git cannot make the worktree.
-    """
-    if Path(text).is_dir():
-        yield Path(text).resolve()
-        return
-    commit = _commit(text)
-    if commit is None:
-        raise FlagError(
-            flag, text, "is neither a folder nor a revision of the repository you are in"
-        )
-    with tempfile.TemporaryDirectory(prefix="cnnbench-checkout-") as parent:
-        folder = Path(parent).resolve() / commit[:12]
-        try:
-            git("worktree", "add", "--detach", "--quiet", str(folder), commit, timeout=_GIT_SECONDS)
-        except GitError as error:
-            raise BenchmarkError(f"git worktree add {text}: {error}") from None
-        try:
-            yield folder
-        finally:
-            with contextlib.suppress(GitError):
-                git("worktree", "remove", "--force", str(folder), timeout=_GIT_SECONDS)
-
-
-def _commit(text: str) -> str | None:
-    """The commit that a revision names, or None."""
-    if not text or text.startswith("-"):  # git would take it for an option
-        return None
-    try:
-        return git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
-    except GitError:
-        return None

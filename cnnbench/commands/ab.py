@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import interrupt_on_signals, seed_or_random, split_at_dashes
+from cnnbench.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
 from cnnbench.commands.judging import JUDGING, JudgingFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
@@ -46,8 +42,6 @@ comparable; 4 a process failed; 2 wrong use; 130 interrupted: the verdict on the
 printed.
 """
 
-_MOST_PAIRS = 1000
-
 _CHECKOUT = (
     "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
     "cnnbench, its code runs."
@@ -60,10 +54,12 @@ class AbSideFlags:
 
     a: str = flag("", "Flags of side A alone, in one word.")
     b: str = flag("", "Flags of side B alone.")
-    a_python: str | None = flag(None, "Interpreter of side A that has cnnbench installed.")
-    b_python: str | None = flag(None, "That of side B.")
-    a_checkout: str | None = flag(None, _CHECKOUT)
-    b_checkout: str | None = flag(None, "The same for side B.")
+    a_python: str | None = flag(
+        None, "Interpreter of side A that has cnnbench installed.", path="file"
+    )
+    b_python: str | None = flag(None, "That of side B.", path="file")
+    a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
+    b_checkout: str | None = flag(None, "The same for side B.", path="folder")
     a_env: str | None = flag(None, "Environment variable of side A, NAME=VALUE; may be repeated.")
     b_env: str | None = flag(None, "Environment variable of side B.")
 
@@ -73,7 +69,7 @@ class MeasuringFlags:
     """How it is measured."""
 
     pairs: int = flag(
-        16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=_MOST_PAIRS
+        16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=sides.MOST_PAIRS
     )
     sequential: bool = flag(
         True,
@@ -88,9 +84,15 @@ class MeasuringFlags:
     )
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
+    pairing: str = flag(
+        "alternate",
+        "How the two processes of a pair share their time: alternate, one runs after the other; "
+        "turns, both are alive and step in turn; auto, turns where it is possible.",
+        choices=("alternate", "turns", "auto"),
+    )
     seed: int | None = flag(None, "Of the order within pairs; random if not given.", minimum=0)
     results: str | None = flag(
-        None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given."
+        None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given.", path="folder"
     )
     aa: bool = flag(
         False,
@@ -116,9 +118,6 @@ _OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
 
 _VARIABLES = ("a_env", "b_env")
 
-# A second process would resume what the first has left, or overwrite it.
-_RESERVED = ("result_json", "result_csv", "train_dir")
-
 
 def main(argv: Sequence[str]) -> int:
     """Runs an experiment.
@@ -132,7 +131,8 @@ def main(argv: Sequence[str]) -> int:
     """
     rest, variables = _take_variables(argv)
     words, common = split_at_dashes(rest)
-    given, stray = _parse(words)
+    specs = [spec for _, those in _FLAGS for spec in those]
+    given, stray = sides.parse(words, specs, "ab ...", "; those of one side into --a or --b")
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
@@ -153,28 +153,8 @@ def main(argv: Sequence[str]) -> int:
         experiment = _experiment(options, a, b, reporter)
         if not options.aa:
             _refuse_equal_sides(a, b)
-        return _run(experiment, options, reporter, argv)
-
-
-def _parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The flags of ab and stray arguments; flags of the sides are told where they go."""
-    specs = [spec for _, those in _FLAGS for spec in those]
-    try:
-        return parse_command(words, specs)
-    except UsageError:
-        from cnnbench.flags import FLAGS
-
-        own = {spec.name for spec in specs}
-        of_sides = {spec.name for spec in FLAGS} - own
-        of_sides |= {f"no{name}" for name in of_sides}
-        for word in words:
-            name = word.lstrip("-").partition("=")[0]
-            if word.startswith("-") and name in of_sides:
-                raise UsageError(
-                    f"--{name} is a flag of the sides, not of ab: flags of both go behind --, "
-                    f"as in cnnbench ab ... -- {word}; those of one side into --a or --b"
-                ) from None
-        raise
+        turn_seconds = _turn_seconds(options, experiment, reporter)
+        return _run(replace(experiment, turn_seconds=turn_seconds), options, reporter, argv)
 
 
 def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -219,7 +199,8 @@ def _side(
     name: str, options: AbFlags, variables: dict[str, str], common: Sequence[str]
 ) -> Iterator[Side]:
     """A side, with the checkout it needs."""
-    from cnnbench.ab.side import Side, checked_out
+    from cnnbench.ab.checkout import checked_out
+    from cnnbench.ab.side import Side
 
     try:
         own = tuple(shlex.split(getattr(options, name)))
@@ -228,7 +209,7 @@ def _side(
     flags = (*(common[1:] if common[:1] == ("run",) else common), *own)
     python, checkout = (getattr(options, f"{name}_{what}") for what in ("python", "checkout"))
     if python is not None:
-        python = _interpreter(f"{name}_python", python)
+        python = sides.interpreter(f"{name}_python", python)
     with contextlib.ExitStack() as stack:
         folder = None
         if checkout is not None:
@@ -243,20 +224,12 @@ def _side(
         )
 
 
-def _interpreter(flag: str, text: str) -> str:
-    """An absolute path; links are not followed, that would leave a virtual environment."""
-    found = shutil.which(text)
-    if found is None:
-        raise FlagError(flag, text, "is no program that can be started")
-    return os.path.abspath(found)
-
-
 def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Experiment:
     """What to measure; refuses wrong flags of sides as far as this cnnbench knows them."""
     from cnnbench.ab.flags import check, refuse
 
     for side in (a, b):
-        refuse(side, _RESERVED, "cannot go with ab; it keeps a record of each process")
+        refuse(side, sides.RESERVED, "cannot go with ab; it keeps a record of each process")
     first = check(a)
     resolved = {"a": first, "b": first if a == b else check(b)}
     for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
@@ -294,9 +267,28 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     )
 
 
+def _turn_seconds(options: AbFlags, experiment: Experiment, reporter: Reporter) -> float:
+    """The length of a turn; 0 where the processes of a pair run one after the other.
+
+    Raises:
+      FlagError: turns are asked for and cannot be.
+    """
+    from cnnbench.ab.turns import TURN_SECONDS, sides_obstacle
+
+    if options.pairing == "alternate":
+        return 0.0
+    found = sides_obstacle(experiment.sides(), experiment.resolved)
+    if found is not None and options.pairing == "turns":
+        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+    if found is not None:
+        reporter.line(f"the sides alternate, since they cannot step in turn: {found}")
+    return TURN_SECONDS if found is None else 0.0
+
+
 def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
+    from cnnbench.ab.aa import aa_lines
     from cnnbench.ab.results import ResultsFolder
-    from cnnbench.ab.session import Session, aa_lines
+    from cnnbench.ab.session import Session
     from cnnbench.compare import processes_needed
     from cnnbench.machine import facts
 
@@ -339,15 +331,15 @@ def _advise(
     comparison: Comparison, seconds: float | None, reporter: Reporter, argv: Sequence[str]
 ) -> None:
     """The command that would settle what is inconclusive, and how long it takes."""
-    from cnnbench.ab.sequential import STEP
+    from cnnbench.ab.sequential import pairs_to_settle
     from cnnbench.text.numbers import duration
 
     wanted = [entry.main.judgement.needed for entry in comparison.entries]
     needed = max((number for number in wanted if number is not None), default=0)
     if not needed:
         return
-    pairs = STEP * math.ceil(max(needed, len(comparison.entries[0].base) + STEP) / STEP)
-    if pairs > _MOST_PAIRS:
+    pairs = pairs_to_settle(needed, len(comparison.entries[0].base))
+    if pairs > sides.MOST_PAIRS:
         reporter.line(
             f"to settle it: some {pairs:,} pairs, more than --pairs takes; find what disturbs the "
             "machine first: cnnbench env --check"

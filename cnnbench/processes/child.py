@@ -94,6 +94,7 @@ def start(
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    inherited: int | None = None,
 ) -> Child:
     """Starts a command in a process group of its own.
 
@@ -106,6 +107,7 @@ def start(
       stdout: descriptor that takes standard output in place of the log.
       environment: variables added to those of this process.
       folder: working directory; that of this process if None.
+      inherited: a descriptor that the command gets under the same number.
 
     Raises:
       BenchmarkError: the log cannot be written, or no process can be started.
@@ -115,12 +117,13 @@ def start(
     started = time.monotonic()
     try:
         with theirs, open(log, "wb") as output:
+            passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
             leader = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, str(theirs.fileno()), *command],
+                [sys.executable, "-I", guard.__file__, ",".join(map(str, passed)), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,
                 stderr=output,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=passed,
                 start_new_session=True,
                 env={**os.environ, **(environment or {}), GUARDED: "1"},
                 cwd=folder,
@@ -170,6 +173,10 @@ class Child:
         """Sends SIGTERM to the group."""
         self._signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Sends SIGKILL to the group."""
+        self._signal(signal.SIGKILL)
+
     def stop(self, grace: float) -> Finished:
         """Ends it with SIGTERM; what has not ended after the grace is killed on leaving.
 
@@ -177,6 +184,14 @@ class Child:
           grace: seconds.
         """
         self.terminate()
+        return self.leave(grace)
+
+    def leave(self, grace: float) -> Finished:
+        """How it ended after `terminate`; a second SIGTERM might meet it while it writes.
+
+        Args:
+          grace: seconds.
+        """
         return self._finished(_receive(self._link, grace) or b"", timed_out=True)
 
     def _finished(self, report: bytes, timed_out: bool) -> Finished:

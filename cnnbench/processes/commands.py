@@ -55,7 +55,7 @@ _FACTS = (
 )
 
 OTHER_COMMANDS = (
-    *("ab", "compare", "history", "launch", "metrics", "predict", "processes", "report"),
+    *("ab", "bisect", "compare", "history", "launch", "metrics", "predict", "processes", "report"),
     *("strategies", "sweep"),
 )
 """Packages and modules of cnnbench that no measuring process imports."""

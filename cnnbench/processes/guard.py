@@ -1,7 +1,8 @@
 """Runs one program and ends it when its parent dies; standard library only.
 
 Started as a file: ``python -I guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
-own. The descriptor is one end of a socket pair whose other end only the parent holds. When
+own. DESCRIPTOR is a number, or two joined by a comma, the second of which the program inherits.
+The first is one end of a socket pair whose other end only the parent holds. When
 the program ends, a line of JSON with its wait status goes to the parent, which then kills the
 group including the guard. When the socket closes first, the parent is dead and the guard kills
 the group itself. In between it sleeps and does not disturb a measurement.
@@ -25,21 +26,24 @@ _OOM_SCORE = 500
 
 def main(arguments: Sequence[str]) -> None:
     """Never returns: the group it leads is killed, by the parent or by itself."""
-    link = socket.socket(fileno=int(arguments[0]))
+    descriptor, *inherited = map(int, arguments[0].split(","))
+    link = socket.socket(fileno=descriptor)
     # These are for the program; the guard stays to report its status.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore)
     _prefer_for_oom_killer()
     threading.Thread(target=_watch, args=(link,), daemon=True).start()
-    link.sendall(_run(arguments[1:]).encode() + b"\n")
+    link.sendall(_run(arguments[1:], inherited).encode() + b"\n")
     threading.Event().wait()
 
 
-def _run(command: Sequence[str]) -> str:
+def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=inherited)
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
+    for descriptor in inherited:
+        os.close(descriptor)  # its other end is to see when the program has gone
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024
     return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})

@@ -125,6 +125,11 @@ def headline(record: Record) -> str:
     return "ok" if speed is None else f"ok {number(speed)} images/sec"
 
 
+def last_log_line(log: Path) -> str:
+    """The last thing that a process said, in words for an error."""
+    return _last_line(_tail(log))
+
+
 def _problem(
     finished: Finished, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo] | None:

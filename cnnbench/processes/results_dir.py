@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.records.codec import TIME
 from cnnbench.records.files import sync_folder, write_all, write_whole
 
 
@@ -22,6 +25,35 @@ def unusable(folder: str | Path, error: OSError) -> FlagError:
       error: why it cannot be used.
     """
     return FlagError("results", str(folder), f"cannot be used: {error.strerror}")
+
+
+def hold(file: Path, folder: str | Path, what: str) -> IO[str]:
+    """Keeps a results directory for one command.
+
+    Args:
+      file: to lock; made if it is not there.
+      folder: value of --results, for the error.
+      what: the command is, as in "sweep".
+
+    Returns:
+      The open file. The lock goes when it is closed, and by the system when this process ends, in
+      whatever way.
+
+    Raises:
+      FlagError: another process holds it, or it cannot be used.
+    """
+    try:
+        held = open(file, "a+", encoding="ascii")  # noqa: SIM115 - stays open
+    except OSError as error:
+        raise unusable(folder, error) from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        busy = isinstance(error, BlockingIOError)
+        reason = f"another {what} is writing there" if busy else f"no lock: {error.strerror}"
+        raise FlagError("results", str(folder), reason) from None
+    return held
 
 
 def write_durably(target: Path, data: bytes, via: Path | None = None) -> None:
@@ -52,6 +84,21 @@ def cannot_write(path: Path, error: OSError) -> BenchmarkError:
       error: such as a full disk.
     """
     return BenchmarkError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEvent:
+    """A line of a journal; what else is known of the event are further keys.
+
+    Attributes:
+      event: what happened.
+      time: when, ISO 8601, UTC.
+    """
+
+    more_keys: ClassVar[bool] = True
+
+    event: str
+    time: str = field(metadata=TIME)
 
 
 class Journal:
@@ -88,7 +135,8 @@ class Journal:
           BenchmarkError: such as a full disk.
         """
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
-        line = json.dumps({"event": event, "time": now, **facts}, default=str) + "\n"
+        known = vars(JournalEvent(event=event, time=now))
+        line = json.dumps({**known, **facts}, default=str) + "\n"
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:

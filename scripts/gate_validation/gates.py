@@ -28,6 +28,7 @@ Round = Mapping[str, Process]
 PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
     "interim analyses at 8, 12, 16 pairs": interim_analyses(16, POLICY.alpha),
     "8 pairs": interim_analyses(8, POLICY.alpha, sequential=False),
+    "16 pairs": interim_analyses(16, POLICY.alpha, sequential=False),
 }
 """The rules that real gates are judged by."""
 

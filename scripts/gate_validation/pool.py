@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.ab.side import Side, run_once
+from cnnbench.ab.side import ProcessResult, Sample, Side, run_in_turn, run_once
+from cnnbench.ab.turns import TURN_SECONDS
 from cnnbench.compare import METRICS
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
@@ -32,7 +33,7 @@ SUBJECTS = (*BASES, *SLOWED)
 TIMEOUT = 300.0
 # Rows to start from: what they cost tells how many are wanted.
 _FIRST_ROWS = 200
-_CALIBRATIONS = 6
+_CALIBRATIONS = 4
 _PATIENCE = 3
 
 
@@ -49,7 +50,8 @@ class Process:
       step_seconds: the median step.
       seconds: wall time of the process.
       load: of the machine before it started.
-      others: CPUs that others kept busy meanwhile, None if unknown.
+      others: CPUs that others kept busy meanwhile, in its timed steps where it stepped in turn;
+        None if unknown.
       problem: why it failed, or "".
     """
 
@@ -147,7 +149,22 @@ def order(number: int, seed: int, subjects: Sequence[str] = SUBJECTS) -> list[st
     return mixed
 
 
-Start = Callable[[int, int, str, int], Process]
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands.
+
+    Attributes:
+      round, position, subject, rows: see `Process`.
+    """
+
+    round: int
+    position: int
+    subject: str
+    rows: int
+
+
+Start = Callable[[Sequence[Place]], list[Process]]
+"""Runs the processes of some places."""
 
 
 def flags(batch_size: int, batches: int) -> tuple[str, ...]:
@@ -165,31 +182,67 @@ def flags(batch_size: int, batches: int) -> tuple[str, ...]:
     )
 
 
-def starter(common: tuple[str, ...]) -> Start:
-    """What starts a process of these flags and waits for its end."""
+def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
+    """What starts processes of these flags and waits for their ends.
 
-    def start(number: int, position: int, subject: str, rows: int) -> Process:
-        side = Side(flags=common, variables={slowed_plugin.VARIABLE: str(rows)})
-        before = take(Host())
+    Args:
+      common: the flags.
+      in_turn: whether they are alive together and step in turn, in place of one after the other.
+    """
+
+    def start(places: Sequence[Place]) -> list[Process]:
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
-            sample = run_once(side, Path(folder, "record.json"), Path(folder, "log"), TIMEOUT)
-        meanwhile = CounterChanges.between(before, take(Host()))
-        speed = None if sample.problem else METRICS["throughput"].value(sample.record)
-        steps = sorted(sample.record.step_seconds)
-        return Process(
-            round=number,
-            position=position,
-            subject=subject,
-            rows=rows,
-            images_per_sec=speed,
-            step_seconds=median(steps) if steps and speed is not None else None,
-            seconds=sample.seconds,
-            load=meanwhile.load_average or 0.0,
-            others=meanwhile.other_cpus,
-            problem=sample.problem,
-        )
+            samples = [
+                Sample(
+                    side=Side(flags=common, variables={slowed_plugin.VARIABLE: str(place.rows)}),
+                    record=Path(folder, f"{number}.json"),
+                    log=Path(folder, f"{number}.log"),
+                )
+                for number, place in enumerate(places)
+            ]
+            if in_turn:
+                return _together(places, samples)
+            return [_alone(*one) for one in zip(places, samples, strict=True)]
 
     return start
+
+
+def _alone(place: Place, sample: Sample) -> Process:
+    before = take(Host())
+    found = run_once(sample.side, sample.record, sample.log, TIMEOUT)
+    meanwhile = CounterChanges.between(before, take(Host()))
+    load = meanwhile.load_average or 0.0
+    return _process(place, found, found.seconds, load, meanwhile.other_cpus)
+
+
+def _together(places: Sequence[Place], samples: Sequence[Sample]) -> list[Process]:
+    """Processes that step in turn: each is charged its share of the time they took together."""
+    load = take(Host()).load_average or 0.0
+    begun = time.monotonic()
+    results = run_in_turn(samples, TIMEOUT, TURN_SECONDS)
+    share = (time.monotonic() - begun) / len(samples)
+    found = []
+    for place, one in zip(places, results, strict=True):
+        conditions = one.record.conditions
+        others = None if conditions is None else conditions.during.get("other_cpus")
+        found.append(_process(place, one, share, load, others))
+    return found
+
+
+def _process(
+    place: Place, found: ProcessResult, seconds: float, load: float, others: float | None
+) -> Process:
+    speed = None if found.problem else METRICS["throughput"].value(found.record)
+    steps = sorted(found.record.step_seconds)
+    return Process(
+        **dataclasses.asdict(place),
+        images_per_sec=speed,
+        step_seconds=median(steps) if steps and speed is not None else None,
+        seconds=seconds,
+        load=load,
+        others=others,
+        problem=found.problem,
+    )
 
 
 def calibrate(pool: Pool, start: Start) -> None:
@@ -212,8 +265,15 @@ def calibrate(pool: Pool, start: Start) -> None:
     pool.calibrated({name: _rows(share, plain, per_row) for name, share in SLOWED.items()}, plain)
 
 
-def fill(pool: Pool, start: Start, seed: int, seconds: float) -> None:
+def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
     """Runs rounds until the time is up; the first one always.
+
+    Args:
+      pool: takes the processes.
+      start: runs them.
+      seed: of the order within rounds.
+      seconds: to fill.
+      in_turn: whether the processes of a round are alive together.
 
     Raises:
       PoolError: processes fail again and again.
@@ -225,8 +285,12 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float) -> None:
     number, failures, longest = pool.next_round(), 0, 0.0
     while number == pool.next_round() and time.monotonic() - begun + longest < seconds:
         round_begun = time.monotonic()
-        for position, subject in enumerate(order(number, seed), start=1):
-            process = start(number, position, subject, rows.get(subject, 0))
+        places = [
+            Place(number, position, subject, rows.get(subject, 0))
+            for position, subject in enumerate(order(number, seed), start=1)
+        ]
+        groups = [places] if in_turn else [[place] for place in places]
+        for process in (process for group in groups for process in start(group)):
             pool.add(process)
             failures = failures + 1 if process.problem else 0
             if failures >= _PATIENCE:
@@ -248,13 +312,12 @@ def _steps(pool: Pool, start: Start, *rows: int) -> list[float]:
     """
     found: dict[int, list[float]] = {count: [] for count in rows}
     for position in range(1, _CALIBRATIONS + 1):
-        for count in rows:
-            process = start(0, position, f"calibration {count}", count)
+        for process in start([Place(0, position, f"calibration {n}", n) for n in rows]):
             pool.add(process)
             _report(process, None)
             if process.step_seconds is None:
                 raise PoolError(f"a process of the calibration failed: {process.problem}")
-            found[count].append(process.step_seconds)
+            found[process.rows].append(process.step_seconds)
     return [min(values) for values in found.values()]
 
 

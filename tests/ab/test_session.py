@@ -81,7 +81,7 @@ def test_without_looks_all_pairs_are_run_at_the_full_level(tmp_path, side):
     assert len(run.names("b")) == 9
 
 
-def test_the_order_within_pairs_is_drawn_and_told(tmp_path, side):
+def test_the_order_within_pairs_is_drawn_and_told(tmp_path, side, holds):
     run = Run(tmp_path, side(), side(salt="b"), pairs=8, sequential=False, seed=3)
     names = [one["name"] for one in run.journal("process")]
     firsts = [name[-1] for name in names[::2]]
@@ -90,6 +90,8 @@ def test_the_order_within_pairs_is_drawn_and_told(tmp_path, side):
     (start,) = run.journal("ab")
     assert start["seed"] == 3
     document = json.loads((run.folder / "a" / "0002-a.json").read_text())
+    holds("run", document)
+    holds("journal", start)
     expected = 1 + names[2:4].index("0002-a")
     assert document["ab"] == {"side": "a", "seed": 3, "pair": 2, "position": expected}
     again = Run(tmp_path / "again", side(), side(salt="b"), pairs=8, sequential=False, seed=3)
@@ -232,3 +234,46 @@ def test_records_of_a_failed_process_are_sound(tmp_path, side):
     record = RunRecord.from_json((run.folder / "a" / "0001-a.json").read_bytes())
     assert record.status == "failed"
     assert record.command[:2] == ("cnnbench", "run")
+
+
+IN_TURN = {"turn_seconds": 0.05}
+
+
+def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(tmp_path, side):
+    trace = tmp_path / "trace"
+    say = {"trace": str(trace)}
+    run = Run(tmp_path, side(**say), side(speed=80, **say), pairs=6, burn_in=1, **IN_TURN)
+    assert run.verdict is Verdict.SLOWER
+    (start,) = run.journal("ab")
+    assert start["turn_seconds"] == 0.05
+    names = [one["name"] for one in run.journal("process")]
+    said = trace.read_text().splitlines()
+    for first in range(0, 14, 2):
+        pair = names[first : first + 2]
+        assert set(said[2 * first : 2 * first + 2]) == set(pair)  # both have started
+        assert said[2 * first + 2 : 2 * first + 4] == pair  # then they step, in the drawn order
+    places = [
+        json.loads((run.folder / name[-1] / f"{name}.json").read_text())["ab"]["position"]
+        for name in names[2:]
+    ]
+    assert places == [1, 2] * 6
+    assert {name[-1] for name in names[2::2]} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("say", "told"),
+    [({"die": "no more"}, "no more"), ({"wait": PATIENCE}, "killed after")],
+)
+def test_a_side_lost_in_turn_leaves_the_record_of_the_other(tmp_path, side, say, told):
+    run = Run(tmp_path, side(), side(**say), timeout=2.0, **IN_TURN)
+    assert run.verdict is Verdict.FAILED
+    assert told in run.finding.failure
+    a, b = (RunRecord.from_json((run.folder / s / f"0001-{s}.json").read_bytes()) for s in "ab")
+    assert (a.status, b.status) == ("ok", "failed")
+
+
+def test_an_interrupt_in_turn_keeps_whole_pairs(tmp_path, side):
+    run = Run(tmp_path, side(), side(speed=80, interrupt=["0007-b"]), pairs=8, **IN_TURN)
+    assert run.finding.interrupted
+    assert len(run.names("a")) == len(run.names("b")) == 6
+    assert run.verdict is Verdict.INCONCLUSIVE or run.verdict is Verdict.SLOWER

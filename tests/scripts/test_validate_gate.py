@@ -117,16 +117,20 @@ class Machine:
     """Starts nothing; every row of extra work costs a thousandth of a step."""
 
     def __init__(self, fail_at=()):
-        self.started = []
+        self.started, self.groups = [], []
         self._fail_at = fail_at
         self._noise = random.Random(1)
 
-    def __call__(self, number, position, subject, rows):
-        self.started.append((number, subject, rows))
+    def __call__(self, places):
+        self.groups.append(len(places))
+        return [self._process(**vars(place)) for place in places]
+
+    def _process(self, round, position, subject, rows):
+        self.started.append((round, subject, rows))
         if len(self.started) in self._fail_at:
-            return process(number, position, subject, None, rows=rows, problem="no good")
+            return process(round, position, subject, None, rows=rows, problem="no good")
         speed = 100 / (1 + rows / 1000) * (1 + self._noise.gauss(0, 0.005))
-        return process(number, position, subject, speed, rows=rows)
+        return process(round, position, subject, speed, rows=rows)
 
 
 @pytest.fixture
@@ -144,8 +148,10 @@ def test_calibration_finds_the_rows(pool):
 
 
 def test_calibration_that_sees_nothing_says_so(pool):
-    def flat(number, position, subject, rows):
-        return process(number, position, subject, 100.0 + rows)
+    def flat(places):
+        return [
+            process(one.round, one.position, one.subject, 100.0, rows=one.rows) for one in places
+        ]
 
     with pytest.raises(PoolError, match="200 rows cost no time"):
         pools.calibrate(pool, flat)
@@ -167,6 +173,15 @@ def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
     assert len(again.rounds()) > first
     numbers = [one["base 1"].round for one in again.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(pool, in_turn):
+    pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
+    machine = Machine()
+    pools.fill(pool, machine, 1, seconds=0, in_turn=in_turn)
+    assert machine.groups == ([4] if in_turn else [1, 1, 1, 1])
+    assert len(pool.rounds()) == 1
 
 
 def test_a_round_with_a_hole_does_not_count_and_is_not_filled_up(pool):
@@ -263,7 +278,7 @@ def test_too_few_rounds_make_no_gates():
 
 def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
     good = tables.demands([], [], list(gates.all_gates(made(40), 1, 200)))
-    assert len(good) == 6
+    assert len(good) == 9
     assert all(one.met for one in good)
     blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
     missed = tables.demands([], [], list(gates.all_gates(blind, 1, 200)))

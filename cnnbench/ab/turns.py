@@ -1,0 +1,82 @@
+"""Whether two sides can be alive together and step in turn (`cnnbench.processes.turns`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from cnnbench.ab.side import Side, SideFlags, launcher
+from cnnbench.driver.memory import computes_on_cpu, estimate
+from cnnbench.driver.plan import Plan
+from cnnbench.flags import Params
+from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.memory import main_memory
+from cnnbench.text.numbers import binary
+
+TURN_SECONDS = 0.3
+"""Length of a turn; docs/methodology.md has others."""
+
+# An editable installation hands out its own modules for those that a checkout lacks.
+_PROBE = (
+    "import os, cnnbench, cnnbench.runtime.turns as found; "
+    "sys.exit(not found.__file__.startswith(os.path.dirname(cnnbench.__file__) + os.sep))"
+)
+_SECONDS = 60.0
+
+
+def obstacle(params: Params, plan: Plan) -> str | None:
+    """Why a run cannot step in turn with another one like it; None if it can.
+
+    Args:
+      params, plan: what it runs.
+    """
+    if plan.job.in_cluster:
+        return "a job of several processes keeps all of them at work"
+    if params.eval or params.input_only or plan.num_eval_batches:
+        return "only training and forward passes have steps that can wait for one another"
+    if params.data_dir is not None:
+        return "the input pipeline would read ahead while the other side has its turn"
+    on_cpu = computes_on_cpu(params)
+    if not on_cpu and not params.allow_growth:
+        return "on GPUs it needs --allow_growth: the first process would take all of their memory"
+    there = main_memory() if on_cpu else gpu_memory()
+    needed = 2 * estimate(params, plan, "cpu" if on_cpu else "gpu").total
+    if there is not None and needed > there.available:
+        return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
+    return None
+
+
+def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags]) -> str | None:
+    """Why two sides cannot step in turn; None if they can.
+
+    Args:
+      sides: by name.
+      resolved: their flags, by the same names.
+    """
+    for name, side in sides.items():
+        found = resolved.get(name, SideFlags()).no_turns
+        if found is None and not side.is_this_cnnbench and not _knows_turns(side):
+            found = "its cnnbench is of a version that cannot"
+        if found is not None:
+            return f"side {name.upper()}: {found}"
+    return None
+
+
+def _knows_turns(side: Side) -> bool:
+    """Asks the cnnbench of a side."""
+    try:
+        done = subprocess.run(
+            [side.python or sys.executable, "-c", launcher(_PROBE), side.root],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **side.variables},
+            cwd=side.checkout,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

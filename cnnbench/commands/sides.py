@@ -1,0 +1,66 @@
+"""What commands that measure in pairs have in common on their command lines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import FlagSpec
+
+MOST_PAIRS = 1000
+"""Of an experiment."""
+
+RESERVED = ("result_json", "result_csv", "train_dir")
+"""Flags of runs to refuse: a second process would resume or overwrite what the first left."""
+
+
+def parse(
+    words: Sequence[str], specs: Sequence[FlagSpec], command: str, hint: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The flags of a command, and what is no flag; flags of runs are told where they go.
+
+    Args:
+      words: before the dashes.
+      specs: the flags of the command.
+      command: its name and arguments.
+      hint: where else flags of runs can go; completes a sentence.
+
+    Raises:
+      UsageError: as of `parse_command`.
+    """
+    try:
+        return parse_command(words, specs)
+    except UsageError:
+        from cnnbench.flags import FLAGS
+
+        own = {spec.name for spec in specs}
+        of_runs = {spec.name for spec in FLAGS} - own
+        of_runs |= {f"no{name}" for name in of_runs}
+        for word in words:
+            name = word.lstrip("-").partition("=")[0]
+            if word.startswith("-") and name in of_runs:
+                raise UsageError(
+                    f"--{name} is a flag of the sides, not of {command.split()[0]}: flags of both "
+                    f"go behind --, as in cnnbench {command} -- {word}{hint}"
+                ) from None
+        raise
+
+
+def interpreter(flag: str, text: str) -> str:
+    """An absolute path; links are not followed, that would leave a virtual environment.
+
+    Args:
+      flag: name of the flag that gave it, for the error.
+      text: a path, or a name to look for.
+
+    Raises:
+      FlagError: it is no program.
+    """
+    found = shutil.which(text)
+    if found is None:
+        raise FlagError(flag, text, "is no program that can be started")
+    return os.path.abspath(found)

@@ -1,0 +1,58 @@
+"""The turns of one process, as it sees them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from cnnbench.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, Turns
+
+
+def test_who_is_alone_never_waits():
+    turns = Turns.joined({})
+    assert not turns.taken
+    assert not turns.due()
+    assert turns.wait().seconds == 0.0
+
+
+def test_a_turn_lasts_as_long_as_the_parent_says():
+    ours, theirs = socket.socketpair()
+    descriptor = theirs.detach()
+    environ = {VARIABLE: f"{descriptor}:0.25", "OTHER": "x"}
+    turns = Turns.joined(environ)
+    assert environ == {"OTHER": "x"}  # processes that this one starts have no turns
+    assert not os.get_inheritable(descriptor)
+    now = 100.0
+    turns._clock = lambda: now
+    said = []
+
+    def parent():
+        nonlocal now
+        said.append(ours.recv(1))
+        now = 103.0
+        ours.sendall(GO_ON)
+
+    thread = threading.Thread(target=parent)
+    thread.start()
+    assert turns.wait().seconds == 3.0
+    thread.join()
+    assert said == [WAITS]
+    assert not turns.due()
+    now = 103.25
+    assert turns.due()
+    with ours:
+        ours.sendall(GO_ON)
+        turns.wait(steps_left=False)
+        assert ours.recv(1) == WAITS_AFTER_STEPS
+
+
+def test_without_its_parent_it_goes_on_alone():
+    ours, theirs = socket.socketpair()
+    turns = Turns(theirs, 0.1)
+    assert turns.taken
+    ours.close()
+    turns.wait()
+    assert not turns.taken
+    assert not turns.due()
+    assert turns.wait().seconds == 0.0
