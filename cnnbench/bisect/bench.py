@@ -1,0 +1,271 @@
+"""Measures a commit against GOOD: worktree, build, pairs, verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cnnbench.ab.checkout import worktree
+from cnnbench.ab.flags import check
+from cnnbench.ab.results import ResultsFolder
+from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.ab.session import Experiment, Finding, Session
+from cnnbench.ab.side import Side, SideFlags
+from cnnbench.bisect.rules import (
+    answer_to_changed_work,
+    answer_to_slower,
+    entry_of,
+    half_of,
+)
+from cnnbench.bisect.search import BAD, SKIP, Step
+from cnnbench.compare import Policy, Verdict
+from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.machine import repository
+from cnnbench.processes.child import execute
+from cnnbench.processes.outcome import last_log_line
+from cnnbench.records.subject import Subject
+from cnnbench.text.numbers import duration
+from cnnbench.text.progress import Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is the same at every step.
+
+    Attributes:
+      repository: a folder in it.
+      good: hash of the commit that all others are measured against.
+      flags: of the run.
+      python: interpreter of the processes; this one if None.
+      build: shell command that prepares a worktree; None for none.
+      pairs: at most, as long as the answer is clear.
+      most_pairs: at most where it is not.
+      burn_in, timeout, seed: as of `Experiment`.
+      policy: of the verdict on GOOD and BAD.
+    """
+
+    repository: Path
+    good: str
+    flags: tuple[str, ...]
+    python: str | None
+    build: str | None
+    pairs: int
+    most_pairs: int
+    burn_in: int
+    timeout: float
+    seed: int
+    policy: Policy
+
+
+class _Unusable(Exception):
+    """A commit that does not build; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """A worktree that is ready.
+
+    Attributes:
+      side: of experiments.
+      flags: as they are resolved there.
+      subject: the commit.
+    """
+
+    side: Side
+    flags: SideFlags
+    subject: Subject
+
+
+class Bench:
+    """Measures commits; holds GOOD's worktree while its context lasts.
+
+    Args:
+      setting: what is the same at every step.
+      results: folder of the bisection.
+      reporter: progress.
+      facts: about this machine.
+    """
+
+    def __init__(
+        self, setting: Setting, results: Path, reporter: Reporter, facts: Mapping[str, Any]
+    ) -> None:
+        self._setting = setting
+        self._results = results
+        self._reporter = reporter
+        self._facts = facts
+        self._stack = contextlib.ExitStack()
+        self._seconds: float | None = None
+        self._good: _Prepared | None = None
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Removes GOOD's worktree."""
+        self._stack.close()
+
+    def prepare(self) -> None:
+        """Makes GOOD's worktree, before anything is measured.
+
+        Raises:
+          UsageError: the flags cannot be run there.
+          BenchmarkError: it does not build.
+        """
+        good = self._setting.good
+        try:
+            self._good = self._stack.enter_context(self._prepared(good, "a"))
+        except _Unusable as error:
+            raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Of the last step, or a first guess; None if nothing is known."""
+        if self._seconds is not None or self._good is None or self._good.flags.work is None:
+            return self._seconds
+        guess = self._good.flags.work.seconds(self._facts)
+        return None if guess is None else 2 * guess
+
+    def measure(self, number: int, commit: str, found: Step | None = None) -> Step:
+        """Measures a commit against GOOD, which `prepare` has made ready.
+
+        Args:
+          number: of the step, counted from 0.
+          commit: its hash.
+          found: how BAD compares with GOOD; None for that step itself.
+
+        Raises:
+          KeyboardInterrupt: what was measured is kept for the next attempt.
+          BenchmarkError: GOOD failed, or results cannot be written.
+        """
+        started = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            try:
+                prepared = stack.enter_context(self._prepared(commit, "b"))
+            except (_Unusable, UsageError) as error:
+                verdict = Verdict.FAILED.value
+                step = Step(commit=commit, answer=SKIP, verdict=verdict, reason=str(error))
+            else:
+                step = self._compared(number, commit, prepared, found)
+        return replace(step, seconds=round(time.monotonic() - started, 3))
+
+    @contextlib.contextmanager
+    def _prepared(self, commit: str, name: str) -> Iterator[_Prepared]:
+        setting = self._setting
+        with worktree(commit, setting.repository) as folder:
+            # Before the build, which may write to files that git knows.
+            subject = replace(repository.of_folder(folder), side=name)
+            if setting.build is not None:
+                self._build(setting.build, commit, folder)
+            side = Side(
+                flags=setting.flags, python=setting.python, checkout=folder, revision=commit[:12]
+            )
+            yield _Prepared(side=side, flags=check(side), subject=subject)
+
+    def _build(self, command: str, commit: str, folder: Path) -> None:
+        log = self._results / f"build-{commit[:12]}.log"
+        done = execute(("/bin/sh", "-c", command), log, self._setting.timeout, folder=folder)
+        if done.timed_out:
+            raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
+        if done.status != 0:
+            raise _Unusable(f"does not build: exit status {done.status}; {last_log_line(log)}")
+
+    def _compared(self, number: int, commit: str, new: _Prepared, found: Step | None) -> Step:
+        setting = self._setting
+        name = commit[:12]
+        looks_at_work = found is not None and found.verdict == Verdict.CHANGED_WORK.value
+        analyses: Sequence[InterimAnalysis]
+        if looks_at_work:
+            analyses, policy = (InterimAnalysis(1, setting.policy.alpha),), setting.policy
+        else:
+            analyses = interim_analyses(setting.pairs, setting.policy.alpha)
+            change = None if found is None else found.change
+            policy = setting.policy if change is None else half_of(change, setting.policy)
+        experiment = replace(
+            self._experiment(number, new, policy),
+            analyses=tuple(analyses),
+            burn_in=0 if looks_at_work else setting.burn_in,
+        )
+        finding = self._run(experiment, name)
+        step = self._answered(finding, commit, looks_at_work)
+        if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
+            more = self._with_more_pairs(experiment, finding)
+            if more is not None:
+                self._reporter.line(f"undecided: going on, with up to {more.pairs} pairs")
+                finding = self._run(more, name)
+                step = self._answered(finding, commit, looks_at_work)
+        if found is None and step.verdict == Verdict.CHANGED_WORK.value:
+            step = replace(step, answer=BAD)  # which commit brought it is what is looked for
+        return replace(step, most_pairs=setting.most_pairs, results=name)
+
+    def _experiment(self, number: int, new: _Prepared, policy: Policy) -> Experiment:
+        assert self._good is not None
+        setting, good = self._setting, self._good
+        return Experiment(
+            a=good.side,
+            b=new.side,
+            analyses=(),
+            seed=setting.seed + number,
+            timeout=setting.timeout,
+            policy=policy,
+            metrics=("throughput",),
+            resolved={"a": good.flags, "b": new.flags},
+            subjects={"a": good.subject, "b": new.subject},
+        )
+
+    def _with_more_pairs(self, experiment: Experiment, finding: Finding) -> Experiment | None:
+        """The experiment with as many pairs as may be; None where they would not be enough."""
+        entry = entry_of(finding.comparison)
+        needed = None if entry is None else entry.main.judgement.needed
+        most = self._setting.most_pairs
+        if entry is None or needed is None or needed > most:
+            return None
+        later = interim_analyses(most, self._setting.policy.alpha)
+        left = tuple(one for one in later if one.pairs > len(entry.base))
+        return replace(experiment, analyses=left, burn_in=0) if left else None
+
+    def _run(self, experiment: Experiment, name: str) -> Finding:
+        """Measures; pairs that are there already count.
+
+        Raises:
+          KeyboardInterrupt: a signal ended it.
+          BenchmarkError: GOOD failed.
+        """
+        results = ResultsFolder(str(self._results / name), resume=True)
+        session = Session(experiment, results, self._reporter, facts=self._facts)
+        finding = session.run()
+        if finding.interrupted:
+            raise KeyboardInterrupt
+        self._seconds = session.seconds_per_pair or self._seconds
+        base = [one for entry in finding.comparison.entries for one in entry.base]
+        if any(one.status != "ok" for one in base):
+            raise BenchmarkError(f"GOOD ({self._setting.good[:12]}) fails: {finding.failure}")
+        return finding
+
+    def _answered(self, finding: Finding, commit: str, looks_at_work: bool) -> Step:
+        comparison = finding.comparison
+        if looks_at_work:
+            answer = answer_to_changed_work(comparison)
+        else:
+            usual = self._setting.policy.replace(alpha=finding.alpha)
+            answer = answer_to_slower(comparison, usual)
+        entry = entry_of(comparison)
+        if entry is None:
+            reason = finding.failure or "its runs have another configuration than those of GOOD"
+            verdict = Verdict.NOT_COMPARABLE.value
+            return Step(commit=commit, answer=SKIP, verdict=verdict, reason=reason)
+        judgement = entry.main.judgement
+        return Step(
+            commit=commit,
+            answer=answer,
+            verdict=entry.main.verdict.value,
+            reason=finding.failure or judgement.reason,
+            change=judgement.change,
+            low=judgement.low,
+            high=judgement.high,
+            confidence=1 - finding.alpha,
+            pairs=min(len(entry.base), len(entry.new)),
+        )
