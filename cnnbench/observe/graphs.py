@@ -46,6 +46,25 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 
 @contextmanager
+def collecting_partitions(found: list[Any]) -> Iterator[None]:
+    """Collects the graphs of every device that the function called in the block was divided into.
+
+    Args:
+      found: gets a GraphDef per device, in the order of devices.
+
+    Raises:
+      BenchmarkError: the graphs cannot be had.
+    """
+    tf.summary.trace_on(graph=True, profiler=False)
+    try:
+        yield
+    except BaseException:
+        tf.summary.trace_off()
+        raise
+    found += _partitions()
+
+
+@contextmanager
 def writing_partitions(flag: str, prefix: str, written: list[str]) -> Iterator[None]:
     """Writes the graphs of every device that the function called in the block was divided into.
 
@@ -57,13 +76,10 @@ def writing_partitions(flag: str, prefix: str, written: list[str]) -> Iterator[N
     Raises:
       BenchmarkError: the graphs cannot be had or written.
     """
-    tf.summary.trace_on(graph=True, profiler=False)
-    try:
+    found: list[Any] = []
+    with collecting_partitions(found):
         yield
-    except BaseException:
-        tf.summary.trace_off()
-        raise
-    for number, graph_def in enumerate(_partitions()):
+    for number, graph_def in enumerate(found):
         path = partition_file(prefix, number)
         write_graph(flag, path, graph_def)
         device = next((node.device for node in graph_def.node if node.device), "no device")

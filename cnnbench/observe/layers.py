@@ -74,10 +74,10 @@ def layers_of(
       The layers in the order of the network, then operations outside of layers by time, and
       the rest of the step.
     """
-    backward = _backward(graph)
+    backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation in made:
-        name = _layer(operation.name, flops)
+        name = layer_of(operation.name, flops)
         late = operation.name in backward or bool(_BACKWARD.search(operation.name))
         seconds[name][late and name != REST] += operation.seconds / towers
     memory = _activations(graph, flops, backward)
@@ -90,8 +90,13 @@ def layers_of(
     return [row for row in rows if row.seconds or row.flops]
 
 
-def _layer(operation: str, scopes: Collection[str]) -> str:
-    """The innermost layer or scope whose name begins the operation's, or the kind of it."""
+def layer_of(operation: str, scopes: Collection[str]) -> str:
+    """The innermost layer or scope whose name begins the operation's, or the kind of it.
+
+    Args:
+      operation: its name in the graph; `REST` is the layer of those outside of towers.
+      scopes: names of the network's layers and scopes.
+    """
     match = _TOWER.search(operation)
     if match is None:
         return REST
@@ -103,8 +108,12 @@ def _layer(operation: str, scopes: Collection[str]) -> str:
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
 
-def _backward(graph: Any) -> set[str]:
-    """Names of the operations that depend on a gradient."""
+def backward_operations(graph: Any) -> set[str]:
+    """Names of the operations that depend on a gradient.
+
+    Args:
+      graph: of a step, as traced.
+    """
     found: set[str] = set()
     for operation in graph.get_operations():
         inputs = (tensor.op.name for tensor in operation.inputs)
@@ -120,10 +129,10 @@ def _activations(graph: Any, scopes: Collection[str], backward: Collection[str])
         match = _TOWER.search(operation.name)
         if match is None or match[1] != "0" or operation.name in backward:
             continue
-        name = _layer(operation.name, scopes)
+        name = layer_of(operation.name, scopes)
         for tensor in operation.outputs:
             if _is_activation(tensor) and any(
-                user.name in backward or _layer(user.name, scopes) != name
+                user.name in backward or layer_of(user.name, scopes) != name
                 for user in tensor.consumers()
             ):
                 sizes[name] += tensor.shape.num_elements() * tensor.dtype.size

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cnnbench.observe.xplane import Event, Plane
 from cnnbench.text.numbers import number, percent
@@ -36,6 +37,15 @@ class Operation:
     seconds: float
 
 
+class _Run(NamedTuple):
+    """One run of an operation, in picoseconds from a common origin."""
+
+    name: str
+    type: str
+    start: int
+    duration: int
+
+
 def operations(planes: Iterable[Plane]) -> list[Operation]:
     """The operations of a profile.
 
@@ -45,21 +55,51 @@ def operations(planes: Iterable[Plane]) -> list[Operation]:
     Args:
       planes: of one host.
     """
+    return [Operation(run.name, run.type, run.duration * _PICOSECONDS) for run in _runs(planes)]
+
+
+def wall_seconds(planes: Iterable[Plane]) -> dict[tuple[str, str], float]:
+    """What each operation has of the wall time, by name and type.
+
+    Where several run at the same moment, each has an equal part of that moment, so that the
+    values add up to the time during which any operation ran.
+
+    Args:
+      planes: of one host.
+    """
+    edges: list[tuple[int, bool, int, tuple[str, str]]] = []
+    for index, run in enumerate(run for run in _runs(planes) if run.duration):
+        key = (run.name, run.type)
+        edges += [(run.start, True, index, key), (run.start + run.duration, False, index, key)]
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+    active: dict[int, tuple[str, str]] = {}
+    before = 0
+    for moment, begins, index, key in sorted(edges):
+        for one in active.values():
+            seconds[one] += (moment - before) * _PICOSECONDS / len(active)
+        before = moment
+        if begins:
+            active[index] = key
+        else:
+            del active[index]
+    return dict(seconds)
+
+
+def _runs(planes: Iterable[Plane]) -> list[_Run]:
     planes = tuple(planes)
-    on_gpus = _operations([p for p in planes if p.name.startswith(_GPU)], _of_kernel)
-    return on_gpus or _operations([p for p in planes if not p.name.startswith(_GPU)], _of_host)
+    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
+    return on_gpus or list(_read([p for p in planes if not p.name.startswith(_GPU)], _of_host))
 
 
-def _operations(
+def _read(
     planes: Iterable[Plane], read: Callable[[Event], tuple[str, str] | None]
-) -> list[Operation]:
-    return [
-        Operation(*names, event.duration * _PICOSECONDS)
-        for plane in planes
-        for line in plane.lines
-        for event in line.events
-        if (names := read(event)) is not None
-    ]
+) -> Iterator[_Run]:
+    for plane in planes:
+        for line in plane.lines:
+            for event in line.events:
+                names = read(event)
+                if names is not None:
+                    yield _Run(*names, event.start, event.duration)
 
 
 def _of_host(event: Event) -> tuple[str, str] | None:

@@ -18,8 +18,10 @@ from cnnbench.observe.operations import Operation
 def test_flops_of_layers_add_up_to_those_of_the_network(model):
     network = get_model(model, "imagenet")
     spec = declare(network, 1001)
-    forward = scope_flops(network, 1001, training=False)
-    training = scope_flops(network, 1001, training=True)
+    forward, training = (
+        {name: one.training for name, one in scope_flops(network, 1001, training=on).items()}
+        for on in (False, True)
+    )
     assert sum(forward.values()) == spec.forward_flops_per_image
     assert sum(training.values()) == spec.training_flops_per_image
     if model == "lenet":  # by hand: 5 x 5 on 28 x 28, 3 to 32 channels
