@@ -89,6 +89,7 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
+            "jsonschema>=4.18",
             "scikit-learn>=1.4",
             "scikit-image>=0.22",
             "ruff>=0.6",

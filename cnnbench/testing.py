@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import pytest
 
@@ -23,13 +23,12 @@ from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_
 from cnnbench.compare.comparability import check_facts
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
+from cnnbench.records.codec import Document
 from cnnbench.records.files import write_whole
 from cnnbench.records.run import RunRecord
 from cnnbench.report.renderers import render
 from cnnbench.stats.descriptive import median
 
-_KIND = "baseline"
-_SCHEMA = 1
 _LOG_LINES = 15
 
 Undecided = Literal["warn", "skip", "fail", "ignore"]
@@ -40,6 +39,16 @@ Baseline: TypeAlias = "Result | str | os.PathLike[str]"
 
 class CnnbenchWarning(UserWarning):
     """A comparison that could not be decided."""
+
+
+@dataclass(frozen=True)
+class BaselineDocument(Document):
+    """The file of a baseline, schema 1: the records to compare with."""
+
+    kind: ClassVar[str] = "baseline"
+    schema: ClassVar[int] = 1
+
+    records: tuple[RunRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,7 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all records into one file, to compare later ones with; replaces it."""
-        document = {
-            "schema": _SCHEMA,
-            "kind": _KIND,
-            "records": [record.to_dict() for record in self.records],
-        }
+        document = BaselineDocument(records=self.records).to_dict()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_whole(Path(path), (json.dumps(document, indent=1) + "\n").encode("ascii"))
 
@@ -272,11 +277,9 @@ def _saved(path: Path) -> tuple[RunRecord, ...] | None:
         document = json.loads(path.read_bytes())
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(document, dict) or document.get("kind") != _KIND:
+    if not isinstance(document, dict) or document.get("kind") != BaselineDocument.kind:
         return None
-    if document.get("schema") != _SCHEMA or not isinstance(document.get("records"), list):
-        raise ValueError(f"schema {document.get('schema')!r} is not known to this version")
-    return tuple(RunRecord.from_dict(one) for one in document["records"])
+    return BaselineDocument.from_dict(document).records
 
 
 def _reasons(comparison: Comparison) -> str:

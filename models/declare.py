@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -32,10 +33,22 @@ class Shaped:
 
 
 class Flops(NamedTuple):
-    """Of one example: of the forward pass, and of forward and backward pass together."""
+    """Of one example.
 
-    forward: int
-    training: int
+    Attributes:
+      forward: of the forward pass.
+      inputs: of the gradients of layers' inputs.
+      kernels: of the gradients of weights, or of the second factor of products without any.
+    """
+
+    forward: int = 0
+    inputs: int = 0
+    kernels: int = 0
+
+    @property
+    def training(self) -> int:
+        """Of forward and backward pass together."""
+        return self.forward + self.inputs + self.kernels
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
@@ -73,18 +86,18 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     )
 
 
-def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, int]:
+def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, Flops]:
     """FLOPs per example of the layers and scopes of a network, in the order of the body.
 
     Those of a scope are its own, without the layers and scopes inside it; "" is the body itself.
 
     Args:
       model, num_classes: as for `declare`.
-      training: of forward and backward pass; otherwise of the forward pass alone.
+      training: whether what only training computes is there, and gradients are.
     """
     elements = resolve(model.elements, model, num_classes)
     scopes = _run(model, elements, num_classes, training=training).scope_flops
-    return {name: one.training if training else one.forward for name, one in scopes.items()}
+    return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
 
 
 def _run(
@@ -130,22 +143,22 @@ class ShapeNetwork(Network[Shaped]):
         self.variables: list[VariableSpec] = []
         self.forward_flops = 0
         self.training_flops = 0
-        self.scope_flops: dict[str, Flops] = {"": Flops(0, 0)}
+        self.scope_flops: dict[str, Flops] = {"": Flops()}
 
     def shape(self, x: Shaped) -> tuple[int, ...]:
         """Shape without batch."""
         return x.shape
 
     def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
-        training = flops * (1 + int(weights) + int(inputs_differentiated))
+        made = Flops(flops, flops * inputs_differentiated, flops * weights)
         self.forward_flops += flops
-        self.training_flops += training
+        self.training_flops += made.training
         scope = "/".join(self._scopes)
         before = self.scope_flops[scope]
-        self.scope_flops[scope] = Flops(before.forward + flops, before.training + training)
+        self.scope_flops[scope] = Flops(*map(operator.add, before, made))
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        self.scope_flops.setdefault("/".join(self._scopes), Flops(0, 0))
+        self.scope_flops.setdefault("/".join(self._scopes), Flops())
         return super()._name_scope(name)
 
     def _declare(self, spec: VariableSpec) -> None:

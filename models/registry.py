@@ -84,6 +84,15 @@ def model_names(dataset: str) -> tuple[str, ...]:
     return _names(dataset)
 
 
+def all_names() -> tuple[str, ...]:
+    """Names of the models of all data sets, sorted.
+
+    Raises:
+      UsageError: an installed entry point fails.
+    """
+    return tuple(sorted({name for dataset in datasets() for name in _names(dataset)}))
+
+
 def datasets() -> tuple[str, ...]:
     """Data sets that have models, sorted.
 

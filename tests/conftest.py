@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -256,6 +257,24 @@ def alone():
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def holds():
+    """holds("run", document, ...): the published JSON Schema of that name holds for documents."""
+    from jsonschema import Draft202012Validator, FormatChecker
+
+    folder = Path(__file__).parents[1] / "docs" / "schemas"
+
+    def check(name, *documents):
+        schema = json.loads((folder / f"{name}.schema.json").read_text())
+        validator = Draft202012Validator(schema, format_checker=FormatChecker())
+        assert documents
+        for document in documents:
+            faults = [f"{e.json_path}: {e.message[:200]}" for e in validator.iter_errors(document)]
+            assert faults == []
+
+    return check
 
 
 class Reductions:

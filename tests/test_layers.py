@@ -20,13 +20,13 @@ LAYERS = (
     ("step", "metrics"),
     ("observe",),
     ("driver", "compare", "allreduce", "predict"),
-    ("report", "processes"),
+    ("report", "processes", "roofline"),
     ("launch",),
     ("history", "ab", "sweep"),
-    ("strategies",),
+    ("bisect", "strategies"),
     ("testing",),
     ("pytest_plugin", "commands"),
-    ("cli",),
+    ("cli", "schemas"),
     ("__main__",),
 )
 """From the bottom up. Packages of one layer do not know each other."""

@@ -181,10 +181,10 @@ def comparing(speed=100, processes=5, more=""):
     return _COMPARING.format(speed=speed, processes=processes, more=more)
 
 
-def test_a_baseline_is_written_and_compared_with(session, pytester):
+def test_a_baseline_is_written_and_compared_with(session, pytester, holds):
     assert session(comparing(), "--cnnbench-update").ret == 0
     document = json.loads((pytester.path / "baseline.json").read_text())
-    assert document["kind"] == "baseline"
+    holds("baseline", document)
     assert len(document["records"]) == 5
     session(comparing()).assert_outcomes(passed=1)
     session(comparing(speed=120)).assert_outcomes(passed=1)
@@ -250,7 +250,7 @@ def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
     [
         ("{", "*cannot be used*"),
         ("[" * 100_000, "*baseline.json cannot be used: nested too deeply*"),
-        ('{"schema": 2, "kind": "baseline"}', "*schema 2 is not known*"),
+        ('{"schema": 2, "kind": "baseline"}', "*schema: 2 is not known*"),
     ],
 )
 def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):

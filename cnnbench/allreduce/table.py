@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cnnbench.records.allreduce import FEWEST_FOR_P99, AllReduceRecord, Copying, Point
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.text.numbers import NONE
 
 # No machine moves data twenty times as fast as it copies: such a time is not a reduction's.

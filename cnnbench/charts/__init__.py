@@ -58,6 +58,7 @@ class Row:
       hint: shown on hover over a box.
       text: written at the end of the row.
       style: index of colour and mark, if the row is a series of another chart too.
+      tone: of a verdict on it, "good", "bad" or "unsure", which then gives the colour; "" for none.
     """
 
     label: str
@@ -69,6 +70,7 @@ class Row:
     hint: str = ""
     text: str = ""
     style: int | None = None
+    tone: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,8 @@ class Lines:
       shaded: (from, to, label) of a grey part of the x axis; None for none.
       events: vertical lines.
       note: below the legend.
+      labels: of the points of the first series along x. Pages draw a chart that has them as wide
+        as there is room, and zoom into it.
     """
 
     title: str
@@ -154,6 +158,7 @@ class Lines:
     shaded: tuple[float, float, str] | None = None
     events: tuple[Event, ...] = ()
     note: str = ""
+    labels: tuple[str, ...] = ()
 
 
 Chart: TypeAlias = Rows | Lines

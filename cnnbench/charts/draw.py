@@ -18,17 +18,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
-from xml.etree import ElementTree
 
 from cnnbench.charts import Axis, Chart, Event, Lines, Row, Rows, Series
+from cnnbench.charts.markup import Hint, element
 from cnnbench.text.escape import plain
 from cnnbench.text.numbers import binary
 
 FORMATS = ("svg", "png", "pdf")
 """Of files."""
 
+NARROW, WIDE = 300.0, 1250.0
+"""Widths of charts in pages: of a phone, which several beside each other have on a desk, and of
+the whole page."""
+
 _WIDTH = 560.0
-_TOP, _LEFT, _RIGHT = 30.0, 70.0, 18.0
+_HEAD = 24.0
+_TOP, _LEFT, _RIGHT = 30.0, 58.0, 18.0
 _AXIS_HEIGHT = 46.0
 _PLOT_TOP, _PLOT = 52.0, 230.0
 _LINE = 18.0
@@ -47,15 +52,20 @@ _COLOURS = tuple(f"c{index}" for index in range(7))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
+_PLOT_PART, _BESIDE = "plot", "beside"
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
-_SVG = "{http://www.w3.org/2000/svg}"
-_HREF = "{http://www.w3.org/1999/xlink}href"
 
 
-def svg(chart: Chart) -> str:
-    """The chart as an SVG element for a page, which brings `theme` along."""
-    with _settings(chart.title):
-        return _markup(_Sheet([chart]), aria_label=f"{chart.title}: {_description(chart)}")
+def svg(chart: Chart, width: float = NARROW) -> str:
+    """The chart as an SVG element for a page, which brings `theme`, the title and the note.
+
+    Args:
+      chart: to be drawn.
+      width: in pixels; letters have their size at this width.
+    """
+    with _settings(f"{chart.title} {width:g}"):
+        sheet = _Sheet([chart], width=width, captions=False)
+        return _markup(sheet, aria_label=f"{chart.title}: {_description(chart)}")
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
@@ -67,7 +77,7 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
       label: description of an SVG file.
     """
     with _settings(label):
-        sheet = _Sheet(charts, _MARGIN)
+        sheet = _Sheet(charts, margin=_MARGIN)
         if format != "svg":
             buffer = io.BytesIO()
             dates = {"CreationDate": None} if format == "pdf" else None
@@ -118,26 +128,36 @@ class _Sheet:
     Attributes:
       figure: matplotlib's.
       width, height: of it.
-      hints: text, or texts of the points, by the artists' group ids.
+      inner: width of a chart.
+      hints: what the artists show, by their group ids.
     """
 
-    def __init__(self, charts: Sequence[Chart], margin: float = 0.0) -> None:
+    def __init__(
+        self,
+        charts: Sequence[Chart],
+        *,
+        margin: float = 0.0,
+        width: float = _WIDTH,
+        captions: bool = True,
+    ) -> None:
         from matplotlib.figure import Figure
 
-        heights = [_height(chart) for chart in charts]
-        self.width = _WIDTH + 2 * margin
+        heights = [_height(chart, captions) for chart in charts]
+        self.inner = width
+        self.width = width + 2 * margin
         self.height = sum(heights) + _GAP * max(0, len(charts) - 1) + 2 * margin
         self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=72)
         self.figure.patch.set_visible(margin > 0)
-        self.hints: dict[str, str | Sequence[str]] = {}
-        self._left, self._top = margin, margin
+        self.hints: dict[str, Hint] = {}
+        self._left, self._top = margin, margin - (0.0 if captions else _HEAD)
         for chart, height in zip(charts, heights, strict=True):
-            self.text(0, 16, _shorten(chart.title, 64), size=_TITLE_SIZE, bold=True)
+            if captions:
+                self.text(0, 16, _shorten(chart.title, 64), size=_TITLE_SIZE, bold=True)
             if isinstance(chart, Rows):
                 _draw_rows(self, chart)
             else:
                 _draw_lines(self, chart)
-            for index, line in enumerate(_wrapped(chart.note)):
+            for index, line in enumerate(_wrapped(chart.note) if captions else ()):
                 below = height - _NOTE_LINE * (len(_wrapped(chart.note)) - index - 1) - 4
                 self.text(0, below, line, size=_TICK_SIZE, colour="soft")
             self._top += height + _GAP
@@ -155,11 +175,15 @@ class _Sheet:
         colour: str = "ink",
         bold: bool = False,
         align: str = "left",
+        kind: str = "",
     ) -> None:
-        """A line of text with its base line at y."""
+        """A line of text with its base line at y; `kind` as of `mark`."""
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": _palette()[colour], "fontweight": weight}
-        self.figure.text(*self._place(x, y), plain(content), ha=align, va="baseline", **style)
+        where = self._place(x, y)
+        artist = self.figure.text(*where, plain(content), ha=align, va="baseline", **style)
+        if kind:
+            self.mark(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
         """A horizontal line, or marks, outside of the axes."""
@@ -179,10 +203,19 @@ class _Sheet:
         axes.tick_params(length=0, pad=6, labelsize=_TICK_SIZE, labelcolor=_palette()["soft"])
         return axes
 
-    def hint(self, artist: Any, text: str | Sequence[str]) -> None:
-        """Shows a text on hover over an artist, or one over each of its marks."""
+    def mark(
+        self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
+    ) -> None:
+        """Gives an artist a class and what it shows.
+
+        Args:
+          artist: matplotlib's.
+          kind: class in the SVG; "" for none.
+          texts: on hover over it, or one over each of its marks.
+          stop: whether the keyboard reaches it; marks with a text always are.
+        """
         key = f"hint{len(self.hints)}"
-        self.hints[key] = text
+        self.hints[key] = Hint(kind, texts, stop)
         artist.set_gid(key)
 
 
@@ -192,11 +225,13 @@ def _description(chart: Chart) -> str:
     return chart.x.caption
 
 
-def _height(chart: Chart) -> float:
+def _height(chart: Chart, captions: bool) -> float:
     if isinstance(chart, Lines):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _LINE * len(chart.series)
     else:
         height = _rows_top(chart) + _ROW * len(chart.rows) + 4 + _AXIS_HEIGHT
+    if not captions:
+        return height - _HEAD
     return height + _NOTE_LINE * len(_wrapped(chart.note)) + (4 if chart.note else 0)
 
 
@@ -237,6 +272,9 @@ def _x_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], botto
         fits = place - half >= free  # clear of its neighbour
         shown.append(text if fits else "")
         free = place + half + 8 if fits else free
+    if axis.tick_texts:  # names of points: no lines for those without
+        ticks = [tick for tick, text in zip(ticks, shown, strict=True) if text]
+        shown = [text for text in shown if text]
     axes.set_xticks(ticks, shown, minor=False)
     axes.set_xticks([], minor=True)
     axes.spines["bottom"].set(visible=True, color=_palette()["soft"], linewidth=1)
@@ -324,7 +362,7 @@ def _draw_rows(sheet: _Sheet, chart: Rows) -> None:
     top = _rows_top(chart)
     bottom = top + _ROW * len(chart.rows) + 4
     right = max(_RIGHT, 12 + _CHARACTER * max(len(row.text) for row in chart.rows))
-    axes = sheet.axes(8, _WIDTH - right, top, bottom)
+    axes = sheet.axes(8, sheet.inner - right, top, bottom)
     ends = [end for row in chart.rows for end in (row.centre, row.low, row.high, chart.limit)]
     values = [value for row in chart.rows for value, _ in row.values]
     _x_axis(sheet, axes, chart.x, [*values, *(end for end in ends if end is not None)], bottom)
@@ -333,24 +371,28 @@ def _draw_rows(sheet: _Sheet, chart: Rows) -> None:
     if chart.limit is not None:
         limit = {"color": _palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([chart.limit] * 2, [-8, bottom - top], clip_on=False, **limit)
+        # Ends at the line, where there is room before it.
         x = axes.transData.transform((chart.limit, 0))[0] - sheet._left
+        x = max(x, _CHARACTER * len(chart.limit_label))
         sheet.text(x, top - 10, chart.limit_label, size=_TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
         y = top + _ROW * index
         left = 8 if row.style is None else 28
         if row.style is not None:
             sheet.line([18], y + 11, linestyle="none", **_mark(row.style, _colour(row.style)))
-        sheet.text(left, y + 15, _shorten(row.label, _fitting(_WIDTH - right - left)))
-        sheet.text(_WIDTH, y + 31, row.text, bold=True, align="right")
+        sheet.text(left, y + 15, _shorten(row.label, _fitting(sheet.inner - left)))
+        sheet.text(sheet.inner, y + 31, row.text, bold=True, align="right")
         beyond = sum(value > axes.get_xlim()[1] for value, _ in row.values)
         if beyond:
-            sheet.text(_WIDTH, y + 31, f"{beyond} ▸", size=_TICK_SIZE, colour="soft", align="right")
+            sheet.text(
+                sheet.inner, y + 31, f"{beyond} ▸", size=_TICK_SIZE, colour="soft", align="right"
+            )
         _draw_row(sheet, axes, row, _ROW * index + 27)
 
 
 def _draw_row(sheet: _Sheet, axes: Any, row: Row, y: float) -> None:
     ink, end = _palette()["ink"], axes.get_xlim()[1]
-    colour = _colour(row.style or 0)
+    colour = _palette()[row.tone] if row.tone else _colour(row.style or 0)
     drawn = []
     if row.box is not None:
         whiskers = [min(row.low or 0.0, end), min(row.high or 0.0, end)]
@@ -368,12 +410,12 @@ def _draw_row(sheet: _Sheet, axes: Any, row: Row, y: float) -> None:
         outlying = {"size": 4.0, "edge": 0.0, "alpha": 0.6}
         style = single if row.box is None else outlying
         dots = _marks(axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style)
-        sheet.hint(dots, [hint for _, hint in shown])
+        sheet.mark(dots, texts=[hint for _, hint in shown])
     if row.centre is not None:
         stroke = {"color": ink, "linewidth": 2.2, "clip_on": False, "zorder": 4}
         drawn += axes.plot([min(row.centre, end)] * 2, [y - 9, y + 9], **stroke)
-    for artist in drawn if row.hint else ():
-        sheet.hint(artist, row.hint)
+    for place, artist in enumerate(drawn if row.hint else ()):
+        sheet.mark(artist, texts=row.hint, stop=place == len(drawn) - 1)
 
 
 def _mark(
@@ -407,7 +449,7 @@ def _colour(index: int) -> str:
 
 def _draw_lines(sheet: _Sheet, chart: Lines) -> None:
     bottom = _PLOT_TOP + _PLOT
-    axes = sheet.axes(_LEFT, _WIDTH - _RIGHT, _PLOT_TOP, bottom)
+    axes = sheet.axes(_LEFT, sheet.inner - _RIGHT, _PLOT_TOP, bottom)
     points = [point for one in chart.series for point in one.points]
     spans = [end for one in chart.series for span in one.spans if span for end in span]
     _x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
@@ -433,13 +475,14 @@ def _beside(sheet: _Sheet, axes: Any, x: float, text: str, gap: float) -> None:
     place = axes.transData.transform((x, axes.get_ylim()[0]))[0] - sheet._left
     align = "right" if to_left else "left"
     place += -gap if to_left else gap
-    sheet.text(place, _PLOT_TOP + 12, text, size=_TICK_SIZE, colour="soft", align=align)
+    top = _PLOT_TOP + 12
+    sheet.text(place, top, text, size=_TICK_SIZE, colour="soft", align=align, kind=_BESIDE)
 
 
 def _draw_event(sheet: _Sheet, axes: Any, event: Event) -> None:
     colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
     line = axes.axvline(event.x, color=_palette()[colour], linewidth=1.5, linestyle=(0, dashes))
-    sheet.hint(line, event.label)
+    sheet.mark(line, _PLOT_PART, event.label, stop=True)
     if event.mark:
         _beside(sheet, axes, event.x, event.mark, 7)
 
@@ -454,10 +497,11 @@ def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) 
     ys = [min(y, top) for _, y in one.points]
     if one.line and len(xs) > 1:
         (artist,) = axes.plot(xs, ys, clip_on=False, **line)
-        sheet.hint(artist, one.name)
+        sheet.mark(artist, _PLOT_PART, one.name)
     for x, span in zip(xs, one.spans, strict=False):
         if span is not None:
-            axes.plot([x, x], [span[0], min(span[1], top)], color=colour, linewidth=1.5)
+            (stroke,) = axes.plot([x, x], [span[0], min(span[1], top)], color=colour, lw=1.5)
+            sheet.mark(stroke, _PLOT_PART)
     if not one.reference:
         hints = one.hints or ("",) * len(xs)
         inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
@@ -467,79 +511,18 @@ def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) 
         for shown, mark in ((inside, index), (beyond, _MARKERS.index("^"))):
             if shown:
                 places = [xs[i] for i in shown], [ys[i] for i in shown]
-                sheet.hint(_marks(axes, *places, mark, colour), [hints[i] for i in shown])
+                marks = _marks(axes, *places, mark, colour)
+                sheet.mark(marks, "marks", [hints[i] for i in shown])
     if one.line:
         sheet.line([2, _KEY], key - 4, **line)
     if not one.reference:
         sheet.line([(2 + _KEY) / 2], key - 4, **_mark(index, colour))
-    sheet.text(_KEY + 8, key, _shorten(one.name, _fitting(_WIDTH - _KEY - 10)))
-
-
-# From matplotlib's SVG to ours
+    sheet.text(_KEY + 8, key, _shorten(one.name, _fitting(sheet.inner - _KEY - 10)))
 
 
 def _markup(sheet: _Sheet, style: str = "", **attributes: str) -> str:
-    """The sheet as an SVG element without style attributes, with hints as titles."""
+    """The sheet as an SVG element; see `cnnbench.charts.markup.element`."""
     buffer = io.StringIO()
     sheet.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(buffer.getvalue())
     variables = {colour: f"var(--{name})" for name, colour in _palette().items()}
-    for parent in root.iter():
-        for child in list(parent):
-            if child.tag.rpartition("}")[2] in ("metadata", "style", "clipPath"):
-                parent.remove(child)
-    _add_hints(root, sheet.hints)
-    for one in root.iter():
-        one.tag = one.tag.removeprefix(_SVG)
-        one.text = one.text if one.tag in ("text", "title") else None
-        one.tail = None
-        _attributes(one, variables)
-    shape = root.attrib["viewBox"]
-    root.attrib.clear()
-    given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
-    root.attrib.update({"class": "chart", "role": "img", "viewBox": shape, **given})
-    if style:
-        element = ElementTree.Element("style")
-        element.text = style
-        root.insert(0, element)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _attributes(one: ElementTree.Element, variables: dict[str, str]) -> None:
-    """Presentation attributes in place of the style, and no more ids than are referred to."""
-    for declaration in filter(None, one.attrib.pop("style", "").split(";")):
-        name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name != "font-family":
-            one.set(name, variables.get(value, value))
-    one.attrib.pop("clip-path", None)
-    if one.tag == "g":
-        one.attrib.pop("id", None)
-    if one.attrib.get("transform", "").startswith("rotate(-0 "):
-        del one.attrib["transform"]
-    if _HREF in one.attrib:
-        one.set("href", one.attrib.pop(_HREF))
-    for name in ("x", "y"):
-        if name in one.attrib:
-            one.set(name, f"{float(one.attrib[name]):.6g}")
-    if "d" in one.attrib:
-        numbers = re.sub(r"\d+\.\d+", lambda n: f"{float(n.group()):.2f}", one.attrib["d"])
-        one.set("d", " ".join(numbers.split()))
-
-
-def _add_hints(root: ElementTree.Element, hints: dict[str, str | Sequence[str]]) -> None:
-    for group in root.iter(f"{_SVG}g"):
-        hint = hints.get(group.attrib.get("id", ""))
-        if isinstance(hint, str):
-            group.insert(0, _title(hint))
-        elif hint is not None:
-            (marks,) = group.findall(f"{_SVG}g")
-            for index, text in enumerate(hint):
-                wrapped = ElementTree.Element(f"{_SVG}g")
-                wrapped.extend((_title(text), marks[index]))
-                marks[index] = wrapped if text else marks[index]
-
-
-def _title(text: str) -> ElementTree.Element:
-    title = ElementTree.Element(f"{_SVG}title")
-    title.text = plain(text)
-    return title
+    return element(buffer.getvalue(), sheet.hints, variables, style, attributes)

@@ -12,6 +12,7 @@ from cnnbench.text.terminal import print_message, print_result
 
 if TYPE_CHECKING:
     from cnnbench.compare import Skipped
+    from cnnbench.report.exports.figures import Figure
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -20,15 +21,19 @@ COMMANDS: dict[str, str] = {
     "allreduce": "measure and check reductions between devices by themselves",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
     "ab": "measure two sides in turn and judge the second against the first",
+    "bisect": "find the commit that made a run slower",
+    "roofline": "show where the time of a step goes, layer by layer, against the machine's bound",
     "strategies": "measure the modes of --variable_update side by side, and compare weights",
     "sweep": "run a suite of configurations, each run in a process of its own",
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
     "history": "follow a metric over commits and find where it took a step",
+    "completion": "print the completion of this command line for bash or zsh",
     "env": "show the machine and software a record would name",
 }
 """Name and one line of help. The module is cnnbench.commands.<name>; it has main(argv) -> int
-and, but for run, HELP: the arguments of cnnbench.flags.help.command_help."""
+and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For the completion of
+shells it may have completions() -> words: arguments to propose besides files."""
 
 
 def notice(message: str) -> None:
@@ -67,6 +72,21 @@ def write_output(path: str | None, text: str) -> None:
     from cnnbench.records.files import write_text
 
     write_text("output", path, text)
+
+
+def exported(figures: Sequence[Figure], format: str) -> str:
+    """Values in the format of another program; what it has no place for is said on stderr.
+
+    Args:
+      figures: of one command.
+      format: one of `cnnbench.report.exports.FORMATS`.
+    """
+    from cnnbench.report.exports import render
+
+    found = render(figures, format)
+    if found.left_out:
+        notice(f"--format={format}: {found.left_out}")
+    return found.text
 
 
 def seed_or_random(seed: int | None) -> int:

@@ -12,6 +12,7 @@ from cnnbench.commands.judging import JUDGING, JudgingFlags, load
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.text.terminal import print_message
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison
@@ -71,6 +72,10 @@ def main(argv: Sequence[str]) -> int:
     comparison = _compare(arguments, options)
     warn_of_skipped(comparison.skipped)
     options.write(comparison)
+    from cnnbench.commands.settling import advice
+
+    for line in advice(comparison):
+        print_message(line)
     return comparison.exit_code
 
 

@@ -15,6 +15,7 @@ from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, Usag
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
+from cnnbench.models.registry import datasets
 from cnnbench.runtime.native import filtered_stderr
 from cnnbench.text.terminal import LineWriter
 
@@ -66,6 +67,7 @@ class MakeImagenetFlags:
         None,
         "File with the class folders in order of their labels, one per line, each optionally "
         "followed by the class in words; a first line background is label 0.",
+        path="file",
     )
 
 
@@ -103,7 +105,9 @@ class MakeRatingsFlags:
 class CheckFlags:
     """Flags of check."""
 
-    data_name: str | None = flag(None, "Data set; found out from the files if not given.")
+    data_name: str | None = flag(
+        None, "Data set; found out from the files if not given.", known=datasets
+    )
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None, "Labels must be below; what the data set says if not given.", minimum=1
@@ -248,3 +252,8 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., int]]] = {
     "check": (CheckFlags, ("DIR",), str, _check),
 }
 """By name: the flags, the names of the arguments and their type, and what runs."""
+
+
+def completions() -> tuple[str, ...]:
+    """What may stand as the first argument."""
+    return tuple(_ACTIONS)

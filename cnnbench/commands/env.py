@@ -7,17 +7,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.records.codec import ABSENT, encode
 from cnnbench.text.terminal import LineWriter, print_result
-
-if TYPE_CHECKING:
-    from cnnbench.machine.checks import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +37,43 @@ class EnvFlags:
     quiet_conditions: str = flag(
         "", "With --check: conditions to leave out, such as load,steal, or all."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCondition(Condition):
+    """A condition that may spoil results.
+
+    Attributes:
+      silenced: by --quiet_conditions.
+    """
+
+    silenced: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundConditions:
+    """What ``cnnbench env --check`` saw.
+
+    Attributes:
+      measured: quantities of the time it watched, by name.
+      found: conditions.
+    """
+
+    measured: Mapping[str, Any]
+    found: tuple[FoundCondition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvDocument:
+    """What ``cnnbench env --json`` prints.
+
+    Attributes:
+      facts: about machine and software, as in the environment of a record.
+      conditions: with --check; else absent.
+    """
+
+    facts: Mapping[str, Any]
+    conditions: FoundConditions | None = field(default=None, metadata=ABSENT)
 
 
 _SPECS = specs_of(EnvFlags)
@@ -83,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     sections = environment.collect_by_section()
     if flags.json:
         facts = {name: fact for one in sections.values() for name, fact in one.items()}
-        print_result(json.dumps({"facts": facts}, indent=2))
+        print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
     else:
         print_result("\n".join(_lines(sections)))
     return ExitCode.OK
@@ -138,22 +173,17 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
     if flags.json:
         record = watch.record()
         seen = {} if record is None else record.before
-        lines = [json.dumps(_document(facts, seen, found, quiet), indent=2)]
+        conditions = FoundConditions(
+            measured=seen,
+            found=tuple(FoundCondition(**vars(one), silenced=one.id in quiet) for one in found),
+        )
+        document = EnvDocument(facts=facts, conditions=conditions)
+        lines = [json.dumps(encode(document), indent=2)]
     else:
         lines = [f"{one.id}: {one.text}; {one.advice}" for one in bad]
         lines.append(_verdict(len(bad), len(found) - len(bad)))
     LineWriter(sys.stdout).lines(lines)
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
-
-
-def _document(
-    facts: Mapping[str, Any],
-    seen: Mapping[str, Any],
-    found: Sequence[Condition],
-    quiet: frozenset[str],
-) -> dict[str, Any]:
-    conditions = [{**asdict(one), "silenced": one.id in quiet} for one in found]
-    return {"facts": facts, "conditions": {"measured": seen, "found": conditions}}
 
 
 def _verdict(bad: int, silenced: int) -> str:

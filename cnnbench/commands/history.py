@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import warn_of_skipped, write_output
+from cnnbench.commands import exported, warn_of_skipped, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.metrics.registry import HISTORY
+from cnnbench.models.registry import all_names
 from cnnbench.records.files import resolve_output, write_bytes
+from cnnbench.report.exports import FORMATS as EXPORTS
+from cnnbench.text.numbers import count
+from cnnbench.text.terminal import print_message
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -27,9 +32,12 @@ machine, a point per commit, the median of its processes. Finds the steps betwee
 names the last commit before and the first after each. docs/history.md explains how.
 """
 
+# Nothing that ends an attribute of HTML or a link of Markdown.
+_COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
+
 _EXIT_CODES = """\
-Exit codes: 0 done, whatever was found (cnnbench compare is the gate); 3 a faulty file was
-skipped; 2 wrong use; 4 a file or standard output could not be written.
+Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a step for the worse stands; 3 a
+faulty file was skipped; 2 wrong use; 4 a file or standard output could not be written.
 """
 
 
@@ -46,7 +54,9 @@ class HistoryFlags:
         "cnnbench's own commit, else the day), day, run, or a label or fact of the records.",
     )
     model: str = flag(
-        "", "Only this network, or all-reduces of its gradients, or a pattern such as resnet*."
+        "",
+        "Only this network, or all-reduces of its gradients, or a pattern such as resnet*.",
+        known=all_names,
     )
     configuration: str = flag("", "Only configurations with this in their names, or a pattern.")
     machine: str = flag(
@@ -54,7 +64,7 @@ class HistoryFlags:
     )
     since: str | None = flag(None, "Only runs from this day or time on, UTC.")
     git: str | None = flag(
-        None, "Order commits as the repository in this folder does, not by time."
+        None, "Order commits as the repository in this folder does, not by time.", path="folder"
     )
     threshold: float | None = flag(
         None,
@@ -64,12 +74,23 @@ class HistoryFlags:
         below=1000.0,
     )
     last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
-    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write that to this file.")
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
+    output: str | None = flag(None, "Write that to this file.", path="file")
     plot: str | None = flag(
         None,
         "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "
         "without its charts as .md.",
+        path="file",
+    )
+    commit_url: str = flag(
+        "",
+        "Address of a commit with {commit} in its place, such as "
+        "https://github.com/OWNER/REPO/commit/{commit}: points of a page lead to it.",
+    )
+    fail_on: str = flag(
+        "nothing",
+        "Exit with code 1 if there is a step for the worse that stands (step), or never.",
+        choices=("nothing", "step"),
     )
 
 
@@ -103,6 +124,11 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(defects)
     trends = _trends(options, found, metric, since, order)
     _write(options, trends, metric, found)
+    setbacks = sum(len(one.setbacks) for one in trends)
+    if setbacks and options.fail_on == "step":
+        steps = count(setbacks, "step for the worse stands", "steps for the worse stand")
+        print_message(f"--fail_on=step: {steps}")
+        return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
 
 
@@ -131,6 +157,7 @@ def _since(text: str | None) -> datetime | None:
 
 
 def _check_outputs(options: HistoryFlags) -> None:
+    _check_commit_url(options)
     if options.output is not None:
         resolve_output("output", options.output)
     if options.plot is not None:
@@ -140,6 +167,19 @@ def _check_outputs(options: HistoryFlags) -> None:
         same = os.path.realpath(options.output or "") == os.path.realpath(options.plot)
         if options.output is not None and same:
             raise FlagError("plot", options.plot, "is the file of --output too; name another")
+
+
+def _check_commit_url(options: HistoryFlags) -> None:
+    given = options.commit_url
+    if not given:
+        return
+    if not _COMMIT_URL.fullmatch(given) or "{commit}" not in given:
+        example = "https://github.com/OWNER/REPO/commit/{commit}"
+        raise FlagError("commit_url", given, f"must be an address with {{commit}}, as in {example}")
+    from cnnbench.history.page import DOCUMENTS
+
+    if Path(options.plot or "").suffix.lower() not in DOCUMENTS:
+        raise FlagError("commit_url", given, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
 
 
 def _order(repository: str | None) -> dict[str, int] | None:
@@ -188,16 +228,20 @@ def _refuse_selection(
 
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
-    from cnnbench.history import formats
+    from cnnbench.history import document, formats
+    from cnnbench.history.figures import figures
 
     if options.format == "table":
         text = formats.table_text(trends, metric, options.last)
     elif options.format == "csv":
         text = formats.csv_text(trends, metric)
+    elif options.format == "json":
+        text = document.json_text(trends, metric, found.skipped)
     else:
-        text = formats.json_text(trends, metric, found.skipped)
+        text = exported(figures(trends, metric), options.format)
     write_output(options.output, text)
     if options.plot is not None:
         from cnnbench.history import page
 
-        write_bytes("plot", options.plot, page.render(options.plot, trends, metric))
+        content = page.render(options.plot, trends, metric, options.commit_url)
+        write_bytes("plot", options.plot, content)

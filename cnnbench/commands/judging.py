@@ -6,15 +6,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench.commands import exported
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, specs_of, words
 from cnnbench.metrics.registry import METRICS
+from cnnbench.report.exports import FORMATS as EXPORTS
 from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison, Loaded, Policy
 
-_FORMATS = ("table", "markdown", "json", "junit", "github")
+_FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class JudgingFlags:
         ",".join(METRICS),
         "What to judge, comma-separated; the first is what the comparison is about. Of "
         "all-reduces throughput is the bus bandwidth, startup the time to build.",
+        known=lambda: METRICS,
     )
     allow_different: str = flag(
         "",
@@ -49,10 +52,12 @@ class JudgingFlags:
         "A network of other FLOPs or parameters, or another batch, is shown and is no regression.",
     )
     baseline_aa: str | None = flag(
-        None, "Runs of an A/A measurement; their spread raises the threshold."
+        None, "Runs of an A/A measurement; their spread raises the threshold.", path="folder"
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = flag(None, "Write that to this file; the table goes to stdout.")
+    output: str | None = flag(
+        None, "Write that to this file; the table goes to stdout.", path="file"
+    )
 
     def check(self) -> None:
         """Checks what no flag's declaration says.
@@ -81,14 +86,7 @@ class JudgingFlags:
     @property
     def policy(self) -> Policy:
         """The constants of the tests."""
-        from cnnbench.compare import Policy
-
-        policy = Policy()
-        if self.threshold is not None:
-            policy = policy.replace(threshold=self.threshold / 100)
-        if self.alpha is not None:
-            policy = policy.replace(alpha=self.alpha)
-        return policy
+        return policy_of(self.threshold, self.alpha)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
         """The A/A runs; None without --baseline_aa.
@@ -115,22 +113,49 @@ class JudgingFlags:
           BenchmarkError: the file can no longer be written.
         """
         from cnnbench.records.files import write_text
-        from cnnbench.report.renderers import render
         from cnnbench.report.renderers.terminal import render as table
         from cnnbench.report.renderers.terminal import wants_colour
 
         format = self.format
         if self.output is not None:
-            write_text("output", self.output, render(comparison, format))
+            write_text("output", self.output, _render(comparison, format))
             format = "table"
         if format == "table":
             text = table(comparison, wants_colour(sys.stdout))
         else:
-            text = render(comparison, format)
+            text = _render(comparison, format)
         LineWriter(sys.stdout).lines([text.removesuffix("\n")])
 
 
+def _render(comparison: Comparison, format: str) -> str:
+    """The comparison as text; what a format has no place for is said on stderr."""
+    if format not in EXPORTS:
+        from cnnbench.report.renderers import render
+
+        return render(comparison, format)
+    from cnnbench.report.exports.figures import of_comparison
+
+    return exported(of_comparison(comparison), format)
+
+
 JUDGING = specs_of(JudgingFlags)
+
+
+def policy_of(threshold: float | None, alpha: float | None) -> Policy:
+    """The constants of the tests, as flags change them.
+
+    Args:
+      threshold: in per cent; None for the usual one.
+      alpha: None for the usual one.
+    """
+    from cnnbench.compare import Policy
+
+    policy = Policy()
+    if threshold is not None:
+        policy = policy.replace(threshold=threshold / 100)
+    if alpha is not None:
+        policy = policy.replace(alpha=alpha)
+    return policy
 
 
 def load(path: str, reductions: bool = True) -> Loaded:

@@ -56,6 +56,7 @@ class LaunchFlags:
     log_dir: str | None = flag(
         None,
         "Folder for a log per process; one that is removed after a success if not given.",
+        path="folder",
     )
 
 
@@ -71,14 +72,14 @@ class ScalingFlags(LaunchFlags):
         maximum=256,
     )
     repeats: int = flag(1, "Runs of each, in turn.", minimum=1, maximum=1000)
-    results: str = flag("scaling", "Folder for records and logs.")
+    results: str = flag("scaling", "Folder for records and logs.", path="folder")
     link: str | None = flag(
         None,
         "Link between the processes, to predict the same by the cost model, as of cnnbench "
         "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
-    output: str | None = flag(None, "Write the table to this .csv file.")
-    plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.")
+    output: str | None = flag(None, "Write the table to this .csv file.", path="file")
+    plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
 
 
 HELP = (

@@ -12,6 +12,7 @@ from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.records.codec import encode
 from cnnbench.text.table import aligned, csv_text, natural_key
 from cnnbench.text.terminal import print_result
 
@@ -44,6 +45,13 @@ class Listed:
     forward_flops_per_image: int
     training_flops_per_image: int
     memory_bytes_per_image: int
+
+
+@dataclass(frozen=True)
+class ModelsDocument:
+    """What ``cnnbench models`` lists."""
+
+    models: tuple[Listed, ...]
 
 
 (_FORMAT,) = specs_of(ModelsFlags)
@@ -163,4 +171,4 @@ def _csv(models: Sequence[Listed]) -> str:
 
 
 def _json(models: Sequence[Listed]) -> str:
-    return json.dumps({"models": [asdict(one) for one in models]}, indent=1) + "\n"
+    return json.dumps(encode(ModelsDocument(tuple(models))), indent=1) + "\n"

@@ -41,12 +41,16 @@ class ReportFlags:
     """Flags of the command."""
 
     output: str | None = flag(
-        None, "Where the report goes; if not given report.html, or stdout for other formats."
+        None,
+        "Where the report goes; if not given report.html, or stdout for other formats.",
+        path="file",
     )
     format: str = flag("html", "What to write.", choices=_FORMATS)
     table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
     title: str = flag("", "Title of the page; the models if empty.")
-    baseline: str | None = flag(None, "Records to compare with, as cnnbench compare does.")
+    baseline: str | None = flag(
+        None, "Records to compare with, as cnnbench compare does.", path="file"
+    )
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     allow_different: str = flag_of(JudgingFlags, "allow_different")
 

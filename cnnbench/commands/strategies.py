@@ -72,11 +72,15 @@ class StrategiesFlags:
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     seed: int | None = flag(None, "Of the order within rounds; random if not given.", minimum=0)
     results: str | None = flag(
-        None, "Where records go: DIR/MODE/rROUND.json; strategies-DATE-TIME if not given."
+        None,
+        "Where records go: DIR/MODE/rROUND.json; strategies-DATE-TIME if not given.",
+        path="folder",
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write that to this file.")
-    plot: str | None = flag(None, "Draw images/sec into this file: .svg, .png or .pdf.")
+    output: str | None = flag(None, "Write that to this file.", path="file")
+    plot: str | None = flag(
+        None, "Draw images/sec into this file: .svg, .png or .pdf.", path="file"
+    )
 
 
 _SPECS = specs_of(StrategiesFlags)

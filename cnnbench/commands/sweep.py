@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from cnnbench.text.terminal import LineWriter, print_result
 
 if TYPE_CHECKING:
     from cnnbench.sweep.planning import SweepPlan
+    from cnnbench.sweep.schema import Suite
     from cnnbench.text.progress import Reporter
 
 _ABOUT = """\
@@ -40,7 +41,7 @@ there is; 4 a run failed (it is recorded, the others went on); 3 a bound could n
 class SweepFlags:
     """Flags of the command."""
 
-    results: str = flag("results", "Where records, logs and the journal go.")
+    results: str = flag("results", "Where records, logs and the journal go.", path="folder")
     resume: bool = flag(
         False, "Leave out runs that have a sound record in --results; failed ones run again."
     )
@@ -67,6 +68,13 @@ class SweepFlags:
     )
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
+
+
+def completions() -> tuple[str, ...]:
+    """What may stand where a suite is named, besides a file."""
+    from cnnbench.sweep.document import shipped_suites
+
+    return shipped_suites()
 
 
 HELP = (_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
@@ -105,6 +113,12 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.line(notice)
+    scaled = _scaled_to_cpus(suite, words, options, for_all)
+    if scaled:
+        reporter.line(
+            f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
+            f"scaled to its CPUs: {scaled}"
+        )
     if options.list or options.dry_run:
         from cnnbench.sweep.durations import Durations, outlook
 
@@ -116,6 +130,29 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         return _show(plan, options)
     return _run(plan, options, facts, reporter, _with_more(arguments[0], options, behind))
+
+
+def _scaled_to_cpus(
+    suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
+) -> str:
+    """The command line that a machine without a GPU is up to; "" where there is nothing to say.
+
+    Args:
+      suite: to be run.
+      words: of the command line, before the dashes.
+      options: these, parsed.
+      for_all: flags behind the dashes.
+    """
+    from cnnbench.machine.gpu import driver_loaded
+    from cnnbench.machine.host import Host
+
+    on_cpu = suite.on_cpu
+    if on_cpu is None or "device" in for_all or driver_loaded(Host()):
+        return ""
+    chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
+    flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
+    behind = [f"--{name}={text}" for name, text in flags.items()]
+    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *behind])
 
 
 def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callable[[int], str]:

@@ -26,6 +26,7 @@ from cnnbench.metrics.measurement import (
     Reduction,
     environment_facts,
     fact_text,
+    readable_fact,
     subject_facts,
 )
 from cnnbench.metrics.origin import Origin, varying
@@ -137,9 +138,10 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
       name: of the fact.
       base, new: its values, as text.
     """
+    before, after = (" or ".join(readable_fact(name, one) for one in side) for side in (base, new))
     if base == new:
-        return f"{name} is {' or '.join(base)} within each side"
-    return f"{name} is {' or '.join(base)} in BASE and {' or '.join(new)} in NEW"
+        return f"{name} is {before} within each side"
+    return f"{name} is {before} in BASE and {after} in NEW"
 
 
 def known_facts(records: Iterable[Measurement]) -> frozenset[str]:

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cnnbench.compare.estimate import Case, Evidence, gather, needed, usable
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
+from cnnbench.records.codec import OPTIONAL
 from cnnbench.stats import rank_tests
 from cnnbench.text.numbers import count
 
@@ -67,8 +68,8 @@ class Judgement:
     p_adjusted: float | None = None
     floor: float | None = None
     noise: float | None = None
-    scatter: float | None = None
-    needed: int | None = None
+    scatter: float | None = field(default=None, metadata=OPTIONAL)
+    needed: int | None = field(default=None, metadata=OPTIONAL)
 
 
 def judge(

@@ -51,11 +51,13 @@ from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native import uninterrupted, without_info_lines
+from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress
 
 if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.driver.build import BuiltRun
+    from cnnbench.driver.probes import Looks
     from cnnbench.driver.scenarios import Run
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -70,6 +72,7 @@ class BenchmarkCNN:
       console: where the report goes; silent by default.
       messages: where notices go; silent by default.
       progress: live progress; none by default.
+      looks: more probes of warm-up steps than the parameters ask for.
 
     Raises:
       FlagError: a parameter that cannot be used.
@@ -84,6 +87,7 @@ class BenchmarkCNN:
         console: Console | None = None,
         messages: Messages | None = None,
         progress: Progress | None = None,
+        looks: Looks | None = None,
     ) -> None:
         if params.cluster != "flags" and not params.worker_hosts:
             # The command line has done this when it gets here.
@@ -98,6 +102,7 @@ class BenchmarkCNN:
             task = self.plan.job.task
             raise FlagError("job_name", task.job, f"{task} serves; start it as a command, cnnbench")
         self.record: RunRecord | None = None
+        self._looks = looks
         self._settings = runtime.Settings.of(params)
         self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
@@ -116,6 +121,7 @@ class BenchmarkCNN:
             params.train_dir if self.plan.trains else None,
         )
         self._watch: Watch | None = None
+        self._turns = Turns()
         self._membership = Membership(self.plan.job, params, tell, self._lost_another)
         self._sources: list[InputSource] = []
         self._measurements = Measurements(
@@ -194,7 +200,8 @@ class BenchmarkCNN:
 
     def _start(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
-        self._watch = Watch(gpus=self.params.device != "cpu")
+        self._turns = Turns.joined(os.environ)
+        self._watch = Watch(gpus=self.params.device != "cpu", starts_with_others=self._turns.taken)
         settings = self._membership.settings(self._settings)
         self._membership.meet()
         start = time.perf_counter()
@@ -263,6 +270,7 @@ class BenchmarkCNN:
         assert self._watch is not None
         flags = run_flags(self.params, self.plan, devices)
         self._warn(self._watch.before(self._measurements.environment, flags))
+        self._turns.wait()  # until the others have started
         return Run(
             self.params,
             self.plan,
@@ -272,6 +280,8 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
             self._membership.gone,
+            self._looks,
+            self._turns,
         )
 
     def _check_memory(self, kind: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from cnnbench.data.source import InputSource
 from cnnbench.records.run import RunRecord, SkippedRecords, Summary
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.stats.steady_state import Level, Shape
 from cnnbench.text.numbers import binary, number, percent
 
@@ -22,6 +23,8 @@ def summary_lines(summary: Summary) -> list[str]:
             )
             line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
         lines.append(line)
+    if summary.latency_p50_seconds is not None:
+        lines.append(_latency_line(summary))
     if summary.input_wait_fraction:
         lines.append(f"{percent(summary.input_wait_fraction)} of the time spent waiting for input")
     if summary.peak_memory_bytes is not None:
@@ -32,6 +35,19 @@ def summary_lines(summary: Summary) -> list[str]:
             line += f", {summary.joules_per_image:.3g} J per image"
         lines.append(f"{line} ({summary.energy_source}, all processes)")
     return lines
+
+
+def _latency_line(summary: Summary) -> str:
+    shares = {
+        "p50": summary.latency_p50_seconds,
+        "p90": summary.latency_p90_seconds,
+        "p99": summary.latency_p99_seconds,
+    }
+    known = [f"{name} {number(s * 1e3)} ms" for name, s in shares.items() if s is not None]
+    line = f"latency of a batch: {', '.join(known)}"
+    if summary.latency_p99_seconds is None:
+        line += f"; p99 takes --num_batches={FEWEST_FOR_P99} or more"
+    return line
 
 
 def input_lines(record: RunRecord) -> list[str]:

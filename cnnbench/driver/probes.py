@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -32,15 +32,22 @@ class Probe(NamedTuple):
     look: AbstractContextManager[None]
 
 
-def make_probes(params: Params, plan: Plan, graph: Any, messages: Messages) -> tuple[Probe, ...]:
+Looks = Callable[[Plan, Any], Iterable[Probe]]
+"""Probes of a run, given its plan and the graph of the step as traced."""
+
+
+def make_probes(
+    params: Params, plan: Plan, graph: Any, messages: Messages, looks: Looks | None = None
+) -> tuple[Probe, ...]:
     """The looks that the parameters ask for.
 
     Args:
       params, plan: of the run.
       graph: of the step, as traced.
       messages: are told what was written.
+      looks: more of them.
     """
-    probes = []
+    probes = [] if looks is None else [*looks(plan, graph)]
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
         probes.append(Probe(1, _partitions(params.partitioned_graph_file_prefix, messages)))
@@ -86,7 +93,7 @@ class _Report:
         """FLOPs of the batch of one device, by layer."""
         plan = self._plan
         flops = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
-        return {name: plan.batch_per_device * one for name, one in flops.items()}
+        return {name: plan.batch_per_device * one.training for name, one in flops.items()}
 
 
 @contextmanager

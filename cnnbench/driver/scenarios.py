@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cnnbench.data import InputSource
 from cnnbench.driver import checkpoint_folder, checkpoints
@@ -19,7 +19,7 @@ from cnnbench.driver.learning_rate import make_schedule
 from cnnbench.driver.mlperf_log import MLPerfLog
 from cnnbench.driver.observer import Observer
 from cnnbench.driver.plan import Plan
-from cnnbench.driver.probes import make_probes
+from cnnbench.driver.probes import Looks, make_probes
 from cnnbench.driver.replica_check import replica_checks
 from cnnbench.driver.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.driver.training import Training
@@ -30,6 +30,7 @@ from cnnbench.observe import outputs
 from cnnbench.observe.graphs import write_graph
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage
+from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress
 
 
@@ -43,6 +44,8 @@ class Run:
       measurements: filled as the run goes on.
       watch: entered before what is timed and left after it.
       gone: which workers do not answer any more, and why, where the others go on.
+      looks: more probes of warm-up steps than the parameters ask for.
+      turns: of this process, where others step in turn with it.
     """
 
     params: Params
@@ -53,6 +56,8 @@ class Run:
     measurements: Measurements
     watch: Watch
     gone: Callable[[], Mapping[str, str]] = dict
+    looks: Looks | None = None
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def schedule(self) -> Callable[[int], float]:
@@ -197,12 +202,14 @@ def _train(
         global_step,
         run.watch,
         lag=1 if built.devices.kind == "gpu" else 0,
-        probes=make_probes(params, plan, built.step.graph, run.messages),
+        probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
         observers=observers,
         workers=built.manager.workers,
         updaters=built.workers,
         warn=run.messages.warning,
         gone=run.gone,
+        turns=run.turns,
+        suspended=run.watch.suspended,
     )
     total = training.run(steps)
     _export(run, built)

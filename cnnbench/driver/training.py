@@ -28,6 +28,7 @@ from cnnbench.driver.step_timer import StepLoop
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
+from cnnbench.runtime.turns import Turns
 from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale
 from cnnbench.step.train_step import StepResult
@@ -109,6 +110,8 @@ class Training:
       updaters: steps of workers that do not wait for one another, by name; empty where they do.
       warn: told of a worker that is lost.
       gone: see `AsyncLoop`.
+      turns: of this process, where others step in turn with it.
+      suspended: entered while others have their turns within the timed loop.
     """
 
     def __init__(
@@ -134,7 +137,12 @@ class Training:
         updaters: Mapping[str, WorkerStep] | None = None,
         warn: Callable[[str], None] = lambda line: None,
         gone: Callable[[], Mapping[str, str]] = dict,
+        turns: Turns | None = None,
+        suspended: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        self._turns = Turns() if turns is None else turns
+        self._suspended = suspended
+        self._steps = 0
         self._workers = workers
         self._interrupted = False
         self._params = params
@@ -198,6 +206,7 @@ class Training:
         )
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._waited()
+        self._begin_turns(steps)
         with self._around_loop:
             self._before_loop = self.global_step
             start = self._loop_start = time.perf_counter()
@@ -211,7 +220,15 @@ class Training:
                 self._measurements.loop_seconds = elapsed
                 self._measurements.input_wait_seconds = self._waited() - waited
                 self._progress.finish()
+        self._turns.wait(steps_left=False)
         return self._finish(elapsed)
+
+    def _begin_turns(self, steps: int) -> None:
+        """Waits until the others are warm, too."""
+        self._steps = steps
+        self._turns.wait()
+        if self._turns.taken:
+            self._measurements.begin_turn(self._turns.seconds)
 
     def _waited(self) -> float:
         """Seconds spent waiting for input; of workers that wait each by itself, their mean."""
@@ -339,8 +356,20 @@ class Training:
             step in self._plan.eval_steps
             or self._save_due(step)
             or (self._results is not None and self._results.ready)
+            or self._turn_is_over(step)
             or any(observer.due(step) for observer in self._observers)
         )
+
+    def _turn_is_over(self, step: int) -> bool:
+        return step < self._steps and self._turns.due()
+
+    def _let_others(self) -> None:
+        """The turns of the others; they are in no step's time, and not in that of the loop."""
+        start = time.perf_counter()
+        with self._suspended():
+            waited = self._turns.wait()
+        self._measurements.begin_turn(self._turns.seconds, waited.seconds, waited.cpu_seconds)
+        self._away_seconds += time.perf_counter() - start
 
     def _save_due(self, step: int) -> bool:
         if self._save_directory is None:
@@ -361,6 +390,8 @@ class Training:
             moment = self._moment()
             for observer in due:
                 observer.paused(moment)
+        if self._turn_is_over(step):
+            self._let_others()
         if step not in self._plan.eval_steps:
             return False
         start = time.perf_counter()

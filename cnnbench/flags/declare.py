@@ -12,7 +12,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,9 @@ class _Limits:
       above: the value must be greater than this.
       below: the value must be less than this.
       lower: upper-case spellings mean the same and are stored in lower case.
+      path: "file" or "folder" where the value is one, for the completion of shells; else "".
+      known: values that are worth proposing where there are no choices, for the same; of lists
+        the items.
     """
 
     help: str
@@ -95,6 +98,8 @@ class _Limits:
     above: float | None = None
     below: float | None = None
     lower: bool = False
+    path: str = ""
+    known: Callable[[], Iterable[str]] | None = None
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
@@ -103,7 +108,8 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
     Args:
       default: value when the flag is not given; None needs an optional type.
       help: what the flag does, with its unit, as one sentence or two.
-      **limits: parser, choices, minimum, maximum, above, below and lower; see `_Limits`.
+      **limits: parser, choices, minimum, maximum, above, below, lower, path and known; see
+        `_Limits`.
 
     Returns:
       A ``dataclasses.field``.

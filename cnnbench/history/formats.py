@@ -1,17 +1,14 @@
-"""The history as text for a terminal, as JSON and as CSV; pandas is imported for CSV only."""
+"""The history as text for a terminal and as CSV; pandas is imported for CSV only."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from cnnbench.history.series import SeriesPoint
 from cnnbench.history.steps import MIN_SERIES, Step, Trend
+from cnnbench.metrics.measurement import readable_fact
 from cnnbench.metrics.registry import Metric
-from cnnbench.records.codec import encode
-from cnnbench.records.load import Skipped
 from cnnbench.text.escape import plain, spreadsheet
 from cnnbench.text.numbers import count
 from cnnbench.text.table import aligned
@@ -37,13 +34,12 @@ def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
 def _block(found: Trend, metric: Metric, last: int) -> list[str]:
     series = found.series
     lines = [f"{plain(series.configuration)} on {plain(series.machine)}"]
-    steps = {step.index: step for step in found.steps}
     hidden = max(0, len(series.points) - last) if last else 0
     if hidden:
         points = count(hidden, "earlier point", "earlier points")
         lines.append(f"  ... {points}; --last=0 lists all")
     rows = [
-        _row(point, metric, steps.get(index))
+        _row(point, metric, mark_text(found, index, metric))
         for index, point in enumerate(series.points)
         if index >= hidden
     ]
@@ -61,10 +57,25 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
     return [*lines, f"  = {summary}"] if summary else lines
 
 
-def _row(point: SeriesPoint, metric: Metric, step: Step | None) -> tuple[str, ...]:
-    mark = ""
-    if step is not None:
-        mark = f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
+def mark_text(found: Trend, index: int, metric: Metric) -> str:
+    """What is special about a point: a step that it begins, or that it is an outlier; or "".
+
+    Args:
+      found: the series.
+      index: of the point.
+      metric: of the values.
+    """
+    marks = [
+        f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
+        for step in found.steps
+        if step.index == index
+    ]
+    if index in found.outliers:
+        marks.append(f"? outlier {metric.change_text(found.outliers[index])}")
+    return ", ".join(marks)
+
+
+def _row(point: SeriesPoint, metric: Metric, mark: str) -> tuple[str, ...]:
     return (
         time_text(point),
         plain(point.short),
@@ -116,7 +127,10 @@ def step_text(step: Step, metric: Metric) -> str:
 
 def facts_text(step: Step) -> str:
     """What else changed at a step, or ""."""
-    shown = [f"{name} {before} -> {after}" for name, before, after in step.facts[:_MOST_FACTS]]
+    shown = [
+        f"{name} {readable_fact(name, before)} -> {readable_fact(name, after)}"
+        for name, before, after in step.facts[:_MOST_FACTS]
+    ]
     more = len(step.facts) - _MOST_FACTS
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
@@ -129,34 +143,11 @@ def outcome(found: Trend) -> str:
     return "" if found.steps else "no step"
 
 
-SCHEMA = 1
-KIND = "history"
 _COLUMNS = (
     *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
     *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
-    *("side", "repository", "dirty", "tensorflow_version"),
+    *("side", "repository", "dirty", "tensorflow_version", "outlier"),
 )
-
-
-def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped] = ()) -> str:
-    """The JSON document, schema 1.
-
-    Args:
-      trends: series with their steps.
-      metric: of the values.
-      skipped: files that gave no record.
-    """
-    document = {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "metric": metric.name,
-        "unit": metric.unit,
-        "higher_is_better": metric.higher_is_better,
-        "relative": metric.relative,
-        "series": [_series(found) for found in trends],
-        "skipped": [asdict(one) for one in skipped],
-    }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
@@ -201,52 +192,7 @@ def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
                 "repository": point.origin.repository or None,
                 "dirty": point.origin.dirty,
                 "tensorflow_version": point.origin.tensorflow or None,
+                "outlier": index in found.outliers,
             }
         )
     return rows
-
-
-def _series(found: Trend) -> dict[str, Any]:
-    series = found.series
-    return {
-        "configuration": series.configuration,
-        "key": series.key,
-        "machine": series.machine,
-        "points": [_point(point) for point in series.points],
-        "without_value": [_point(point) for point in series.empty],
-        "enough_points": found.enough,
-        "levels": [asdict(level) for level in found.levels],
-        "steps": [_step(step) for step in found.steps],
-    }
-
-
-def _point(point: SeriesPoint) -> dict[str, Any]:
-    subject = point.runs[0].subject
-    return {
-        "name": point.title,
-        "commit": point.runs[0].commit or None,
-        "started_at": point.started.isoformat(),
-        "value": point.value if point.values else None,
-        "values": list(point.values),
-        "failed": point.failed,
-        "labels": dict(point.runs[0].labels),
-        "hostnames": sorted({run.hostname for run in point.runs if run.hostname}),
-        "run_ids": [run.run_id for run in point.runs],
-        **({} if subject is None else {"subject": encode(subject)}),
-    }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "index": step.index,
-        "change": step.change,
-        "before": step.before.value,
-        "after": step.after.value,
-        "worse": step.worse,
-        "stands": step.stands,
-        **{
-            name: getattr(step, name).title
-            for name in ("last_good", "first_bad", "earliest", "latest")
-        },
-        "facts": [{"fact": name, "before": a, "after": b} for name, a, b in step.facts],
-    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from cnnbench.history.series import Series, SeriesPoint
@@ -29,6 +29,9 @@ MIN_SERIES = 6
 _LEAST_NOISE = 0.002
 _CAUTION = 5.0
 _CREDIBILITY = 0.95
+_OUTLYING = 5.0
+"""Standard deviations from which on a point is an outlier."""
+
 _QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
 
 
@@ -78,12 +81,19 @@ class Trend:
       levels: in order; one if there is no step, none if there is no point.
       steps: between them.
       enough: whether there are enough points to find steps.
+      outliers: points far off their level: the change by which, by their index.
     """
 
     series: Series
     levels: tuple[Level, ...]
     steps: tuple[Step, ...]
     enough: bool
+    outliers: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def setbacks(self) -> tuple[Step, ...]:
+        """The steps for the worse that stand."""
+        return tuple(step for step in self.steps if step.worse and step.stands)
 
 
 def trend(series: Series, metric: Metric, threshold: float | None = None) -> Trend:
@@ -107,7 +117,34 @@ def trend(series: Series, metric: Metric, threshold: float | None = None) -> Tre
         levels=tuple(levels),
         steps=tuple(steps),
         enough=len(values) >= MIN_SERIES,
+        outliers=_outliers(values, scaled, levels, metric, least),
     )
+
+
+def _outliers(
+    values: Sequence[float],
+    scaled: Sequence[float],
+    levels: Sequence[Level],
+    metric: Metric,
+    threshold: float,
+) -> dict[int, float]:
+    """Changes of points that lie off their level by more than the threshold and the noise.
+
+    The noise is 1.4826 times the median absolute deviation from the levels, the standard
+    deviation if it is normal.
+    """
+    if len(values) < MIN_SERIES:
+        return {}
+    level_of = {index: level for level in levels for index in range(level.start, level.stop)}
+    middles = {level: _middle(scaled, level.start, level.stop) for level in levels}
+    off = [abs(value - middles[level_of[index]]) for index, value in enumerate(scaled)]
+    noise = 1.4826 * median(off) * (1 + _CAUTION / (len(values) - 3))
+    changes = [_change(level_of[i].value, value, metric) for i, value in enumerate(values)]
+    return {
+        index: change
+        for index, change in enumerate(changes)
+        if abs(change) > threshold and off[index] > _OUTLYING * noise
+    }
 
 
 def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[Level]:

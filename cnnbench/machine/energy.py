@@ -67,24 +67,34 @@ class EnergyMeter:
         self._counters = tuple(counters)
         self._clock = clock
         self._start: tuple[float, list[float | None]] | None = None
+        self._past: list[float | None] = [0.0] * len(self._counters)
 
     def start(self) -> None:
-        """Reads the counters for the first time."""
+        """Reads the counters for the first time, or again after a pause."""
         self._start = (self._clock(), self._read())
 
+    def pause(self) -> None:
+        """What is used from here to the next `start` does not count."""
+        if self._start is None:
+            return
+        start, first = self._start
+        last, seconds = self._read(), self._clock() - start
+        self._past = [
+            None
+            if past is None or (joules := _joules(counter, a, b, seconds)) is None
+            else past + joules
+            for counter, past, a, b in zip(self._counters, self._past, first, last, strict=True)
+        ]
+
     def stop(self) -> Energy | None:
-        """The energy since `start`; None where no counter could be read.
+        """The energy since `start`, without pauses; None where no counter could be read.
 
         If one counter of a kind of device is unknown, the whole kind is.
         """
         if self._start is None:
             return None
-        start, first = self._start
-        last, seconds = self._read(), self._clock() - start
-        taken = [
-            _joules(counter, a, b, seconds)
-            for counter, a, b in zip(self._counters, first, last, strict=True)
-        ]
+        self.pause()
+        taken = self._past
         cpu, gpu = self._total(taken, on_gpu=False), self._total(taken, on_gpu=True)
         names = [c.name for c in self._counters if (gpu if c.on_gpu else cpu) is not None]
         return Energy(cpu, gpu, ", ".join(names)) if names else None

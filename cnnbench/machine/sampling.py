@@ -11,7 +11,7 @@ import re
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
@@ -45,6 +45,23 @@ class Counters:
     thermal_events: int | None = None
     quota_seconds: float | None = None
     swapped_pages: int | None = None
+
+    def moved(self, first: Counters, second: Counters) -> Counters:
+        """These counters as if nothing had been counted between two later samples.
+
+        Args:
+          first, second: the samples, in order; a counter that one of them lacks is unknown.
+        """
+        changes = {
+            field.name: _difference(getattr(first, field.name), getattr(second, field.name))
+            for field in fields(self)
+            if field.name != "load_average"
+        }
+        known = {
+            name: None if (now := getattr(self, name)) is None or change is None else now + change
+            for name, change in changes.items()
+        }
+        return replace(self, **known)  # type: ignore[arg-type]
 
 
 def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Counters:

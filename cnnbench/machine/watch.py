@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +37,8 @@ class Watch:
       host: where to read; this machine if None.
       gpus: whether the run may use GPUs.
       clock: seconds, monotonic.
+      starts_with_others: whether processes that belong to the same measurement start at the
+        same time; the load before the first step is then theirs and says nothing.
 
     Attributes:
       energy: of the timed loop; None where it cannot be read.
@@ -47,9 +50,11 @@ class Watch:
         *,
         gpus: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        starts_with_others: bool = False,
     ) -> None:
         self._host = Host() if host is None else host
         self._clock = clock
+        self._starts_with_others = starts_with_others
         self._first = take(self._host, clock)
         self._asked: Future[tuple[GpuState, ...]] | None = None
         if gpus and driver_loaded(self._host):
@@ -77,6 +82,8 @@ class Watch:
         """
         self._facts, self._flags = facts, flags
         interval = CounterChanges.between(self._first, take(self._host, self._clock))
+        if self._starts_with_others:
+            interval = replace(interval, other_cpus=None, load_average=None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._view(self._asked.result())
         self._before = {**interval.facts(), **self._gpus.facts()}
@@ -107,6 +114,18 @@ class Watch:
         self._resources.close()
         if self._flags.on_gpu and kind is None:
             self._gpus_after = self._view(gpu_states(self._host))
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within the timed loop: what happens meanwhile is not the run's."""
+        assert self._loop_start is not None
+        self._meter.pause()
+        begin = take(self._host, self._clock)
+        try:
+            yield
+        finally:
+            self._loop_start = self._loop_start.moved(begin, take(self._host, self._clock))
+            self._meter.start()
 
     def during(self) -> tuple[Condition, ...]:
         """The conditions found in the timed loop; none if it was not reached."""

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.records.subject import Subject
+from cnnbench.text.numbers import binary
 
 RUN = RunRecord.kind
 ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -73,6 +74,17 @@ all-reduce record."""
 def fact_text(value: Any) -> str:
     """A fact as text: strings as they are, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def readable_fact(name: str, value: Any) -> str:
+    """A fact for people: bytes in powers of 1024, anything else as by `fact_text`.
+
+    Args:
+      name: of the fact.
+      value: of it, or its text.
+    """
+    text = fact_text(value)
+    return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
 def short_commit(text: str) -> str:

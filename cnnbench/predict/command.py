@@ -74,7 +74,7 @@ def main(given: Mapping[str, Any]) -> int:
         {count: fastest_by_size(model, specs, count) for count in device_counts if count > 1},
         _validation(points),
     )
-    files.write(result, result.rows)
+    files.write(result, result.table_rows)
     if params.plot is not None:
         measured = max((point.devices for point in points), default=max(2, device_counts[-1]))
         plot.draw(

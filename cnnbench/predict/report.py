@@ -6,46 +6,31 @@ Printed lines that are no table rows begin with ``#``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from cnnbench.predict.document import (
+    COLUMNS,
+    FastestByDevices,
+    HostParameters,
+    NetworkParameters,
+    PredictionDocument,
+    PredictionRow,
+    ResidualDocument,
+)
 from cnnbench.predict.fit import CostModel, Fit, Residual, by_algorithm, distribution
 from cnnbench.predict.host import RATES, Host
 from cnnbench.predict.interconnect import Interconnect
 from cnnbench.predict.predict import FastestRange, Prediction, fastest
 from cnnbench.predict.workload import TrainingStep, packing_text
-from cnnbench.records.codec import encode, to_text
 from cnnbench.records.result_files import CsvTable
 from cnnbench.text.numbers import NONE, binary, number, percent
 from cnnbench.text.table import aligned
 
-SCHEMA = 1
-KIND = "allreduce_prediction"
 TARGET = 0.15
 """Relative error that held-out points are to stay within."""
 
-_OF_PREDICTION = (
-    "devices",
-    "spec",
-    "allreduce_seconds",
-    "compute_seconds",
-    "step_seconds",
-    "efficiency",
-    "images_per_sec",
-    "overlapped_step_seconds",
-    "overlapped_efficiency",
-    "overlapped_images_per_sec",
-    "not_predicted",
-)
-
-COLUMNS = (
-    *("model", "bytes", "gradients", "dtype", "packing", "parameters"),
-    *_OF_PREDICTION,
-    "schema",
-)
-"""The header of the table, always all of it in this order; unknown values are empty."""
-
-TABLE = CsvTable("result_csv", COLUMNS, SCHEMA)
+TABLE = CsvTable("result_csv", COLUMNS, PredictionDocument.schema)
 
 
 @dataclass(frozen=True)
@@ -66,38 +51,51 @@ class PredictionReport:
     fastest: Mapping[int, Sequence[FastestRange]]
     validation: Mapping[str, Sequence[Residual]]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The values of every prediction by column of the table."""
+    def rows(self) -> list[PredictionRow]:
+        """The values of every prediction."""
         step, model = self.step, self.model
-        shared = {
-            "model": step.model,
-            "bytes": step.bytes,
-            "gradients": len(step.tensors),
-            "dtype": step.dtype,
-            "packing": packing_text(step.packing),
-            "parameters": "fitted" if isinstance(model, Host) else _link_names(model),
-        }
         return [
-            {**shared, **{name: getattr(prediction, name) for name in _OF_PREDICTION}}
-            for prediction in self.predictions
+            PredictionRow(
+                model=step.model,
+                bytes=step.bytes,
+                gradients=len(step.tensors),
+                dtype=step.dtype,
+                packing=packing_text(step.packing),
+                parameters="fitted" if isinstance(model, Host) else _link_names(model),
+                devices=one.devices,
+                spec=one.spec,
+                allreduce_seconds=one.allreduce_seconds,
+                compute_seconds=one.compute_seconds,
+                step_seconds=one.step_seconds,
+                efficiency=one.efficiency,
+                images_per_sec=one.images_per_sec,
+                overlapped_step_seconds=one.overlapped_step_seconds,
+                overlapped_efficiency=one.overlapped_efficiency,
+                overlapped_images_per_sec=one.overlapped_images_per_sec,
+                not_predicted=one.not_predicted,
+            )
+            for one in self.predictions
         ]
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The same by column of the table."""
+        return [asdict(row) for row in self.rows()]
 
     def to_json(self) -> str:
         """The document of --result_json."""
-        document = {
-            "schema": SCHEMA,
-            "kind": KIND,
-            "model": self.step.model,
-            "parameters": _parameters(self.model),
-            "rows": self.rows(),
-            "fastest": [
-                {"devices": devices, "ranges": ranges} for devices, ranges in self.fastest.items()
-            ],
-            "validation": {
-                name: list(map(_residual, residuals)) for name, residuals in self.validation.items()
+        return PredictionDocument(
+            model=self.step.model,
+            parameters=_parameters(self.model),
+            rows=tuple(self.rows()),
+            fastest=tuple(
+                FastestByDevices(devices=devices, ranges=tuple(ranges))
+                for devices, ranges in self.fastest.items()
+            ),
+            validation={
+                name: tuple(map(_residual, residuals))
+                for name, residuals in self.validation.items()
             },
-        }
-        return to_text({k: encode(v) for k, v in document.items()}, ("rows", "fastest"))
+        ).to_json()
 
 
 def model_lines(model: CostModel) -> list[str]:
@@ -240,27 +238,26 @@ def _link_names(model: Interconnect) -> str:
     return f"{model.per_node} x {model.link.name} + {model.far_link.name}"
 
 
-def _parameters(model: CostModel) -> dict[str, Any]:
+def _parameters(model: CostModel) -> HostParameters | NetworkParameters:
     if isinstance(model, Host):
-        return {"kind": "host", **vars(model)}
-    return {
-        "kind": "network",
-        "link": model.link,
-        "inter_link": model.far_link,
-        "devices_per_node": model.per_node,
-        "launch": model.launch,
-    }
+        return HostParameters(**vars(model))
+    return NetworkParameters(
+        link=model.link,
+        inter_link=model.far_link,
+        devices_per_node=model.per_node,
+        launch=model.launch,
+    )
 
 
-def _residual(residual: Residual) -> dict[str, Any]:
+def _residual(residual: Residual) -> ResidualDocument:
     point = residual.point
-    return {
-        "spec": str(point.spec),
-        "packing": packing_text(point.packing),
-        "bytes": point.bytes,
-        "tensors": len(point.tensors),
-        "devices": point.devices,
-        "measured_seconds": point.seconds,
-        "predicted_seconds": residual.predicted,
-        "relative_error": residual.relative,
-    }
+    return ResidualDocument(
+        spec=str(point.spec),
+        packing=packing_text(point.packing),
+        bytes=point.bytes,
+        tensors=len(point.tensors),
+        devices=point.devices,
+        measured_seconds=point.seconds,
+        predicted_seconds=residual.predicted,
+        relative_error=residual.relative,
+    )

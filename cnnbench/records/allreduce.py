@@ -11,18 +11,16 @@ reduction, as nccl-tests defines them:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cnnbench.records.codec import OPTIONAL, Document, Json, encode, started
-from cnnbench.records.run import Conditions, ErrorInfo, check_status
+from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, Json, encode, one_of, started
+from cnnbench.records.place import SweepPlace
+from cnnbench.records.run import STATUSES, Conditions, ErrorInfo, check_status
 from cnnbench.records.subject import Subject
-from cnnbench.stats.descriptive import median
+from cnnbench.stats.descriptive import median, p99
 from cnnbench.variable_mgr.aggregation.spec import Packing
-
-FEWEST_FOR_P99 = 100
-"""Values that a 99th percentile needs to be another one than the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +67,8 @@ class Point:
 
     @property
     def p99(self) -> float | None:
-        """The 99th percentile by nearest rank, in seconds; None of fewer than `FEWEST_FOR_P99`.
-
-        Of fewer it would be the longest time, which grows with their number.
-        """
-        return nearest_rank(self.seconds, 0.99) if len(self.seconds) >= FEWEST_FOR_P99 else None
+        """The 99th percentile by nearest rank, in seconds; None of too few, see `p99`."""
+        return p99(self.seconds)
 
     @property
     def longest(self) -> float | None:
@@ -153,16 +148,18 @@ class AllReduceRecord(Document):
       environment: facts about machine and software; unknown ones are absent.
       conditions: what happened on the machine; None, and the key is missing, in older records.
       subject: what was measured; None, and the key is missing, where nothing names it.
+      sweep: in a process of `cnnbench sweep` its `SweepPlace`; otherwise None, and the key is
+        missing.
     """
 
     kind: ClassVar[str] = "allreduce"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
-    not_if_none: ClassVar[tuple[str, ...]] = ("conditions", "subject")
+    derived_keys: ClassVar[Mapping[str, Any]] = {"copy_bytes_per_sec": float | None}
 
     run_id: str
-    started_at: str
-    status: str
+    started_at: str = field(metadata=TIME)
+    status: str = field(metadata=one_of(STATUSES))
     error: ErrorInfo | None = None
     command: tuple[str, ...]
     config: Mapping[str, Any]
@@ -172,8 +169,9 @@ class AllReduceRecord(Document):
     points: tuple[Point, ...] = ()
     peers: tuple[Point, ...] = field(default=(), metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
-    subject: Subject | None = field(default=None, metadata=OPTIONAL)
+    conditions: Conditions | None = field(default=None, metadata=ABSENT)
+    subject: Subject | None = field(default=None, metadata=ABSENT)
+    sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
 
     def __post_init__(self) -> None:
         check_status(self.status, self.error)
@@ -208,17 +206,6 @@ class AllReduceRecord(Document):
     def derived(self) -> dict[str, Json]:
         """The rate of copying memory."""
         return {"copy_bytes_per_sec": encode(self.copy_rate)}
-
-
-def nearest_rank(values: Sequence[float], share: float) -> float:
-    """The percentile by nearest rank.
-
-    Args:
-      values: at least one, in any order.
-      share: 0..1 of the values that must not exceed the result.
-    """
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _check_row(path: str, row: Point | Copying) -> None:

@@ -7,7 +7,7 @@ the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which ``float()`` of Pyt
 most other readers understand, and is read back from them. Whether a field may hold
 such a value is for its dataclass to check. JSON does not bound integers; here those of
 fields have 64 bits, and those within mappings must fit into doubles, so that arithmetic on
-what was read cannot fail.
+what was read cannot fail. `cnnbench.records.json_schema` makes JSON Schemas of the same classes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
+from enum import Enum
 from numbers import Integral, Real
 from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
@@ -30,13 +31,17 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 T = TypeVar("T")
 D = TypeVar("D", bound="Document")
 
-# The first documents name no kind.
-_IMPLIED_KIND = "run"
+# Of documents that name none, as the first did.
+IMPLIED_KIND = "run"
 
-# Metadata of a field whose key may be missing.
+# Metadata of a field whose key may be missing, and of one that is left out where it is None.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
+ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Metadata of a field that holds a time as `started` reads it.
+TIME: Mapping[str, str] = {"format": "date-time"}
+
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BITS = 64
 _NAMES = {
     str: "a string",
@@ -46,8 +51,13 @@ _NAMES = {
 }
 
 
+def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Metadata of a field that holds one of these texts; its dataclass checks that."""
+    return {"choices": tuple(choices)}
+
+
 def encode(value: object) -> Json:
-    """Plain JSON value of a dataclass, mapping, sequence or scalar.
+    """Plain JSON value of a dataclass, mapping, sequence, member of an enumeration or scalar.
 
     NumPy scalars become Python numbers.
 
@@ -61,13 +71,27 @@ def encode(value: object) -> Json:
     if isinstance(value, Real):
         number = float(value)
         return number if math.isfinite(number) else _word(number)
+    if isinstance(value, Document):
+        return value.to_dict()
+    if isinstance(value, Enum):
+        return encode(value.value)
     if dataclasses.is_dataclass(value):
-        return {json_key(f): encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return _encoded_fields(value)
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [encode(item) for item in value]
     raise ValueError(f"{value!r} of type {type(value).__name__} has no JSON form")
+
+
+def _encoded_fields(value: Any) -> dict[str, Json]:
+    """The JSON values of a dataclass's fields, without those that are left out."""
+    pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return {
+        json_key(field): encode(item)
+        for field, item in pairs
+        if item is not None or not field.metadata.get("absent")
+    }
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
@@ -129,7 +153,7 @@ class Document:
       kind: of the document; a document without the key is a run's.
       schema: number of the layout that this version writes and reads.
       item_lines: keys of lists that are written with one line per item.
-      not_if_none: keys that are left out where their value is None.
+      derived_keys: types of the values that `derived` adds.
     """
 
     __slots__ = ()
@@ -137,7 +161,7 @@ class Document:
     kind: ClassVar[str]
     schema: ClassVar[int]
     item_lines: ClassVar[tuple[str, ...]] = ()
-    not_if_none: ClassVar[tuple[str, ...]] = ()
+    derived_keys: ClassVar[Mapping[str, Any]] = {}
 
     def derived(self) -> dict[str, Json]:
         """Values computed from the fields, for readers; they are not read back."""
@@ -145,13 +169,8 @@ class Document:
 
     def to_dict(self) -> dict[str, Json]:
         """The JSON document as a dict."""
-        body = encode(self)
-        assert isinstance(body, dict)
-        for key in self.not_if_none:
-            if body[key] is None:
-                del body[key]
-        kind: dict[str, Json] = {} if self.kind == _IMPLIED_KIND else {"kind": self.kind}
-        return {"schema": self.schema, **kind, **body, **self.derived()}
+        kind: dict[str, Json] = {} if self.kind == IMPLIED_KIND else {"kind": self.kind}
+        return {"schema": self.schema, **kind, **_encoded_fields(self), **self.derived()}
 
     def to_json(self) -> str:
         """The JSON document: one line per top-level key, valid for strict parsers."""
@@ -178,7 +197,7 @@ class Document:
             raise ValueError(f"record: expected an object, got {type(data).__name__}")
         if "schema" not in data:
             raise ValueError("schema: missing; this is not a cnnbench record")
-        kind, schema = data.get("kind", _IMPLIED_KIND), data["schema"]
+        kind, schema = data.get("kind", IMPLIED_KIND), data["schema"]
         if kind != cls.kind:
             raise ValueError(f"kind: {str(kind)[:40]!r} is not {cls.kind!r}")
         if isinstance(schema, bool) or schema != cls.schema:
@@ -231,6 +250,8 @@ def _decode(hint: Any, data: object, path: str) -> Any:
         if data is None:
             return None
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if isinstance(hint, type) and issubclass(hint, Document):
+        return hint.from_dict(data)
     if dataclasses.is_dataclass(hint):
         return decode(typing.cast("type[Any]", hint), data, path)
     origin = typing.get_origin(hint)
@@ -253,8 +274,8 @@ def _decode(hint: Any, data: object, path: str) -> Any:
 
 def _scalar(hint: type, data: object, path: str) -> Any:
     if hint is float:
-        if isinstance(data, str) and data in _WORDS:
-            return _WORDS[data]
+        if isinstance(data, str) and data in NOT_FINITE:
+            return NOT_FINITE[data]
         # bool is an int in Python, not in JSON.
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             with contextlib.suppress(OverflowError):  # an integer beyond all doubles

@@ -27,6 +27,7 @@ from cnnbench.records.run import (
     StartupSeconds,
 )
 from cnnbench.records.subject import of_labels
+from cnnbench.records.turns import TurnTaking
 
 
 def _now() -> str:
@@ -109,6 +110,7 @@ class Measurements:
     _skipped: list[int] = field(init=False, default_factory=list)
     _updates: list[tuple[str, int]] = field(init=False, default_factory=list)
     lost_workers: list[str] = field(init=False, default_factory=list)
+    turns: TurnTaking | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.config = {name: encode(value) for name, value in self.config.items()}
@@ -166,6 +168,21 @@ class Measurements:
         """
         self._updates.append((worker, staleness))
 
+    def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
+        """The next timed step begins a turn.
+
+        Args:
+          turn_seconds: length of a turn.
+          waited, cpu: seconds of wall time and of CPU time since the turn before.
+        """
+        past = self.turns
+        self.turns = TurnTaking(
+            turn_seconds=turn_seconds,
+            starts=(*(() if past is None else past.starts), self.steps + 1),
+            waited_seconds=waited + (0.0 if past is None else past.waited_seconds),
+            waited_cpu_seconds=cpu + (0.0 if past is None else past.waited_cpu_seconds),
+        )
+
     def lose_worker(self, worker: str) -> None:
         """A worker failed, and others go on."""
         self.lost_workers.append(worker)
@@ -217,6 +234,7 @@ class Measurements:
             cluster=self._cluster(len(times)),
             environment=dict(self.environment),
             subject=of_labels(self.config),
+            turns=self.turns,
         )
 
     def _measured(self, steps: int) -> Measured:

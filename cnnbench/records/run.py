@@ -17,8 +17,20 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cnnbench.records.cluster import Cluster
-from cnnbench.records.codec import OPTIONAL, Document, Json, encode, json_key, started
+from cnnbench.records.codec import (
+    ABSENT,
+    OPTIONAL,
+    TIME,
+    Document,
+    Json,
+    encode,
+    json_key,
+    one_of,
+    started,
+)
+from cnnbench.records.place import AbPlace, SweepPlace
 from cnnbench.records.subject import Subject
+from cnnbench.records.turns import TurnTaking
 from cnnbench.stats import descriptive
 
 if TYPE_CHECKING:
@@ -245,7 +257,7 @@ class ConditionNote:
     """
 
     id: str
-    when: str
+    when: str = field(metadata=one_of(("before", "during")))
     text: str
     advice: str
 
@@ -284,6 +296,8 @@ class Summary:
       energy_source: the counters in that sum.
       time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
         first evaluation that reached --stop_at_top_1_accuracy.
+      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time of a batch of a
+        forward-only run that so many per cent do not exceed; the last only of 100 batches or more.
     """
 
     images_per_sec: float | None
@@ -299,8 +313,11 @@ class Summary:
     energy_joules: float | None
     joules_per_image: float | None
     energy_source: str | None
-    input_images_per_sec: float | None = None
-    time_to_accuracy_seconds: float | None = None
+    input_images_per_sec: float | None = field(default=None, metadata=OPTIONAL)
+    time_to_accuracy_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    latency_p50_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    latency_p90_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    latency_p99_seconds: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,13 +341,15 @@ class RunRecord(Document):
         "limit" where --max_warmup_batches did not suffice; None where warm-up did not end.
       conditions: None where the run ended before they were checked.
       environment: facts about machine and software; unknown ones are absent.
-      ab: in a process of `cnnbench ab`: its side, the seed of the experiment, the number of
-        its pair and its position there; otherwise None, and the key is missing.
+      ab: in a process of `cnnbench ab` its `AbPlace`; otherwise None, and the key is missing.
       subject: what was measured; None, and the key is missing, where nothing names it.
       input_stages: of the input pipeline alone, in the order of the data; empty where it was not
         measured.
       skipped_records: None unless records were skipped.
       cluster: None for a run of one process.
+      sweep: in a process of `cnnbench sweep` its `SweepPlace`; otherwise None, and the key is
+        missing.
+      turns: None, and the key is missing, unless other processes stepped in turn with it.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
 
@@ -340,11 +359,11 @@ class RunRecord(Document):
 
     kind: ClassVar[str] = "run"
     schema: ClassVar[int] = 1
-    not_if_none: ClassVar[tuple[str, ...]] = ("ab", "subject")
+    derived_keys: ClassVar[Mapping[str, Any]] = {"summary": Summary}
 
     run_id: str
-    started_at: str
-    status: str
+    started_at: str = field(metadata=TIME)
+    status: str = field(metadata=one_of(STATUSES))
     error: ErrorInfo | None = None
     command: tuple[str, ...]
     config: Mapping[str, Any]
@@ -360,14 +379,18 @@ class RunRecord(Document):
     evaluations: tuple[Evaluation, ...] = ()
     measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
     loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
-    warmup_status: str | None = field(default=None, metadata=OPTIONAL)
+    warmup_status: str | None = field(
+        default=None, metadata={**OPTIONAL, **one_of(WARMUP_STATUSES)}
+    )
     conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    ab: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    ab: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": AbPlace})
     input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
     skipped_records: SkippedRecords | None = field(default=None, metadata=OPTIONAL)
     cluster: Cluster | None = field(default=None, metadata=OPTIONAL)
-    subject: Subject | None = field(default=None, metadata=OPTIONAL)
+    subject: Subject | None = field(default=None, metadata=ABSENT)
+    sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
+    turns: TurnTaking | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         started(self.started_at)
@@ -414,11 +437,22 @@ class RunRecord(Document):
             joules_per_image=_ratio(joules, measured.loop_images),
             energy_source=measured.energy_source,
             time_to_accuracy_seconds=self._time_to_accuracy(),
+            **self._latencies(),
         )
 
     def derived(self) -> dict[str, Json]:
         """The summary."""
         return {"summary": encode(self.summary())}
+
+    def _latencies(self) -> dict[str, float | None]:
+        seconds = self.step_seconds
+        if not self.config.get("forward_only") or not seconds:
+            return {}
+        return {
+            "latency_p50_seconds": descriptive.nearest_rank(seconds, 0.5),
+            "latency_p90_seconds": descriptive.nearest_rank(seconds, 0.9),
+            "latency_p99_seconds": descriptive.p99(seconds),
+        }
 
     def _time_to_accuracy(self) -> float | None:
         target = self.config.get("stop_at_top_1_accuracy")

@@ -64,6 +64,7 @@ _RUN = {
     **_at("computed", "error", "command"),
     **_SUBJECT,
     **_at("record.config", "result_label"),
+    **_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
 }
 
 _ALLREDUCE = {

@@ -20,11 +20,13 @@ class Cell:
       text: shown; `numbers.NONE` for no value.
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
+      link: an address of the web that the text leads to; "" for none.
     """
 
     text: str
     value: float | None = None
     tone: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Column(Generic[T]):
       title: of the column, with the unit.
       cell: the cell of a thing; a text stands for a cell with it, "" for no value.
       kinds: names of CSS classes: "number" (aligned to the right), "code" (letters of one
-        width), "prose" (sentences, which need room), "steady" (never wrapped, such as times).
+        width), "prose" (sentences, which need room), "steady" (never wrapped, such as times),
+        "command" (one line to be copied).
       hint: shown on hover over the title.
     """
 
@@ -74,10 +77,16 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Charts:
-    """Charts beside each other, as many as fit."""
+    """Charts beside each other, as many as fit.
+
+    Attributes:
+      charts: in order.
+      aside: whether they stand beside the blocks that follow, where there is room.
+    """
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
+    aside: bool = False
 
 
 Block: TypeAlias = Table | Text | Charts
@@ -91,11 +100,36 @@ class Section:
       key: short name in ASCII, for links.
       title: heading.
       blocks: in order.
+      folded: whether only the heading and `remark` are shown at first.
     """
 
     key: str
     title: str
     blocks: tuple[Block, ...]
+    folded: bool = False
+
+    @property
+    def remark(self) -> Text | None:
+        """The first paragraph with a tone, which also a folded section shows."""
+        toned = (one for one in self.blocks if isinstance(one, Text) and one.tone)
+        return next(toned, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a reader wants to know first, with the tone of its verdict.
+
+    Attributes:
+      name: the question in a few words.
+      text: the answer.
+      tone: see `Cell`.
+      details: what it rests on, a line each.
+    """
+
+    name: str
+    text: str
+    tone: str = ""
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +139,15 @@ class Report:
     Attributes:
       title: of the page.
       subtitle: one line below it.
-      highlights: (name, value), shown first.
+      answers: shown first.
+      highlights: (name, value), below them.
       sections: in order.
     """
 
     title: str
     subtitle: str
-    highlights: tuple[tuple[str, str], ...]
+    answers: tuple[Answer, ...] = ()
+    highlights: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 
 
@@ -206,12 +242,12 @@ def _cell(content: Cell | str) -> Cell:
     return content if isinstance(content, Cell) else Cell(content or numbers.NONE)
 
 
-def section(key: str, title: str, *blocks: Block | None) -> Section:
+def section(key: str, title: str, *blocks: Block | None, folded: bool = False) -> Section:
     """A section of the blocks that there are; charts without any are left out.
 
     Args:
-      key, title: see `Section`.
+      key, title, folded: see `Section`.
       *blocks: None for none.
     """
     kept = (b for b in blocks if b is not None and not (isinstance(b, Charts) and not b.charts))
-    return Section(key=key, title=title, blocks=tuple(kept))
+    return Section(key=key, title=title, blocks=tuple(kept), folded=folded)

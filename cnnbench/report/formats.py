@@ -10,7 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.charts import draw
-from cnnbench.report.document import Block, Charts, Report, Section, Table
+from cnnbench.report.document import Block, Cell, Charts, Report, Section, Table
 from cnnbench.text.escape import markdown, plain
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _html(report: Report) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return _template().render(
-        report=report, policy=policy, style=style, script=script, svg=draw.svg
+        report=report, policy=policy, style=style, script=script, svg=draw.svg, wide=draw.WIDE
     )
 
 
@@ -72,6 +72,9 @@ def _digest(text: str) -> str:
 
 def _markdown(report: Report) -> str:
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
+    for one in report.answers:
+        lines.append(f"- {_MARKS.get(one.tone, '')}{markdown(one.name)}: {markdown(one.text)}")
+        lines += [f"  - {markdown(detail)}" for detail in one.details]
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
         written = list(_section(section))
@@ -97,9 +100,14 @@ def _block(block: Block) -> Iterable[str]:
         yield _row([markdown(column.title) for column in block.columns])
         yield _row(["--:" if "number" in column.kinds else "---" for column in block.columns])
         for row in block.rows:
-            yield _row([f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}" for cell in row])
+            yield _row(map(_cell, row))
     elif not isinstance(block, Charts):
         yield f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"
+
+
+def _cell(cell: Cell) -> str:
+    text = f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}"
+    return f"[{text}]({cell.link})" if cell.link else text
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb, isfinite
+from typing import TypeAlias
 
 from cnnbench.compare import Comparison, Policy, compare_records
 from cnnbench.compare.comparability import Group
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.matching import groups
-from cnnbench.metrics.origin import Origin, titles
+from cnnbench.metrics.origin import Machine, Origin, titles
 from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -24,6 +25,9 @@ from cnnbench.text.table import natural_key
 
 CONFIDENCE = 0.95
 """At least, of the intervals."""
+
+_PeakKey: TypeAlias = tuple[Machine, str]
+"""A machine and a number format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +95,14 @@ class Configured:
       name: in a few words, unique.
       group: its flags and records, in order of their start.
       origin: of all of its records.
+      measured_peaks: FLOP/s that processes measured, of all configurations, by machine and
+        number format.
     """
 
     name: str
     group: Group
     origin: Origin
+    measured_peaks: Mapping[_PeakKey, Sequence[float]] = field(default_factory=dict, repr=False)
     _samples: dict[str | Callable[[RunRecord], float | None], Values] = field(
         default_factory=dict, repr=False
     )
@@ -127,6 +134,34 @@ class Configured:
             self._samples[value] = Values(tuple(v for v in found if v is not None and isfinite(v)))
         return self._samples[value]
 
+    def peaks(self, run: RunRecord) -> Sequence[float]:
+        """The peaks that processes measured on the machine of a run in its number format.
+
+        Args:
+          run: one of `records`.
+
+        Returns:
+          FLOP/s; empty if the run measured none.
+        """
+        return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
+
+    def peak(self, run: RunRecord) -> float | None:
+        """FLOP/s of all devices of a run; of measured ones the highest: neighbours only lower it.
+
+        Args:
+          run: one of `records`.
+        """
+        return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
+
+    def mfu(self, run: RunRecord) -> float | None:
+        """The share of `peak` that a run reached.
+
+        Args:
+          run: one of `records`.
+        """
+        achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
+        return achieved / peak if achieved is not None and peak else None
+
     @property
     def throughput(self) -> Values:
         """Images/sec, as `cnnbench compare` takes it."""
@@ -148,15 +183,27 @@ class Configured:
         return str(self.flag("model"))
 
     @property
-    def family(self) -> str:
-        """Network and data set, a chart each."""
+    def work(self) -> str:
+        """ "training", "inference" or "evaluation"; their speeds are not compared."""
+        if self.flag("forward_only"):
+            return "inference"
+        return "evaluation" if self.flag("eval") else "training"
+
+    @property
+    def network(self) -> str:
+        """Network and data set."""
         data = self.flag("data_name")
         return self.model if data in (None, "imagenet") else f"{self.model}, {data}"
 
     @property
+    def family(self) -> str:
+        """Network, data set and work, a chart each."""
+        return self.network if self.work == "training" else f"{self.network}, {self.work}"
+
+    @property
     def variant(self) -> str:
-        """The name without the family."""
-        return self.name.removeprefix(f"{self.family}, ")
+        """The name without the network."""
+        return self.name.removeprefix(f"{self.network}, ")
 
     @property
     def devices(self) -> int | None:
@@ -178,18 +225,34 @@ def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
     """
     (found,) = groups(records)
     names = labels(group.configuration for group in found)
+    peaks: dict[_PeakKey, list[float]] = {}
+    for group in found:
+        for run in group.records:
+            if isinstance(run, RunRecord) and (peak := _measured_peak(run)):
+                peaks.setdefault(_peak_key(run), []).append(peak)
     configured = []
     for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
         origins = group.origins()
         details = titles(origins)
         for origin, runs in sorted(origins.items(), key=lambda found: found[0].side):
             name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
-            configured.append(Configured(name, Group(group.configuration, tuple(runs)), origin))
+            of_one = Group(group.configuration, tuple(runs))
+            configured.append(Configured(name, of_one, origin, peaks))
     return tuple(configured)
 
 
+def _measured_peak(run: RunRecord) -> float | None:
+    """FLOP/s, if the run measured them itself; given and published peaks are facts."""
+    source = run.measured.peak_flops_source or ""
+    return run.measured.peak_flops_per_sec if source.startswith("measured") else None
+
+
+def _peak_key(run: RunRecord) -> _PeakKey:
+    return Origin.of(run).machine, str(run.config.get("precision"))
+
+
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
-    """Configurations by network and data set."""
+    """Configurations by network, data set and work."""
     found: dict[str, list[Configured]] = {}
     for one in configured:
         found.setdefault(one.family, []).append(one)

@@ -61,7 +61,7 @@ def configurations(results: Results) -> DataFrame:
 def _statistics(one: Configured) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, metric in _MEDIANS.items():
-        values = one.sample(metric) if metric is not None else None
+        values = None if metric is None else one.sample(one.mfu if metric == "mfu" else metric)
         found[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
             low, high = values.interval or (None, None)

@@ -25,6 +25,9 @@ MAD_TO_SIGMA = 1.4826
 # Inserting moves half of the array for each value; sorting costs about 100 such moves.
 _WORTH_SORTING = 100
 
+FEWEST_FOR_P99 = 100
+"""Values that a 99th percentile needs to be another one than the largest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -190,3 +193,22 @@ def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> f
         else:
             high = left
     return max(abs(centre - ordered[low]), abs(ordered[low + rank] - centre))
+
+
+def nearest_rank(values: Sequence[float], share: float) -> float:
+    """The percentile by nearest rank.
+
+    Args:
+      values: at least one, in any order.
+      share: 0..1 of the values that must not exceed the result.
+    """
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def p99(values: Sequence[float]) -> float | None:
+    """The 99th percentile by nearest rank; None of fewer than `FEWEST_FOR_P99` values.
+
+    Of fewer it would be the largest one, which grows with their number.
+    """
+    return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cnnbench.charts import HIGHER, Axis, Row, Rows
 from cnnbench.metrics.registry import throughput
@@ -15,9 +15,11 @@ from cnnbench.report.results import CONFIDENCE, Values
 from cnnbench.stats.descriptive import median
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan
 from cnnbench.strategies.session import CaseResult
-from cnnbench.strategies.weights import WeightDistance
 from cnnbench.text.numbers import NONE, binary, number, percent
 from cnnbench.text.table import aligned, csv_text
+
+if TYPE_CHECKING:
+    from cnnbench.strategies.weights import WeightDistance  # loads TensorFlow
 
 _T = TypeVar("_T")
 
@@ -61,6 +63,19 @@ class StrategyRow:
     weight_distance: float | None = None
     weight_variable: str = ""
     problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategiesDocument:
+    """What ``cnnbench strategies`` found.
+
+    Attributes:
+      rows: a mode each, one tower first.
+      weights_tolerance: largest distance of weights that are called equal.
+    """
+
+    rows: tuple[StrategyRow, ...]
+    weights_tolerance: float
 
 
 def rows(
@@ -198,8 +213,8 @@ def to_csv(found: Sequence[StrategyRow]) -> str:
 
 def json_text(found: Sequence[StrategyRow], tolerance: float) -> str:
     """The rows with all digits, and the tolerance of the weights."""
-    document = {"rows": encode(found), "weights_tolerance": tolerance}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    document = StrategiesDocument(rows=tuple(found), weights_tolerance=tolerance)
+    return json.dumps(encode(document), indent=1, allow_nan=False) + "\n"
 
 
 def chart(found: Sequence[StrategyRow], results: Sequence[CaseResult], title: str) -> Rows:

@@ -10,7 +10,9 @@ from typing import Any
 
 from cnnbench.processes.child import GRACE_SECONDS, execute
 from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, read
+from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
+from cnnbench.records.place import SweepPlace
 from cnnbench.records.subject import with_subject
 from cnnbench.sweep.durations import Durations, outlook
 from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
@@ -315,21 +317,21 @@ class Sweep:
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
         """The record, with the sweep it belongs to, under its final name."""
         case = item.case
-        sweep = {
-            "suite": self._plan.suite,
-            "case": case.name,
-            "key": case.key,
-            "repeat": item.repeat,
-            "seed": self._seed,
-        }
-        if case.search is not None:
-            sweep["requested_batch_size"] = case.resolved.batch_size
+        searched = case.search is not None
+        place = SweepPlace(
+            suite=self._plan.suite,
+            case=case.name,
+            key=case.key,
+            repeat=item.repeat,
+            seed=self._seed,
+            requested_batch_size=case.resolved.batch_size if searched else None,
+        )
         flag = "--result_json="
         command = [
             f"{flag}{target}" if word.startswith(flag) else word for word in document["command"]
         ]
         config = {**document["config"], "result_json": str(target)}
-        made = {**document, "command": command, "config": config, "sweep": sweep}
+        made = {**document, "command": command, "config": config, "sweep": encode(place)}
         return with_subject(made, self._plan.subject)
 
     def _target(self, item: Item) -> Path:

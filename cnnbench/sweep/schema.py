@@ -198,6 +198,10 @@ def _launch(node: Node, what: str) -> Layout:
     return layout
 
 
+def _on_cpu(node: Node, what: str) -> OnCpu:
+    return OnCpu(**_decode(OnCpu, node, what))
+
+
 def _settings(node: Node, what: str) -> dict[str, Any]:
     return _decode(EntrySettings, node, what)
 
@@ -236,6 +240,19 @@ class Search:
     limit: int = _key(_whole(2**31 - 1), 65536)
     multiple_of: int = _key(_whole(2**31 - 1), 1)
     num_batches: int = _key(_whole(2**31 - 1), 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCpu:
+    """What brings a suite that is sized for GPUs down to a machine without one.
+
+    Attributes:
+      flags: of every run.
+      filter: which configurations are left; all of them if empty.
+    """
+
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    filter: str = _key(_text, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +307,16 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite; `defaults` are merged into the entries."""
+    """A checked suite; `defaults` are merged into the entries.
+
+    Attributes:
+      on_cpu: None of suites that suit any machine.
+    """
 
     file: str
     name: str = _key(_name)
     description: str = _key(_text, "")
+    on_cpu: OnCpu | None = _key(_on_cpu)  # noqa: RUF009
     defaults: Mapping[str, Any] = _key(_settings)
     entries: tuple[SuiteEntry, ...] = _key(_filled_list)
 

@@ -8,7 +8,6 @@ record has been checked, so that the output of an orphaned process is never read
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -18,8 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.errors import FlagError
-from cnnbench.processes.results_dir import Journal, unusable, write_durably
+from cnnbench.processes.results_dir import Journal, hold, unusable, write_durably
 from cnnbench.records.codec import to_text
 
 JOURNAL = "sweep.jsonl"
@@ -58,17 +56,9 @@ class Store:
         self._private = self.folder / _PRIVATE
         try:
             self._private.mkdir(parents=True, exist_ok=True)
-            # Released by the system when this process ends, in whatever way.
-            self._lock = open(self._private / "lock", "a+", encoding="ascii")  # noqa: SIM115
         except OSError as error:
             raise unusable(folder, error) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            busy = isinstance(error, BlockingIOError)
-            reason = "another sweep is writing there" if busy else f"no lock: {error.strerror}"
-            raise FlagError("results", folder, reason) from None
+        self._lock = hold(self._private / "lock", folder, "sweep")
         self.journal = Journal(self.folder / JOURNAL)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         self._clean()

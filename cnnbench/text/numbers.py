@@ -36,6 +36,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def integer(value: float) -> str:
+    """A whole number, such as a count: 1,235."""
+    return f"{value:,.0f}"
+
+
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
     """A share in per cent: 0.1235 is "12.3 %".
 

@@ -140,7 +140,7 @@ def test_an_algorithm_that_raises_is_no_reason_to_stop(algorithm):
     assert "# Rows with errors: 2 FAILED" in run.comments
 
 
-def test_every_algorithm_on_every_size_and_number_of_devices(tmp_path):
+def test_every_algorithm_on_every_size_and_number_of_devices(tmp_path, holds):
     path, rows = tmp_path / "r.json", tmp_path / "r.csv"
     run = Run(
         explicit=("sizes",),
@@ -167,6 +167,7 @@ def test_every_algorithm_on_every_size_and_number_of_devices(tmp_path):
     assert sum("nccl" in line for line in run.comments) == 1
     assert len(run.rows) == len(record.points)
     assert AllReduceRecord.from_json(path.read_bytes()) == record
+    holds("allreduce", json.loads(path.read_bytes()))
     assert record.status == "ok"
     assert record.explicit_flags == ("sizes",)
     assert record.config["sizes"] == ["4", "52*3"]

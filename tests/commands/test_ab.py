@@ -218,6 +218,11 @@ def test_an_experiment_ends_when_a_verdict_has_hardly_a_chance(ab, capsys):
         (["--", "--model_plugin=nosuch.py"], "--model_plugin=nosuch.py: cannot be read"),
         (["--cool_down=1e300"], "--cool_down=1e+300: must be from 0 to 86400"),
         (["--pairs=0"], "--pairs=0: must be from 1 to 1000"),
+        (["--pairing=together"], "--pairing=together: must be one of alternate, turns, auto"),
+        (
+            ["--pairing=turns", "--b=--xla", "--", "--device=gpu"],
+            "--pairing=turns: cannot be: side A: on GPUs it needs --allow_growth",
+        ),
         (["--format=html"], "--format=html: must be one of"),
         (["--allow_different=cpu_modell"], "no such fact; did you mean cpu_model?"),
         (["--baseline_aa=nowhere"], "nowhere: no such file or folder"),
@@ -271,11 +276,20 @@ def test_starts_without_tensorflow_or_pandas(alone, arguments, status):
     assert not done.loaded & {"tensorflow", "pandas", "scipy", "numpy"}
 
 
+def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab, capsys):
+    assert ab("--pairing=auto", "--b_env=SPEED=100", "--pairs=1") == 3
+    assert "the sides alternate, since they cannot step in turn: side A" in capsys.readouterr().err
+    knows = '--a_env=FAKE={"turns": true}', '--b_env=FAKE={"turns": true, "speed": 50}'
+    assert ab("--pairing=auto", *knows, "--pairs=6", results="in_turn") == 1
+    assert "alternate" not in capsys.readouterr().err
+
+
 def test_two_real_processes_of_each_side(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
     steps = ["--num_batches=3", "--num_warmup_batches=1", "--peak_flops=1"]
     arguments = ["--b=--precision=bf16", "--pairs=2", "--burn_in=0", "--results=r"]
+    arguments += ["--pairing=turns"]
     assert cli.main(["ab", *arguments, "--", *flags, *steps]) == 3
     out, _ = capsys.readouterr()
     assert "2 processes in BASE; a verdict needs at least 6 pairs" in out
@@ -284,3 +298,5 @@ def test_two_real_processes_of_each_side(tmp_path, monkeypatch, capsys):
     record = RunRecord.from_json((tmp_path / "r" / "b" / names[0]).read_bytes())
     assert record.config["precision"] == "bf16"
     assert len(record.step_seconds) == 3
+    assert record.turns is not None  # both were alive
+    assert record.turns.starts[0] == 1

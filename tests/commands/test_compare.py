@@ -1,10 +1,12 @@
 import contextlib
 import json
+import re
 import sys
 
 import pytest
 
 from cnnbench import cli
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture
@@ -63,6 +65,41 @@ def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
     assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in capsys.readouterr().out
     assert compare(base, new, "--allow_different=cpu_model") == 1
     assert compare(base, new, "--allow_different=hostname,machine") == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "command"),
+    [
+        (
+            [{"subject": Subject(revision=letter * 40, dirty=False)} for letter in "ab"],
+            f"cnnbench ab --pairs=N --a_checkout={'a' * 40} --b_checkout={'b' * 40} -- "
+            "--model=lenet --batch_size=8 --precision=fp32",
+        ),
+        (
+            [{}, {"flags": {"batch_size": 8, "precision": "bf16"}}],
+            "cnnbench ab --pairs=N --a=--precision=fp32 --b=--precision=bf16 -- --model=lenet "
+            "--batch_size=8",
+        ),
+        (
+            [{}, {}],
+            "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
+            "--result_json={new}/more-$i.json; done; and in turn with these as many",
+        ),
+    ],
+)
+def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
+    save, tmp_path, capsys, parts, command
+):
+    names = ("model", "batch_size", "precision", "result_json")
+    sides = [
+        save(tmp_path / name, factor, explicit_flags=names, **more)
+        for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
+    ]
+    assert compare(*sides, "--allow_different=precision") == 3
+    out, err = capsys.readouterr()
+    assert "? inconclusive" in out
+    shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", err)
+    assert f"cnnbench: to settle it: {command.format(new=sides[1])}" in shown
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])

@@ -43,9 +43,10 @@ def test_facts_are_grouped_and_readable(facts, capsys):
     ]
 
 
-def test_json_has_the_names_of_the_record(facts, capsys):
+def test_json_has_the_names_of_the_record(facts, capsys, holds):
     assert main(["env", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    holds("env", document)
     assert document == {
         "facts": {
             "logical_cpus": 2,
@@ -143,10 +144,11 @@ def test_check_for_the_flags_of_a_run(conditions, capsys):
     assert "use --num_intra_threads=2 or less" in capsys.readouterr().out
 
 
-def test_check_as_json(conditions, capsys):
+def test_check_as_json(conditions, capsys, holds):
     conditions(busy=1.0, steal=0.25)
     assert main(["env", "--check", "--json", "--quiet_conditions=steal"]) == 3
     document = json.loads(capsys.readouterr().out)
+    holds("env", document)
     assert document["facts"]["logical_cpus"] == 2
     assert document["conditions"]["measured"] == {
         "seconds": 1.0,

@@ -45,6 +45,35 @@ def test_names_last_good_and_first_bad(folder, capsys):
     assert "no step" in capsys.readouterr().out
 
 
+def test_a_step_for_the_worse_fails_where_that_is_asked_for(folder, capsys):
+    assert history(folder, "--fail_on=nothing") == 0
+    capsys.readouterr()
+    assert history(folder, "--fail_on=step") == 1
+    out, err = capsys.readouterr()
+    assert "first bad c8" in out
+    assert "--fail_on=step: 1 step for the worse stands" in err
+    assert history(folder, "--fail_on=step", "--threshold=30") == 0
+    # Of speed more is better, of time less.
+    assert history(folder, "--fail_on=step", "--metric=step_seconds") == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "plot"),
+    [
+        ("https://x.y/{commit}", "h.svg"),
+        ("https://x.y/{commit}", ""),
+        ("https://x.y/", "h.html"),
+        ("javascript:alert({commit})", "h.html"),
+        ('https://x.y/{commit}" onclick="x', "h.html"),
+        ("https://x.y/{commit})", "h.md"),
+    ],
+)
+def test_addresses_of_commits_are_checked_first(folder, tmp_path, capsys, address, plot):
+    flags = [f"--commit_url={address}", *([f"--plot={tmp_path}/{plot}"] if plot else [])]
+    assert history(folder, *flags) == 2
+    assert "commit_url" in capsys.readouterr().err
+
+
 def test_formats_files_and_plots(folder, tmp_path, capsys):
     assert history(folder, "--format=json") == 0
     assert json.loads(capsys.readouterr().out)["metric"] == "throughput"

@@ -78,9 +78,11 @@ def test_one_data_set(capsys):
     assert {dataset for dataset, _ in _rows(capsys.readouterr().out)} == {"cifar10"}
 
 
-def test_formats_for_programs(capsys):
+def test_formats_for_programs(capsys, holds):
     assert main(["models", "--data_name=cifar10", "--format=json"]) == 0
-    models = json.loads(capsys.readouterr().out)["models"]
+    document = json.loads(capsys.readouterr().out)
+    holds("models", document)
+    models = document["models"]
     assert models[-1]["model"] == "trivial"  # the last in natural order
     listed = {one["model"]: one for one in models}
     macs = 3072 + 4096 + 4096 * 11

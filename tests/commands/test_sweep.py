@@ -45,6 +45,21 @@ def test_list(in_folder, capsys):
     assert not (in_folder / "results").exists()
 
 
+def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(in_folder, capsys):
+    scaled = 'on_cpu: {flags: {device: cpu, batch_size: 1}, filter: "gpus=1"}'
+    suite = in_folder / "big.yaml"
+    suite.write_text(SUITE.replace("device: cpu, ", "") + scaled, encoding="utf-8")
+    assert main(["sweep", "big.yaml", "--list"]) == 0
+    err = capsys.readouterr().err
+    command = "cnnbench sweep big.yaml --list --filter=gpus=1 -- --device=cpu --batch_size=1"
+    assert "tiny is sized for GPUs, and this machine has none that can be used; " in err
+    assert f"to its CPUs: {command}\n" in err
+    assert main(command.split()[1:]) == 0
+    out, err = capsys.readouterr()
+    assert out == "a num_gpus=1  x2\n"
+    assert "sized for GPUs" not in err
+
+
 def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
     command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
     assert main([*command, "--", "--num_batches=7", "--xla"]) == 0

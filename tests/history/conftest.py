@@ -16,7 +16,7 @@ class Runs:
         self._lenet = lenet
 
     def __call__(
-        self, speed=100.0, commit=None, *, flags=None, facts=None, error=None, placed=True
+        self, speed=100.0, commit=None, *, flags=None, facts=None, error=None, placed=True, **parts
     ):
         label = None if commit is None else f"commit={commit}"
         return self._lenet(
@@ -25,6 +25,7 @@ class Runs:
             environment=facts,
             error=("E", error) if error else None,
             **({} if placed else {"placement": None}),
+            **parts,
         )
 
     def history(self, levels, *, scatter=0.01, per_commit=3, seed=0, **parts):

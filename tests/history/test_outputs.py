@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
@@ -13,8 +14,11 @@ from cnnbench import __version__
 from cnnbench.charts import Lines
 from cnnbench.compare import Skipped
 from cnnbench.history import METRICS, page, trend
-from cnnbench.history.formats import csv_text, json_text, table_text
-from cnnbench.report import render
+from cnnbench.history.document import json_text
+from cnnbench.history.figures import figures
+from cnnbench.history.formats import csv_text, table_text
+from cnnbench.records.subject import Subject
+from cnnbench.report import exports, render
 from cnnbench.report.document import Charts
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -102,6 +106,52 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
         assert chart.x.caption
         assert chart.y.caption == "throughput, images/sec (higher is better)"
     assert [len(chart.events) for chart in charts.charts] == [1, 0]
+    # What a page needs to zoom: a label for each point.
+    assert [len(chart.labels) for chart in charts.charts] == [14, 6]
+
+
+def test_a_page_names_its_period_and_begins_with_the_verdict(trends):
+    report = page.page(trends, SPEED)
+    assert re.fullmatch(r"History of throughput, 2026-11-\d\d( to 2026-\d\d-\d\d)?", report.title)
+    assert report.answers[0].tone == "bad"
+    assert "1 step for the worse stands" in report.answers[0].text
+    assert "first bad c008" in report.answers[0].details[0]
+
+
+def test_outliers_are_marked_everywhere(runs, series_of):
+    levels = [100.0] * 9 + [75.0] + [100.0] * 8
+    (found,) = [trend(one, SPEED) for one in series_of(runs.history(levels))]
+    assert not found.steps
+    assert list(found.outliers) == [9]
+    assert found.outliers[9] == pytest.approx(-0.25, abs=0.03)
+    assert "? outlier -2" in table_text([found], SPEED)
+    rows = list(csv.DictReader(io.StringIO(csv_text([found], SPEED))))
+    assert [row["point"] for row in rows if row["outlier"] == "True"] == ["c009"]
+    (series,) = json.loads(json_text([found], SPEED))["series"]
+    assert [one["index"] for one in series["outliers"]] == [9]
+    report = page.page([found], SPEED)
+    assert [one.text for one in report.answers] == ["No step for the worse stands", "1 outlier"]
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
+    (chart,) = charts.charts
+    assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
+
+
+def test_noise_alone_is_no_outlier(runs, series_of):
+    (found,) = [trend(one, SPEED) for one in series_of(runs.history([100.0] * 30, scatter=0.05))]
+    assert found.outliers == {}
+
+
+def test_commits_lead_to_their_address_and_other_names_nowhere(runs, series_of):
+    commits = [f"{number:x}" * 40 for number in range(10)]
+    found = [runs(100.0, commit) for commit in commits[:7]] + [runs(80.0, "release 2")]
+    trends = [trend(one, SPEED) for one in series_of(found)]
+    address = "https://example.org/c/{commit}?a=1&b=2"
+    text = page.render("x.html", trends, SPEED, address).decode()
+    links = re.findall(r'<a href="(https[^"]*)" rel="noopener noreferrer">', text)
+    assert sorted(links) == [f"https://example.org/c/{one}?a=1&amp;b=2" for one in commits[:7]]
+    written = page.render("x.md", trends, SPEED, address).decode()
+    assert f"[333333333333](https://example.org/c/{'3' * 40}?a=1&b=2)" in written
+    assert "https:" not in page.render("x.html", trends, SPEED).decode()
 
 
 @pytest.mark.parametrize(
@@ -141,3 +191,34 @@ def test_hostile_text_is_escaped_everywhere(hostile):
     for row in csv.reader(io.StringIO(csv_text(hostile, SPEED))):
         assert not any(cell.startswith(("=", "@", "+")) for cell in row)
     json.loads(json_text(hostile, SPEED))
+
+
+def test_points_for_other_programs_are_of_one_subject_each(trends):
+    found = figures(trends, SPEED)
+    assert len(found) == 20
+    assert [one.value for one in found] == [
+        point.value for trend in trends for point in trend.series.points
+    ]
+    lines = exports.render(found, "openmetrics").text.splitlines()
+    samples = [line for line in lines if line.startswith("cnnbench_throughput_images_per_second{")]
+    assert len(samples) == 20
+    assert len({line.split("} ")[0] for line in samples}) == 20
+
+
+@pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
+def test_a_format_of_one_commit_gets_the_last(trends, format):
+    text, left_out = exports.render(figures(trends, SPEED), format)
+    assert "resnet20" in text
+    assert "lenet" not in text
+    assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
+
+
+def test_sides_of_one_commit_and_days_of_one_revision(runs, series_of):
+    subject = {side: Subject(revision="c1", side=side) for side in "ab"}
+    found = [runs(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
+    points = [trend(one, SPEED) for one in series_of(found, by="run")]
+    document = json.loads(exports.render(figures(points, SPEED), "bencher").text)
+    assert {name.rpartition(", ")[2]: one for name, one in document.items()} == {
+        "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
+        "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},
+    }

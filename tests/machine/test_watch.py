@@ -113,3 +113,32 @@ def test_gpus_are_not_asked_for_a_run_on_the_cpu(machine, monkeypatch):
     with watch:
         pass
     assert watch.during() == ()
+
+
+def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
+    machine.cpu(busy=10.0)
+    machine.put("sys/class/powercap/intel-rapl:0/name", "package-0")
+    machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 1_000_000)
+    watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
+    machine.now, machine.own = 104.0, 2.0
+    machine.cpu(busy=18.0)
+    assert watch.before(FACTS, RunFlags()) == ()
+    with watch:
+        machine.now, machine.own = 106.0, 5.0
+        machine.cpu(busy=22.0, steal=0.0)  # one of four is not ours
+        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 11_000_000)
+        with watch.suspended():
+            machine.now, machine.own = 120.0, 5.5
+            machine.cpu(busy=50.0, steal=8.0)
+            machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 91_000_000)
+        machine.now, machine.own = 122.0, 8.5
+        machine.cpu(busy=54.0, steal=8.0)
+        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 101_000_000)
+    watch.during()
+    assert watch.energy is not None
+    assert watch.energy.cpu_joules == pytest.approx(20.0)
+    record = watch.record()
+    assert record is not None
+    assert record.before == {"seconds": 4.0, "steal_fraction": 0.0}
+    during = record.during
+    assert (during["seconds"], during["other_cpus"], during["steal_fraction"]) == (4.0, 0.5, 0.0)

@@ -10,10 +10,10 @@ from cnnbench.records.allreduce import (
     Copying,
     Point,
     RingDevices,
-    nearest_rank,
 )
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
+from cnnbench.stats.descriptive import nearest_rank
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 

@@ -101,8 +101,24 @@ def test_document_has_the_keys_of_schema_1():
         *("total_images_per_sec", "achieved_flops_per_sec", "mfu", "peak_flops_per_sec"),
         *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
         *("energy_joules", "joules_per_image", "energy_source", "input_images_per_sec"),
-        "time_to_accuracy_seconds",
+        *("time_to_accuracy_seconds", "latency_p50_seconds", "latency_p90_seconds"),
+        "latency_p99_seconds",
     }
+
+
+def test_latencies_of_forward_only_runs():
+    hundred = [0.001 * n for n in range(100, 0, -1)]
+    run = dataclasses.replace(make_record(), step_seconds=hundred, losses=[0.0] * 100)
+    assert run.summary().latency_p50_seconds is None  # it trains
+    found = dataclasses.replace(run, config={**run.config, "forward_only": True}).summary()
+    assert found.latency_p50_seconds == pytest.approx(0.050)
+    assert found.latency_p90_seconds == pytest.approx(0.090)
+    assert found.latency_p99_seconds == pytest.approx(0.099)
+    fewer = dataclasses.replace(
+        run, config={"forward_only": True}, step_seconds=hundred[:99], losses=[0.0] * 99
+    ).summary()
+    assert fewer.latency_p90_seconds == pytest.approx(0.091)
+    assert fewer.latency_p99_seconds is None
 
 
 def test_summary_worked_by_hand():

@@ -127,6 +127,39 @@ def test_page_reads_without_script_and_its_links_lead_somewhere(page, everything
     assert len(headings) > 50
 
 
+def test_the_verdict_comes_first_with_its_colour_and_what_disturbed_beside_it(page):
+    where = [dict(a).get("class") for tag, a in page.elements if tag == "section"]
+    assert where[:3] == ["bad", "bad", "unsure"]  # the verdict, failed runs, conditions
+    order = [a["class"] for _, a in page.elements if a.get("class") in ("answers", "highlights")]
+    assert order == ["answers", "highlights"]
+    assert page.texts["h2"][3:5] == ["Failed and skipped", "Against the baseline"]
+
+
+def test_what_is_long_is_folded_and_links_still_lead_there(page):
+    folded = [a["id"] for tag, a in page.elements if tag == "details" and "id" in a]
+    assert folded == [
+        *("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs")
+    ]
+    assert page.count("details") == page.count("summary")
+
+
+def test_commands_are_whole_lines_to_be_copied(page):
+    (column,) = {
+        a["class"] for tag, a in page.elements if tag == "td" and "command" in a.get("class", "")
+    }
+    assert column == "command"
+    assert "cnnbench --model=lenet --num_gpus=1" in page.texts["code"]
+    style = "".join(page.texts["style"])
+    (rule,) = re.findall(r"\n\.command code \{([^}]*)\}", style)
+    assert "white-space: pre;" in rule
+    assert "overflow-x: auto" in rule
+
+
+def test_titles_of_charts_are_text_of_the_page_that_wraps(page):
+    assert page.count("figcaption") == page.count("figure")
+    assert any("throughput" in text for text in page.texts["figcaption"])
+
+
 def test_every_number_sorts_by_its_value(page):
     values = [a["data-value"] for tag, a in page.elements if "data-value" in a]
     assert len(values) > 100

@@ -158,6 +158,7 @@ def test_a_peak_that_nobody_knows_is_pointed_out(runs):
 def test_nothing_at_all():
     report = build(gather(Loaded((), ())))
     assert (report.title, report.sections, report.highlights) == ("No results", (), ())
+    assert report.answers == ()
 
 
 def test_baseline_is_what_compare_says(everything, report):
@@ -167,7 +168,11 @@ def test_baseline_is_what_compare_says(everything, report):
     )
     mine = next(row for row in told if row["configuration"] == entry.name)
     assert mine["throughput"] == "! failed"
-    assert mine["why"] == entry.main.judgement.reason
+    tables = [one for one in section(report, "baseline").blocks if isinstance(one, Table)]
+    assert tables[-1].title == "Why"
+    assert tables[-1].folded
+    why = rows(report, "baseline", len(tables) - 1)
+    assert entry.main.judgement.reason in {row["why"] for row in why}
 
 
 def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
@@ -178,6 +183,74 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
     assert row["throughput"] == "- slower"
     assert row["change"] == f"{100 * judged.change:+.1f} %"
     assert row["p"] == f"{judged.p_adjusted:.2g}"
+    # What counts comes first, before what a narrow screen cuts off.
+    assert list(row)[:3] == ["configuration", "throughput", "change"]
+    answer = build(results).answers[0]
+    assert answer.tone == "bad"
+    assert "regression" in answer.text
+    assert row["change"] in answer.details[0]
+
+
+def test_without_a_baseline_nothing_is_judged(runs):
+    answer = build(gather(Loaded((runs(100),), ()))).answers[0]
+    assert (answer.text, answer.tone) == ("Not compared with anything", "")
+    assert "--baseline" in answer.details[0]
+
+
+def test_fastest_is_of_one_kind_of_work(runs):
+    records = (runs(100), runs(90, devices=2), runs(900, flags={"forward_only": True}))
+    report = build(gather(Loaded(records, ())))
+    found = dict(report.highlights)
+    assert found["fastest training, median"].startswith("100.0 images/sec")
+    assert found["fastest inference, median"].startswith("900.0 images/sec")
+    titles = [chart.title for chart in charts(report) if "throughput" in chart.title]
+    assert titles == ["lenet: throughput", "lenet, inference: throughput"]
+
+
+def test_one_peak_per_machine_and_number_format(runs):
+    def measured(peak, **parts):
+        source = "measured: matmul 512x512x512 float32"
+        own = dataclasses.replace(
+            runs(100).measured, peak_flops_per_sec=peak, peak_flops_source=source
+        )
+        return runs(100, measured=own, **parts)
+
+    other = {"cpu_model": "Other CPU"}
+    records = (
+        *(measured(peak) for peak in (78e9, 152e9, 100e9)),
+        measured(90e9, devices=2),
+        measured(300e9, flags={"precision": "bf16"}),
+        measured(50e9, environment=other),
+    )
+    results = gather(Loaded(records, ()))
+    found = rows(build(results), "mfu")
+    assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
+    assert "the highest of 4 processes" in found[0]["source of the peak"]
+    shares = [one.sample(one.mfu).median for one in results.configured]
+    achieved = [one.sample("achieved_flops_per_sec").median for one in results.configured]
+    assert shares == pytest.approx(
+        [value / peak for value, peak in zip(achieved, (152e9, 50e9, 300e9, 152e9), strict=True)]
+    )
+
+
+def test_steady_is_counted_from_the_first_timed_step(runs):
+    # Steady from within the warm-up on: there is no step -3.
+    step = 0.08
+    record = runs(
+        100,
+        warmup_step_seconds=(step * 8, *[step] * 19),
+        warmup_losses=(2.0,) * 20,
+        step_seconds=(step, step * 1.01) * 12,
+    )
+    (row,) = rows(build(gather(Loaded((record, record), ()))), "warmup")
+    assert row["steady from timed step"] == "1"
+
+
+def test_no_raw_bytes(runs):
+    environment = {"cpu_model": "c", "memory_bytes": 25276502016}
+    report = build(gather(Loaded((runs(100, environment=environment),), ())))
+    alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
+    assert alike["memory_bytes"] == "23.5 GiB"
 
 
 def test_reductions(report, everything):
@@ -197,12 +270,14 @@ def test_conditions(report):
     assert remark["condition"] == "other processes use the CPUs"
     assert remark["processes"] == "1 of 6"
     first = rows(report, "conditions", 1)[0]
-    assert first["CPUs used by others, median"] == "0.10"
+    assert first["CPUs used by others, median"] == "0.1000"
     assert (first["CPUs used by others, at most"], first["stolen by the hypervisor, at most"]) == (
-        "1.50",
+        "1.500",
         "25.0 %",
     )
-    assert ("conditions", "1 of 6 processes was disturbed") in report.highlights
+    answer = report.answers[-1]
+    assert (answer.text, answer.tone) == ("1 of 6 processes was disturbed", "unsure")
+    assert "others kept 1.5 CPUs" in answer.details[0]
 
 
 def test_environment_is_hoisted_where_alike(report):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -126,13 +127,16 @@ def test_six_processes_have_an_interval(results: list[CaseResult]) -> None:
     assert "95% interval" in table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
 
 
-def test_csv_and_json_have_all_digits(results: list[CaseResult]) -> None:
+def test_csv_and_json_have_all_digits(
+    results: list[CaseResult], holds: Callable[..., None]
+) -> None:
     found = tuple(rows_of(results).values())
     lines = list(csv.DictReader(table.to_csv(found).splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
     assert lines[3]["problem"] == "'=no good"
     document = json.loads(table.json_text(found, TOLERANCE))
+    holds("strategies", document)
     assert document["rows"][2]["images_per_sec"] == 50.0
     assert document["rows"][0]["overhead"] is None
     assert document["weights_tolerance"] == TOLERANCE

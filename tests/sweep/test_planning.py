@@ -243,6 +243,11 @@ def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
     assert len(made.cases) >= 8
     assert len({case.key for case in made.cases}) == len(made.cases)
     assert all("no effect" not in notice for notice in made.notices), made.notices
+    if suite.on_cpu is not None:  # the command line that a machine without a GPU is given
+        flags = {name: node.text for name, node in suite.on_cpu.flags.items()}
+        scaled = select(make_plan(suite, FACTS, Overrides(flags)), suite.on_cpu.filter)
+        works = [case.resolved.work for case in scaled.cases]
+        assert {work.kind for work in works if work is not None} == {"cpu"}
 
 
 def test_smoke_needs_no_data_and_no_gpu(monkeypatch):

@@ -98,9 +98,11 @@ def test_every_run_leaves_a_record_and_a_log(sweep):
     assert exit_code(sweep.rows) == 0
 
 
-def test_a_record_says_which_sweep_it_is_of(sweep):
+def test_a_record_says_which_sweep_it_is_of(sweep, holds):
     result = sweep(entry("a", FAKE.OK, matrix={"num_gpus": [2]}))[("a num_gpus=2", 1)]
     record = document(result)
+    holds("run", record)
+    holds("journal", *map(json.loads, (sweep.folder / "sweep.jsonl").read_text().splitlines()))
     assert record["sweep"] == {
         "suite": "suite",
         "case": "a num_gpus=2",

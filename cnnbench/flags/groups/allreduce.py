@@ -15,6 +15,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.models.registry import all_names, datasets
 from cnnbench.text.numbers import parse_bytes
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
@@ -37,9 +38,11 @@ class TensorParams:
         "(4K*1000). 1K:64M:x4 if neither this nor --model is given.",
     )
     model: str | None = flag(
-        None, "Reduce the gradients of this network; `cnnbench models` lists them."
+        None, "Reduce the gradients of this network; `cnnbench models` lists them.", known=all_names
     )
-    data_name: str | None = flag(None, "Data set of --model; imagenet if not given.")
+    data_name: str | None = flag(
+        None, "Data set of --model; imagenet if not given.", known=datasets
+    )
     model_plugin: str | None = flag_of(ModelParams, "model_plugin")
     dtype: str = flag(
         "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")
@@ -55,6 +58,7 @@ class AlgorithmParams:
         "Algorithms to measure, comma-separated, each as in a run: "
         "copy,xring#2,pscpu:32K:xring,nccl/xring. If not given, every single algorithm that "
         "works on these devices.",
+        known=names,
     )
     peers: str = flag(
         "",
@@ -77,6 +81,7 @@ class AlgorithmParams:
     wire_dtype: str = flag(
         "same",
         "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
+        known=lambda: (_SAME, *WIRE_DTYPES),
     )
     compact_gradient_transfer: bool = flag(
         False,
@@ -161,9 +166,11 @@ class ReportParams:
     verbose: bool = flag(False, "Print build times too, as comment lines.")
     progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
-        None, "Write all measurements to this file, again after every size."
+        None, "Write all measurements to this file, again after every size.", path="file"
     )
-    result_csv: str | None = flag(None, "Append a row per line of the table to this file.")
+    result_csv: str | None = flag(
+        None, "Append a row per line of the table to this file.", path="file"
+    )
     result_label: str | None = flag_of(OutputParams, "result_label")
     quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")
 

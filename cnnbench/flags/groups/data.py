@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
+from cnnbench.models.registry import datasets
 
 MOST_BUFFERED = 2**20
 """Of batches or records: they would fill any memory."""
@@ -16,15 +17,18 @@ class DataParams:
     """Where images come from."""
 
     data_dir: str | None = flag(
-        None, "Folder with the data set; without it, synthetic images are used."
+        None, "Folder with the data set; without it, synthetic images are used.", path="folder"
     )
     data_name: str | None = flag(
         None,
         "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If "
         "not given, told by the path of --data_dir or the files there; without it, imagenet.",
+        known=datasets,
     )
     dataset_plugin: str | None = flag(
-        None, "Python file that registers data sets of your own, and models for them if you like."
+        None,
+        "Python file that registers data sets of your own, and models for them if you like.",
+        path="file",
     )
     resize_method: str = flag(
         "bilinear",

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
+from cnnbench.models.registry import all_names
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParams:
     """Which network, in which precision."""
 
-    model: str = flag("trivial", "Network to run; `cnnbench models` lists them.")
+    model: str = flag("trivial", "Network to run; `cnnbench models` lists them.", known=all_names)
     model_plugin: str | None = flag(
-        None, "Python file that registers models of your own; it is imported before the run."
+        None,
+        "Python file that registers models of your own; it is imported before the run.",
+        path="file",
     )
     aux_head: bool = flag(
         False,
@@ -23,6 +26,7 @@ class ModelParams:
         None,
         "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
         "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
+        path="file",
     )
     precision: str = flag(
         "fp32",

@@ -24,8 +24,8 @@ class OutputParams:
         "Live progress line on stderr; auto shows it on terminals only.",
         choices=("auto", "on", "off"),
     )
-    result_json: str | None = flag(None, "Write the run record to this file.")
-    result_csv: str | None = flag(None, "Append one row about the run to this file.")
+    result_json: str | None = flag(None, "Write the run record to this file.", path="file")
+    result_csv: str | None = flag(None, "Append one row about the run to this file.", path="file")
     result_label: str | None = flag(
         None,
         "What the record should say about the run, as key=value,key=value; cnnbench history makes "
@@ -37,12 +37,15 @@ class OutputParams:
         "them), or all; the record has them nevertheless.",
     )
     train_dir: str | None = flag(
-        None, "Folder for checkpoints: resumed from and saved to when training, read by --eval."
+        None,
+        "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
+        path="folder",
     )
     export_dir: str | None = flag(
         None,
         "When the run ends, write the network with its weights as a SavedModel to this folder, for "
         "TensorFlow Serving and tf.saved_model.load.",
+        path="folder",
     )
     save_model_secs: int = flag(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
@@ -52,6 +55,7 @@ class OutputParams:
     eval_dir: str = flag(
         "/tmp/tf_cnn_benchmarks/eval",
         "Folder for event files of evaluations, with --summary_verbosity.",
+        path="folder",
     )
     summary_verbosity: int = flag(
         0,
@@ -67,33 +71,38 @@ class OutputParams:
         "",
         "Profile one warm-up step, the last but one, and write a trace for chrome://tracing or "
         "ui.perfetto.dev to this file (JSON, compressed if the name ends in .gz).",
+        path="file",
     )
     use_chrome_trace_format: bool = flag(
         True, "Off, --trace_file names a folder for tensorboard --logdir instead."
     )
     tfprof_file: str | None = flag(
-        None, "Profile the same step and write its operations by time to this file."
+        None, "Profile the same step and write its operations by time to this file.", path="file"
     )
     profile_layers: str | None = flag(
         None,
         "Profile the same step and write time, memory and FLOPs of every layer to these files, "
         "comma-separated: a table to .txt or .csv, a plot to .svg, .png or .pdf.",
+        path="file",
     )
     graph_file: str | None = flag(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
         "binary (GraphDef).",
+        path="file",
     )
     partitioned_graph_file_prefix: str | None = flag(
         None,
         "Write the graph of every device, as TensorFlow optimized and partitioned it in the first "
         "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
         "text.",
+        path="file",
     )
     benchmark_log_dir: str | None = flag(
         None,
         "Folder for the log of TensorFlow's official models: benchmark_run.log, about the run, and "
         "metric.log, a JSON object per printed row and evaluation, to which runs add.",
+        path="folder",
     )
     benchmark_test_id: str | None = flag(
         None, "What --benchmark_log_dir calls the run, to tell tests apart."

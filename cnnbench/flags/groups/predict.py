@@ -38,12 +38,15 @@ class PredictParams:
         None,
         "Files that --result_json has written, comma-separated: fit the model to them instead "
         "of taking --link, and print the errors of points that were held out.",
+        path="file",
     )
     step_seconds: float | None = flag(
         None, "Time of a training step on one device, without any reduction.", above=0
     )
     record: str | None = flag(
-        None, "Run record of one device, to take the mean step time and the batch size from."
+        None,
+        "Run record of one device, to take the mean step time and the batch size from.",
+        path="file",
     )
     batch_size: int | None = flag(
         None,
@@ -53,6 +56,7 @@ class PredictParams:
     plot: str | None = flag(
         None,
         "Draw predictions, and the points they are fitted to, into this .svg, .png or .pdf file.",
+        path="file",
     )
     plot_devices: int | None = flag(
         None,

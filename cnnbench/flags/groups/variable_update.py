@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
 
@@ -105,6 +106,7 @@ class VariableUpdateParams:
         "algorithms by size, as in pscpu:32K:xring, with limits in bytes of a gradient as sent. "
         "Without it, replicated copies to one device.",
         parser=parse_all_reduce_spec,
+        known=names,
     )
     all_reduce_group_size: int = flag(
         0,

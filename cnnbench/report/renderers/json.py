@@ -2,88 +2,175 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+from cnnbench.compare.comparability import Difference
+from cnnbench.compare.judge import Judgement
 from cnnbench.compare.result import Comparison, Entry, Result
-from cnnbench.metrics.measurement import RUN
-from cnnbench.metrics.registry import BUS_BANDWIDTH
-from cnnbench.records.codec import encode
+from cnnbench.metrics.measurement import KINDS, RUN
+from cnnbench.metrics.policy import Policy, Verdict
+from cnnbench.metrics.registry import BUS_BANDWIDTH, THROUGHPUT, Metric
+from cnnbench.records.codec import ABSENT, OPTIONAL, Document, one_of
+from cnnbench.records.load import Skipped
 
-SCHEMA = 1
-KIND = "comparison"
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMean:
+    """The mean change of a metric.
+
+    Attributes:
+      metric: its name.
+      change: as a share of the base.
+      configurations: how many are in it.
+    """
+
+    metric: str
+    change: float
+    configurations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultDocument(Judgement):
+    """One metric of one configuration.
+
+    Attributes:
+      metric: its name.
+      unit: of the values.
+      higher_is_better: direction.
+      relative: changes are shares of the base, else differences.
+      word: the verdict in the words of the metric.
+      base_values, new_values: one per process.
+    """
+
+    metric: str
+    unit: str
+    higher_is_better: bool
+    relative: bool
+    word: str
+    base_values: tuple[float, ...]
+    new_values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryDocument:
+    """One configuration.
+
+    Attributes:
+      name: short and unique.
+      key: a hash of the flags.
+      kind: of its measurements; absent for runs.
+      decides: whether it counts for the exit code; absent for runs, which do.
+      verdict: of the first metric.
+      flags: those that are not at their defaults.
+      base_runs, new_runs: run_ids.
+      results: one per metric.
+      differences: facts that differ.
+    """
+
+    name: str
+    key: str
+    kind: str | None = field(default=None, metadata={**ABSENT, **one_of(tuple(KINDS))})
+    decides: bool | None = field(default=None, metadata=ABSENT)
+    verdict: Verdict
+    flags: Mapping[str, Any]
+    base_runs: tuple[str, ...]
+    new_runs: tuple[str, ...]
+    results: tuple[ResultDocument, ...]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDocument(Document):
+    """The outcome of ``cnnbench compare`` or ``ab``, schema 1.
+
+    Attributes:
+      exit_code: of the command.
+      base, new: where the records came from.
+      paired: whether runs were compared pair by pair.
+      allow_changed_work: whether a network or batch of another size is no regression.
+      policy: the constants.
+      metrics: what was judged; the first is what it is about.
+      geometric_mean: of throughput; None without runs that can be compared.
+      bus_bandwidth_mean: the same of all-reduces; absent where there is none.
+      configurations: in order of their names, numbers in them by value.
+      notes: sentences.
+      skipped: files that gave no record.
+    """
+
+    kind: ClassVar[str] = "comparison"
+    schema: ClassVar[int] = 1
+
+    exit_code: int
+    base: str
+    new: str
+    paired: bool
+    allow_changed_work: bool = field(metadata=OPTIONAL)
+    policy: Policy
+    metrics: tuple[str, ...]
+    geometric_mean: GeometricMean | None
+    bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
+    configurations: tuple[EntryDocument, ...]
+    notes: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
 
 
 def render(comparison: Comparison) -> str:
     """The document, indented, valid for strict parsers."""
-    return json.dumps(encode(to_dict(comparison)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(document(comparison).to_dict(), indent=1, allow_nan=False) + "\n"
 
 
-def to_dict(comparison: Comparison) -> dict[str, Any]:
-    """The document as a dict."""
-    mean = comparison.geometric_mean()
-    return {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "exit_code": int(comparison.exit_code),
-        "base": comparison.base_label,
-        "new": comparison.new_label,
-        "paired": comparison.paired,
-        "allow_changed_work": comparison.allow_changed_work,
-        "policy": dataclasses.asdict(comparison.policy),
-        "metrics": [metric.name for metric in comparison.metrics],
-        "geometric_mean": None
-        if mean is None
-        else {"metric": "throughput", "change": mean[0], "configurations": mean[1]},
-        **_further_means(comparison),
-        "configurations": [_entry(entry) for entry in comparison.entries],
-        "notes": list(comparison.notes),
-        "skipped": [dataclasses.asdict(one) for one in comparison.skipped],
-    }
+def document(comparison: Comparison) -> ComparisonDocument:
+    """The content of the document."""
+    return ComparisonDocument(
+        exit_code=comparison.exit_code,
+        base=comparison.base_label,
+        new=comparison.new_label,
+        paired=comparison.paired,
+        allow_changed_work=comparison.allow_changed_work,
+        policy=comparison.policy,
+        metrics=tuple(metric.name for metric in comparison.metrics),
+        geometric_mean=_mean(comparison, THROUGHPUT),
+        bus_bandwidth_mean=_mean(comparison, BUS_BANDWIDTH),
+        configurations=tuple(map(_entry, comparison.entries)),
+        notes=comparison.notes,
+        skipped=comparison.skipped,
+    )
 
 
-def _further_means(comparison: Comparison) -> dict[str, Any]:
-    """The same of reductions, where there are any."""
-    mean = comparison.geometric_mean(BUS_BANDWIDTH)
-    if mean is None:
-        return {}
-    change, number = mean
-    found = {"metric": BUS_BANDWIDTH.name, "change": change, "configurations": number}
-    return {"bus_bandwidth_mean": found}
+def _mean(comparison: Comparison, metric: Metric) -> GeometricMean | None:
+    found = comparison.geometric_mean(metric)
+    if found is None:
+        return None
+    return GeometricMean(metric=metric.name, change=found[0], configurations=found[1])
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "key": entry.configuration.key,
-        **_kind(entry),
-        "verdict": entry.main.verdict.value,
-        "flags": entry.configuration.not_default(),
-        "base_runs": [record.run_id for record in entry.base],
-        "new_runs": [record.run_id for record in entry.new],
-        "results": [_result(result) for result in entry.results],
-        "differences": [dataclasses.asdict(one) for one in entry.differences],
-    }
+def _entry(entry: Entry) -> EntryDocument:
+    run = entry.configuration.kind == RUN
+    return EntryDocument(
+        name=entry.name,
+        key=entry.configuration.key,
+        kind=None if run else entry.configuration.kind,
+        decides=None if run else entry.decides,
+        verdict=entry.main.verdict,
+        flags=entry.configuration.not_default(),
+        base_runs=tuple(record.run_id for record in entry.base),
+        new_runs=tuple(record.run_id for record in entry.new),
+        results=tuple(map(_result, entry.results)),
+        differences=entry.differences,
+    )
 
 
-def _kind(entry: Entry) -> dict[str, Any]:
-    """The kind of the measurements; absent for runs."""
-    if entry.configuration.kind == RUN:
-        return {}
-    return {"kind": entry.configuration.kind, "decides": entry.decides}
-
-
-def _result(result: Result) -> dict[str, Any]:
-    judgement = dataclasses.asdict(result.judgement)
-    return {
-        "metric": result.metric.name,
-        "unit": result.metric.unit,
-        "higher_is_better": result.metric.higher_is_better,
-        "relative": result.metric.relative,
-        **judgement,
-        "verdict": result.verdict.value,
-        "word": result.word,
-        "base_values": list(result.base),
-        "new_values": list(result.new),
-    }
+def _result(result: Result) -> ResultDocument:
+    return ResultDocument(
+        **vars(result.judgement),
+        metric=result.metric.name,
+        unit=result.metric.unit,
+        higher_is_better=result.metric.higher_is_better,
+        relative=result.metric.relative,
+        word=result.word,
+        base_values=result.base,
+        new_values=result.new,
+    )

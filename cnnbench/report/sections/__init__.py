@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cnnbench.report.document import Report, Section
-from cnnbench.report.renderers import wording
+from cnnbench.metrics.measurement import fact_text
+from cnnbench.report.document import Answer, Report, Section
 from cnnbench.report.results import Results, time_text
 from cnnbench.report.sections import (
     allreduce,
@@ -20,7 +20,6 @@ from cnnbench.report.sections import (
     scaling,
     steps,
 )
-from cnnbench.report.sections.machine import disturbed, fact_text
 from cnnbench.text.numbers import count, counted, first_few, number
 from cnnbench.version import __version__
 
@@ -53,9 +52,11 @@ def build(results: Results, title: str = "") -> Report:
       title: of the page; one that names the models if empty.
     """
     sections = [found for make in SECTIONS if (found := make(results)) is not None]
+    answers = (baseline.verdict(results), _failed(results), machine.disturbances(results))
     return Report(
         title=title or _title(results),
         subtitle=_subtitle(results),
+        answers=tuple(one for one in answers if one is not None) if results.processes else (),
         highlights=tuple(_highlights(results)),
         sections=tuple(sections),
     )
@@ -80,15 +81,29 @@ def _subtitle(results: Results) -> str:
     return f"Measured with cnnbench; report of version {__version__}{when}"
 
 
+def _failed(results: Results) -> Answer | None:
+    """Processes without a result, and faulty files; None if there are none."""
+    bad = [run for _, run in results.processes if run.status != "ok"]
+    defects = [one for one in results.skipped if one.defect]
+    parts = []
+    if bad:
+        total = count(len(results.processes), "process", "processes")
+        parts.append(f"{len(bad)} of {total} without a result")
+    if defects:
+        parts.append(count(len(defects), "faulty file", "faulty files"))
+    if not parts:
+        return None
+    errors = dict.fromkeys(processes.error_text(run) for run in bad)
+    details = [first_few(list(errors), _MOST)] if errors else []
+    return Answer(name="Failed", text=", ".join(parts), tone="bad", details=tuple(details))
+
+
 def _highlights(results: Results) -> Iterable[tuple[str, str]]:
     runs = results.runs
-    bad = sum(run.status != "ok" for run in runs)
     measured = []
     if runs:
         measured.append(count(len(results.configured), "configuration", "configurations"))
         measured.append(count(len(runs), "process", "processes"))
-    if bad:
-        measured.append(f"{bad} without a result")
     if results.allreduces:
         measured.append(count(len(results.allreduces), "all-reduce run", "all-reduce runs"))
     if measured:
@@ -97,24 +112,15 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
     machines = [values for name in _MACHINE if (values := _values(environments, name))]
     if machines:
         yield "machine", machines[0]
-    marked, checked = disturbed(results)
-    if marked:
-        processes = count(checked, "process", "processes")
-        yield "conditions", f"{marked} of {processes} {'was' if marked == 1 else 'were'} disturbed"
-    elif checked:
-        yield "conditions", "nothing disturbed the measurements"
     versions = _values(environments, "tensorflow_version")
     if versions:
         yield "TensorFlow", versions
-    speeds = [(one.throughput.median, one.name) for one in results.configured]
-    known = [(speed, name) for speed, name in speeds if speed is not None]
-    if known:
-        speed, name = max(known, key=lambda pair: pair[0])
-        yield "highest median", f"{number(speed)} images/sec ({name})"
-    comparison = results.comparison
-    if comparison is not None:
-        ending = wording.ending(comparison)
-        yield "against the baseline", f"{ending}: {wording.outcome(comparison)}"
+    for work in dict.fromkeys(one.work for one in results.configured):
+        alike = [one for one in results.configured if one.work == work]
+        known = [(speed, one.name) for one in alike if (speed := one.throughput.median)]
+        if known:
+            speed, name = max(known)
+            yield f"fastest {work}, median", f"{number(speed)} images/sec ({name})"
     if results.skipped:
         defects = sum(one.defect for one in results.skipped)
         yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"

@@ -24,7 +24,6 @@ from cnnbench.text import numbers
 from cnnbench.text.numbers import binary
 
 _GIGA = 1e9
-_integer = "{:,.0f}".format
 
 
 def allreduce(results: Results) -> Section | None:
@@ -139,9 +138,9 @@ _COLUMNS: tuple[Column[_Row], ...] = (
     Column("packing", lambda row: str(row[1].packing).removeprefix("-")),
     Column("of", _workload),
     numeric("size", lambda row: row[1].bytes, binary),
-    numeric("tensors", lambda row: row[1].tensors, _integer),
+    numeric("tensors", lambda row: row[1].tensors, numbers.integer),
     Column("format", lambda row: row[1].dtype),
-    numeric("devices", lambda row: row[1].devices, _integer),
+    numeric("devices", lambda row: row[1].devices, numbers.integer),
     numeric("median time, µs", lambda row: row[1].median, scale=1e6),
     numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
     numeric("longest, µs", lambda row: row[1].longest, scale=1e6),

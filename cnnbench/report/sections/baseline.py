@@ -7,11 +7,24 @@ from typing import TypeAlias
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Row, Rows
 from cnnbench.compare import Comparison, Entry, Result
+from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
-from cnnbench.report.document import Cell, Charts, Column, Section, Text, number, section, table
+from cnnbench.report.document import (
+    Answer,
+    Cell,
+    Charts,
+    Column,
+    Section,
+    Text,
+    number,
+    section,
+    table,
+)
 from cnnbench.report.renderers import wording
 from cnnbench.report.results import Results
+from cnnbench.text.numbers import count
 
+_MOST_NAMED = 3
 _Judged: TypeAlias = tuple[Entry, Result]
 
 
@@ -20,27 +33,62 @@ def baseline(results: Results) -> Section | None:
     comparison = results.comparison
     if comparison is None:
         return None
-    ending = f"{wording.ending(comparison)} ({wording.outcome(comparison)})"
-    labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it"
-    tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
+    labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
     charts = (_changes(comparison, metric) for metric in comparison.leading)
-    leading = [
-        table(_columns(comparison, metric), comparison.about(metric))
-        for metric in comparison.leading
-    ]
-    further = [
-        table(_columns(comparison, metric), rows, title=f"Also {metric.name}")
-        for metric, rows in wording.further_tables(comparison)
-    ]
+    leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
+    further = wording.further_tables(comparison)
+    judged = [row for _, rows in (*leading, *further) for row in rows]
     return section(
         "baseline",
         "Against the baseline",
-        Text(text=f"{labels}: {ending}.", tone=tone),
-        Charts(charts=tuple(chart for chart in charts if chart is not None)),
-        *leading,
-        *further,
+        Text(text=labels),
+        Charts(charts=tuple(chart for chart in charts if chart is not None), aside=True),
+        *(table(_columns(comparison, metric), rows) for metric, rows in leading),
+        *(
+            table(_columns(comparison, metric), rows, title=f"Also {metric.name}", folded=True)
+            for metric, rows in further
+        ),
+        table(_REASONS, judged, title="Why", folded=True),
         *_remarks(comparison),
     )
+
+
+def verdict(results: Results) -> Answer:
+    """The outcome of the comparison with its worst configurations; without one what is missing."""
+    comparison = results.comparison
+    if comparison is None:
+        details = ("--baseline=RECORDS judges these records against others",)
+        return Answer(name="Verdict", text="Not compared with anything", details=details)
+    ending = wording.ending(comparison)
+    tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
+    return Answer(
+        name=f"{comparison.new_label} against {comparison.base_label}",
+        text=f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}",
+        tone=tone,
+        details=(*_worst(comparison), *_means(comparison)),
+    )
+
+
+def _worst(comparison: Comparison) -> list[str]:
+    """The configurations that make it a regression or a failure, with their changes."""
+    found = [
+        f"{entry.name}: {result.metric.name} {result.word}"
+        + ("" if result.judgement.change is None else f" {_change(result)}")
+        for entry in comparison.by_severity()
+        for result in entry.results
+        if comparison.is_regression(entry, result)
+        or (result is entry.main and result.verdict is Verdict.FAILED)
+    ]
+    more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
+    return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
+
+
+def _change(result: Result) -> str:
+    return f"{wording.change(result)} ({wording.interval(result)})"
+
+
+def _means(comparison: Comparison) -> list[str]:
+    return [f"{mean[0].upper()}{mean[1:]}" for mean in wording.mean_sentences(comparison)]
 
 
 def _columns(comparison: Comparison, metric: Metric) -> tuple[Column[_Judged], ...]:
@@ -55,19 +103,26 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[Column[_Judged], .
     return (
         Column("configuration", lambda row: row[0].name),
         Column(metric.name, _verdict),
-        numeric(f"baseline median, {unit}", lambda _, found: value(found.judgement.base_median)),
-        numeric(f"new median, {unit}", lambda _, found: value(found.judgement.new_median)),
         numeric("change", lambda _, found: number(found.judgement.change, wording.change(found))),
         numeric(
             f"{wording.confidence(comparison)} interval",
             lambda _, found: number(found.judgement.low, wording.interval(found)),
         ),
+        numeric(f"baseline median, {unit}", lambda _, found: value(found.judgement.base_median)),
+        numeric(f"new median, {unit}", lambda _, found: value(found.judgement.new_median)),
         numeric("p", lambda _, found: number(found.judgement.p_adjusted, wording.p_value(found))),
         numeric(
             "processes", lambda one, _: number(len(one.base) + len(one.new), wording.runs(one))
         ),
-        Column("why", lambda row: row[1].judgement.reason, "prose"),
     )
+
+
+_REASONS: tuple[Column[_Judged], ...] = (
+    Column("configuration", lambda row: row[0].name),
+    Column("metric", lambda row: row[1].metric.name),
+    Column("verdict", lambda row: _verdict(row)),
+    Column("why", lambda row: row[1].judgement.reason, "prose"),
+)
 
 
 def _verdict(row: _Judged) -> Cell:
@@ -85,10 +140,11 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
         rows.append(
             Row(
                 label=entry.name,
-                values=((judgement.change, f"{entry.name}: {wording.change(result)}"),),
+                values=((judgement.change, f"{entry.name}: {result.word} {_change(result)}"),),
                 low=judgement.low,
                 high=judgement.high,
-                text=f"{wording.verdict(result)} {wording.change(result)}",
+                text=wording.change(result),
+                tone=wording.SIGNS[result.verdict].tone,
             )
         )
     if not rows:
@@ -109,12 +165,11 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
 
 
 def _remarks(comparison: Comparison) -> list[Text]:
-    lines = [f"{mean[0].upper()}{mean[1:]}." for mean in wording.mean_sentences(comparison)]
+    lines = [f"{mean}." for mean in _means(comparison)]
     lines.append(f"Judged with {wording.conditions(comparison)}.")
     lines += [f"Note: {note}." for note in comparison.notes]
-    lines += [
-        f"Also different, and not held against the comparison: {mention}."
-        for mention in wording.mentions(comparison)
-    ]
+    mentions = "; ".join(wording.mentions(comparison))
+    if mentions:
+        lines.append(f"Also different, and not held against the comparison: {mentions}.")
     lines += [f"Skipped: {one}." for one in comparison.skipped]
     return [Text(text=line) for line in lines]

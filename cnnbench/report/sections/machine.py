@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.metrics.comparable_facts import Role, fact
+from cnnbench.metrics.measurement import fact_text, readable_fact
 from cnnbench.records.run import ConditionNote, RunRecord
-from cnnbench.report.document import Column, Section, Text, number, numeric, section, table
+from cnnbench.report.document import (
+    Answer,
+    Column,
+    Section,
+    Text,
+    number,
+    numeric,
+    section,
+    table,
+)
 from cnnbench.report.results import Configured, Results, time_text
 from cnnbench.text import numbers
+from cnnbench.text.numbers import count
 from cnnbench.text.table import natural_key
 
 _ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
 _UNKNOWN = "unknown"
+_MOST_NAMED = 3
 _WHEN = {"before": "before the steps", "during": "in the timed steps"}
 
 
-def disturbed(results: Results) -> tuple[int, int]:
+def disturbances(results: Results) -> Answer | None:
+    """Whether anything disturbed the measurements, and what most; None if nothing was checked."""
+    marked, checked = _disturbed(results)
+    name = "Conditions"
+    if not checked:
+        return None
+    if not marked:
+        return Answer(name=name, text="Nothing disturbed the measurements", tone="good")
+    processes = count(checked, "process", "processes")
+    details = tuple(
+        f"{CONDITIONS.get(notes[0].id, notes[0].id)} {_WHEN.get(notes[0].when, notes[0].when)}: "
+        f"{len(notes)} of {checked}; for example, {notes[0].text}"
+        for notes in _remarks(results)[:_MOST_NAMED]
+    )
+    verb = "was" if marked == 1 else "were"
+    text = f"{marked} of {processes} {verb} disturbed"
+    return Answer(name=name, text=text, tone="unsure", details=details)
+
+
+def _disturbed(results: Results) -> tuple[int, int]:
     """How many processes that succeeded have remarks, and how many were checked at all."""
     checked = [run.conditions for run in _good(results) if run.conditions is not None]
     return sum(bool(one.notes) for one in checked), len(checked)
@@ -28,7 +58,7 @@ def disturbed(results: Results) -> tuple[int, int]:
 
 def conditions(results: Results) -> Section | None:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
-    marked, checked = disturbed(results)
+    marked, checked = _disturbed(results)
     if not checked:
         return None
     summary = Text(text="No check had a remark.", tone="good")
@@ -51,6 +81,7 @@ def conditions(results: Results) -> Section | None:
         summary,
         table(remarks, _remarks(results)),
         table(_DISTURBANCES, good, title="During the timed steps"),
+        folded=True,
     )
 
 
@@ -82,12 +113,12 @@ def _most(title: str, name: str, text: Callable[[float], str]) -> Column[Configu
 _OTHERS = partial(_disturbance, "other_cpus")
 _DISTURBANCES: tuple[Column[Configured], ...] = (
     Column("configuration", lambda one: one.name),
-    numeric("CPUs used by others, median", lambda one: one.sample(_OTHERS).median, "{:.2f}".format),
-    _most("CPUs used by others, at most", "other_cpus", "{:.2f}".format),
+    numeric("CPUs used by others, median", lambda one: one.sample(_OTHERS).median, numbers.number),
+    _most("CPUs used by others, at most", "other_cpus", numbers.number),
     _most("stolen by the hypervisor, at most", "steal_fraction", numbers.percent),
     _most("throttled, s, at most", "quota_seconds", numbers.number),
-    _most("pages swapped, at most", "swapped_pages", "{:.0f}".format),
-    _most("slowed for heat, times", "thermal_events", "{:.0f}".format),
+    _most("pages swapped, at most", "swapped_pages", numbers.integer),
+    _most("slowed for heat, times", "thermal_events", numbers.integer),
 )
 
 
@@ -110,7 +141,7 @@ def environment(results: Results) -> Section | None:
     ]
     shared: tuple[Column[str], ...] = (
         Column("fact", lambda name: name),
-        Column("value", lambda name: fact_text(environments[0][name]), "code"),
+        Column("value", lambda name: readable_fact(name, environments[0][name]), "code"),
     )
     return section(
         "environment",
@@ -118,16 +149,12 @@ def environment(results: Results) -> Section | None:
         table(shared, alike, title="Alike in all runs" if len(described) > 1 else ""),
         _mixture(results, unlike),
         table(runs, described if unlike else (), title="Different from run to run", folded=True),
+        folded=True,
     )
 
 
 def _fact_of(name: str, process: tuple[str, Any]) -> str:
-    return fact_text(process[1].environment.get(name, ""))
-
-
-def fact_text(value: Any) -> str:
-    """The value of a fact."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return readable_fact(name, process[1].environment.get(name, ""))
 
 
 def _mixture(results: Results, unlike: Sequence[str]) -> Text | None:

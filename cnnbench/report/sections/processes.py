@@ -41,8 +41,9 @@ def _status(process: _Process) -> Cell:
     return Cell(process[1].status, tone="" if process[1].status == "ok" else "bad")
 
 
-def _error(process: _Process) -> str:
-    error = process[1].error
+def error_text(run: RunRecord | AllReduceRecord) -> str:
+    """The error of a run that did not succeed."""
+    error = run.error
     return "stopped before its end" if error is None else f"{error.type}: {error.message}"
 
 
@@ -64,7 +65,7 @@ def _speed(process: _Process) -> float | None:
 _FAILURES: tuple[Column[_Process], ...] = (
     _NAME,
     Column("status", _status),
-    Column("error", _error, "prose"),
+    Column("error", lambda one: error_text(one[1]), "prose"),
     Column("timed steps", _steps),
     _STARTED,
     _RUN,
@@ -79,8 +80,8 @@ _COMMANDS: tuple[Column[_Process], ...] = (
     _NAME,
     Column("status", _status),
     numeric("median images/sec", _speed),
-    Column("command", lambda one: shlex.join(one[1].command), "code prose"),
     _RUN,
+    Column("command", lambda one: shlex.join(one[1].command), "command"),
 )
 
 
@@ -89,4 +90,5 @@ def commands(results: Results) -> Section | None:
     if not results.processes:
         return None
     text = Text(text="Every process with its exact command, in order of time.")
-    return section("runs", "Runs and commands", text, table(_COMMANDS, results.processes))
+    rows = table(_COMMANDS, results.processes)
+    return section("runs", "Runs and commands", text, rows, folded=True)

@@ -27,13 +27,12 @@ from cnnbench.report.document import (
 )
 from cnnbench.report.results import CONFIDENCE, Configured, Results, Values, by_family
 from cnnbench.text import numbers
-from cnnbench.text.numbers import first_few, percent
+from cnnbench.text.numbers import first_few, integer, percent
 
 _MIB = 2**20
 _MOST_NAMED = 5
 _NAME: Column[Configured] = Column("configuration", lambda one: one.name)
 _exact = partial(percent, digits=2)
-_integer = "{:,.0f}".format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +42,20 @@ class Quantity:
     Attributes:
       key, title: of the section.
       text: its first paragraph.
-      value: name of a metric in `cnnbench.metrics.registry.HISTORY`, drawn in the charts.
+      values: of a configuration, drawn in the charts.
       chart: the quantity in titles of charts.
       axis: of the charts.
       columns: of the table, behind the one with the configuration.
       known: whether a configuration has anything for the section; None: values.
       limit, limit_label: a value marked in the charts.
       remarks: below the first paragraph.
+      folded: see `Section`.
     """
 
     key: str
     title: str
     text: str
-    value: str
+    values: Callable[[Configured], Values]
     chart: str
     axis: Axis
     columns: tuple[Column[Configured], ...]
@@ -63,6 +63,7 @@ class Quantity:
     limit: float | None = None
     limit_label: str = ""
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
+    folded: bool = False
 
     def section(self, results: Results) -> Section | None:
         """Remarks, a chart for each network and data set with values, and the table."""
@@ -88,13 +89,14 @@ class Quantity:
             *self.remarks(known),
             Charts(charts=tuple(charts)),
             table((_NAME, *self.columns), known),
+            folded=self.folded,
         )
 
     def _has_values(self, one: Configured) -> bool:
-        return bool(one.sample(self.value).values)
+        return bool(self.values(one).values)
 
     def _row(self, one: Configured) -> Row:
-        found, label = one.sample(self.value), one.variant
+        found, label = self.values(one), one.variant
         low, high = found.interval or (None, None)
         formats: dict[str, Callable[[float | None], str]]
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
@@ -133,10 +135,8 @@ def _spread(
 
 
 def _mode(one: Configured) -> str:
-    if one.flag("forward_only"):
-        return "inference"
-    if one.flag("eval"):
-        return "evaluation"
+    if one.work != "training":
+        return one.work
     return next((r.placement.variable_update for r in one.good if r.placement is not None), "")
 
 
@@ -151,25 +151,25 @@ THROUGHPUT = Quantity(
     "the median of their evaluations. Images of all devices of the job together. The interval "
     "is of the median over processes, and needs six of them; the range is from the slowest "
     "process to the fastest, the spread its width as a share of the median.",
-    value="throughput",
+    values=lambda one: one.throughput,
     chart="throughput",
     axis=Axis(label="images/sec", zero=True, better=HIGHER),
     columns=(
+        _median("median images/sec", "throughput"),
+        _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
+        _spread("range", lambda found: found.range, "throughput"),
+        numeric("spread", lambda one: one.throughput.spread, percent),
         Column("mode", _mode),
         Column(
             "devices",
             lambda one: number(one.devices or None, f"{one.devices} {one.device}"),
             "number",
         ),
-        _median("images per step", _images, _integer),
-        _median("median images/sec", "throughput"),
-        _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
-        _spread("range", lambda found: found.range, "throughput"),
-        numeric("spread", lambda one: one.throughput.spread, percent),
+        _median("images per step", _images, integer),
         _median("median step, ms", "step_seconds", scale=1000),
         _median("waits for input", "input_wait_fraction", percent),
         _median("input alone, images/s", lambda run: run.summary().input_images_per_sec),
-        numeric("processes", lambda one: len(one.good), _integer),
+        numeric("processes", lambda one: len(one.good), integer),
     ),
 )
 
@@ -190,17 +190,22 @@ def _parameters(run: RunRecord) -> float | None:
 
 
 def _peak_source(one: Configured) -> str:
-    sources = {record.measured.peak_flops_source or "" for record in one.good}
+    sources = set()
+    for run in one.good:
+        source, peaks = run.measured.peak_flops_source or "", one.peaks(run)
+        if len(peaks) > 1:
+            source = f"measured: {source.rpartition(' ')[2]}, the highest of {len(peaks)} processes"
+        sources.add(source)
     return "; ".join(sorted(filter(None, sources)))
 
 
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
-    shares = [value for one in known for value in one.sample("mfu").values]
+    shares = [value for one in known for value in one.sample(one.mfu).values]
     if not shares:
         message = "No run knows the peak of its devices; --peak_flops gives it."
         yield Text(text=message, tone="unsure")
     if any(value > 1 for value in shares):
-        message = "More than 100 %: the peak of some runs was measured while the machine was busy,"
+        message = "More than 100 %: all peaks of a machine were measured while it was busy,"
         yield Text(text=f"{message} or --peak_flops is too low.", tone="unsure")
 
 
@@ -209,9 +214,10 @@ HARDWARE = Quantity(
     title="Use of the hardware",
     text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine "
     "layers that training an image needs (inference: the forward pass), times images/sec at "
-    "the mean step, over the peak of all devices of the job. Energy is that of processors "
-    "and GPUs over the timed loop, where counters can be read. Medians over processes.",
-    value="mfu",
+    "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
+    "is the highest on that machine in that number format: one for all of them. Energy is that of "
+    "processors and GPUs over the timed loop, where counters can be read. Medians over processes.",
+    values=lambda one: one.sample(one.mfu),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
@@ -219,11 +225,11 @@ HARDWARE = Quantity(
     limit_label="limit: the peak of all devices",
     remarks=_doubtful_peaks,
     columns=(
-        _median("MFU", "mfu", percent),
+        numeric("MFU", lambda one: one.sample(one.mfu).median, percent),
         _median("achieved, GFLOP/s", "achieved_flops_per_sec", scale=1e-9),
-        _median("peak, GFLOP/s", lambda run: run.summary().peak_flops_per_sec, scale=1e-9),
+        numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
         _median("GFLOP per image", _flops_per_image, scale=1e-9),
-        _median("parameters", _parameters, _integer),
+        _median("parameters", _parameters, integer),
         _median("joules per image", "joules_per_image"),
         Column("source of the peak", _peak_source, "prose"),
     ),
@@ -234,7 +240,7 @@ HARDWARE = Quantity(
 
 
 def _mebibytes(size: float) -> str:
-    return f"{size / _MIB:,.1f}"
+    return numbers.number(size / _MIB)
 
 
 MEMORY = Quantity(
@@ -242,14 +248,15 @@ MEMORY = Quantity(
     title="Memory",
     text="Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
     "whole process on a CPU. Medians over processes.",
-    value="peak_memory_bytes",
+    values=lambda one: one.sample("peak_memory_bytes"),
+    folded=True,
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
     columns=(
         _median("median peak memory, MiB", "peak_memory_bytes", _mebibytes),
         _spread("range, MiB", lambda found: found.range, "peak_memory_bytes", _mebibytes),
         Column("of", lambda one: "one device" if one.device == "gpu" else "the process"),
-        numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), _integer),
+        numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), integer),
     ),
 )
 
@@ -273,7 +280,8 @@ ACCURACY = Quantity(
     title="Accuracy and losses",
     text="Accuracy is that of the last evaluation, losses those of the first and last timed step; "
     "medians over processes. Losses on synthetic images only show that training works at all.",
-    value="top_1",
+    values=lambda one: one.sample("top_1"),
+    folded=True,
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
     known=lambda one: bool(one.sample("top_1").values) or _trains(one),
@@ -306,7 +314,7 @@ def _warmup_steps(one: Configured) -> Cell:
 
 def _steady_from(one: Configured) -> Cell:
     starts = [
-        state.series.start - state.warmup_steps + 1
+        max(1, state.series.start - state.warmup_steps + 1)
         for state in one.steady_states
         if state.series.start is not None
     ]
@@ -336,9 +344,9 @@ WARMUP = Quantity(
     title="Start-up and warm-up",
     text="Start-up is the import of TensorFlow, the building of the run and its very first step, "
     "medians over processes. Warm-up and timed steps together are tested for a steady state: "
-    "steps are counted from the first timed one; 1 or less means that all timed steps were "
-    "steady.",
-    value="startup_seconds",
+    "1 means that all timed steps were steady.",
+    values=lambda one: one.sample("startup_seconds"),
+    folded=True,
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
     known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
@@ -349,7 +357,7 @@ WARMUP = Quantity(
         _median("build, s", lambda run: run.startup_seconds.build),
         _median("first step, s", lambda run: run.startup_seconds.first_step),
         Column("warm-up steps", _warmup_steps, "number"),
-        Column("steady from step", _steady_from, "number"),
+        Column("steady from timed step", _steady_from, "number"),
         Column("steps in order", _shapes),
     ),
 )

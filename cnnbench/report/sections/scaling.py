@@ -13,7 +13,7 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.report.document import Charts, Column, Section, Text, numeric, section, table
 from cnnbench.report.results import Configured, Results, by_family
-from cnnbench.text.numbers import number, percent
+from cnnbench.text.numbers import integer, number, percent
 
 _FOLLOWING = frozenset(
     (
@@ -114,7 +114,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     """Speed and efficiency over devices."""
     speeds, efficiencies = [], []
     for curve in drawn:
-        name = curve.name.removeprefix(f"{family}, ")
+        name = curve.name.removeprefix(f"{curve.members[0].network}, ")
         points = _points(curve)
         speeds.append(
             Series(
@@ -176,7 +176,7 @@ _Point: TypeAlias = tuple[Curve, float, float, Configured]
 
 _COLUMNS: tuple[Column[_Point], ...] = (
     Column("configuration", lambda one: one[0].name),
-    numeric("devices", lambda one: one[1], "{:g}".format),
+    numeric("devices", lambda one: one[1], integer),
     numeric("median images/sec", lambda one: one[2]),
     numeric("median images/sec per device", lambda one: one[2] / one[1]),
     numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),

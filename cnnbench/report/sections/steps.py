@@ -10,8 +10,8 @@ from cnnbench.charts import LOWER, Axis, Lines, Row, Rows, Series
 from cnnbench.records.run import RunRecord
 from cnnbench.report.document import Charts, Column, Section, Text, numeric, section, table
 from cnnbench.report.results import Configured, Results, time_text
-from cnnbench.stats.descriptive import median
-from cnnbench.text.numbers import percent
+from cnnbench.stats.descriptive import FEWEST_FOR_P99, median
+from cnnbench.text.numbers import integer, number, percent
 
 _SHOWN = 8
 """Processes in a chart; more hide each other."""
@@ -36,7 +36,12 @@ def steps(results: Results) -> Section | None:
     )
     charts = tuple(chart for one in timed for chart in (_series(one), _distribution(one)))
     return section(
-        "steps", "Step times", Text(text=text), Charts(charts=charts), table(_COLUMNS, timed)
+        "steps",
+        "Step times",
+        Text(text=text),
+        Charts(charts=charts),
+        table(_COLUMNS, timed),
+        folded=True,
     )
 
 
@@ -116,7 +121,8 @@ def _distribution(one: Configured) -> Rows:
         times = [1000 * seconds for seconds in record.step_seconds]
         low, first, middle, third, high = quantiles(times, 0.01, 0.25, 0.5, 0.75, 0.99)
         beyond = [value for value in sorted(times) if value < low or value > high]
-        hint = f"median {middle:.3g} ms, half of the steps between {first:.3g} and {third:.3g} ms"
+        hint = f"median {number(middle)} ms, half of the steps between {number(first)} and "
+        hint += f"{number(third)} ms"
         rows.append(
             Row(
                 label=f"process {process}",
@@ -136,7 +142,8 @@ def _distribution(one: Configured) -> Rows:
     )
 
 
-_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, "99 %, ms": 0.99, "slowest, ms": 1.0}
+_P99 = "99 %, ms"
+_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, _P99: 0.99, "slowest, ms": 1.0}
 
 
 @lru_cache(maxsize=1)
@@ -146,7 +153,9 @@ def _percentiles(one: Configured) -> dict[str, float]:
     return dict(zip(_SHARES, quantiles(steps, *_SHARES.values()), strict=True))
 
 
-def _percentile(title: str, one: Configured) -> float:
+def _percentile(title: str, one: Configured) -> float | None:
+    if title == _P99 and sum(len(r.step_seconds) for r in one.good) < FEWEST_FOR_P99:
+        return None  # it would be the slowest
     return _percentiles(one)[title]
 
 
@@ -162,7 +171,7 @@ _COLUMNS: tuple[Column[Configured], ...] = (
     numeric(
         "timed steps",
         lambda one: sum(len(record.step_seconds) for record in one.good),
-        "{:.0f}".format,
+        integer,
     ),
     *(numeric(title, partial(_percentile, title)) for title in _SHARES),
     numeric(

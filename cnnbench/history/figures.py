@@ -1,0 +1,51 @@
+"""The points of a history for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnnbench.history.series import SeriesPoint
+from cnnbench.history.steps import Trend
+from cnnbench.metrics.origin import Origin, titles
+from cnnbench.metrics.registry import Metric
+from cnnbench.report.exports.figures import Figure, shared_labels
+from cnnbench.report.results import Values
+
+
+def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
+    """A figure for each point of each series, in their order.
+
+    Those of the revision of the last point of all are the newest subject.
+
+    Args:
+      trends: series with their steps.
+      metric: of the values.
+    """
+    found = [(one.series, point) for one in trends for point in one.series.points]
+    last = max((point for _, point in found), key=lambda point: point.started, default=None)
+    alike: dict[tuple[object, ...], list[Origin]] = {}
+    for series, point in found:
+        alike.setdefault((series, _revision(point)), []).append(point.origin)
+    details = {key: titles(origins, without=("machine",)) for key, origins in alike.items()}
+    return [
+        Figure(
+            metric=metric,
+            sample=Values(point.values),
+            configuration=series.configuration,
+            key=series.key,
+            flags=point.runs[0].configuration.not_default(),
+            origin=point.origin,
+            machine=series.machine,
+            started=point.started,
+            point=point.name,
+            detail=details[series, _revision(point)][point.origin],
+            labels=shared_labels(run.labels for run in point.runs),
+            current=last is not None and _revision(point) == _revision(last),
+        )
+        for series, point in found
+    ]
+
+
+def _revision(point: SeriesPoint) -> tuple[object, ...]:
+    origin = point.origin
+    return (origin.repository, origin.revision, origin.dirty)

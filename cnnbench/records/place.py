@@ -1,0 +1,45 @@
+"""The place of a process in the experiment or sweep that started it, as keys of its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cnnbench.records.codec import ABSENT, one_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbPlace:
+    """A process of `cnnbench ab`.
+
+    Attributes:
+      side: "a" or "b".
+      seed: of the experiment.
+      pair: number of its pair, from 1; absent for burn-in.
+      position: in the pair, 1 or 2; absent for burn-in.
+    """
+
+    side: str = field(metadata=one_of(("a", "b")))
+    seed: int
+    pair: int | None = field(default=None, metadata=ABSENT)
+    position: int | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlace:
+    """A process of `cnnbench sweep`.
+
+    Attributes:
+      suite: its name.
+      case: name of the configuration.
+      key: of the case, 12 hexadecimal digits.
+      repeat: counted from 1.
+      seed: of the order of the runs.
+      requested_batch_size: of a case whose batch was searched for; absent for others.
+    """
+
+    suite: str
+    case: str
+    key: str
+    repeat: int
+    seed: int
+    requested_batch_size: int | None = field(default=None, metadata=ABSENT)
