@@ -11,13 +11,14 @@ from typing import Any
 from cnnbench.cluster import ending
 from cnnbench.cluster.ending import Ending
 from cnnbench.cluster.handshake import meet
-from cnnbench.cluster.watchdog import Watchdog
+from cnnbench.cluster.watchdog import OK, Watchdog, probe
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.job import WORKER, Job, Task
 from cnnbench.runtime.native import without_info_lines
 
 _POLL_SECONDS = 0.1
+_LINGER_SECONDS = 10.0
 
 
 def serve(
@@ -65,8 +66,20 @@ def serve(
         with Watchdog(job, leave, patience=timeout, spares=spares):
             while (found := ending.read(path)) is None:
                 time.sleep(_POLL_SECONDS)
+        if found.code == 0:
+            _outlast_chief(job)
         del server
     return found
+
+
+def _outlast_chief(job: Job) -> None:
+    """Waits until the chief has told all others and ended, or for some seconds.
+
+    TensorFlow fails the chief's operations on the others while one process is gone.
+    """
+    until = time.monotonic() + _LINGER_SECONDS
+    while time.monotonic() < until and probe(job.address(job.chief), 1.0) == OK:
+        time.sleep(_POLL_SECONDS)
 
 
 def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:

@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     for_all = _canonical(behind)
     # Imported late: --help and wrong flags need none of it.
     from cnnbench.sweep.document import find_suite, load, shipped_suites
-    from cnnbench.sweep.planning import Overrides, make_plan, ordered, select
+    from cnnbench.sweep.planning import Overrides, make_plan, ordered
     from cnnbench.sweep.schema import check
     from cnnbench.text.progress import Reporter
 
@@ -105,11 +105,11 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.machine import repository
 
     facts = environment.collect()
-    overrides = Overrides(for_all, options.repeats, options.timeout, options.max_batch_search)
+    overrides = Overrides(
+        for_all, options.repeats, options.timeout, options.max_batch_search, options.filter
+    )
     suite = check(load(find_suite(arguments[0])))
     plan = make_plan(suite, facts, overrides, repository.of_folder())
-    if options.filter is not None:
-        plan = select(plan, options.filter)
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.line(notice)

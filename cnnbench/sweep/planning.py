@@ -184,18 +184,21 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings of the command line that replace those of every entry.
+    """Settings of the command line that replace those of every entry, and which of them run.
 
     Attributes:
       flags: texts by name, for every configuration whose command knows the flag.
       repeats, timeout: replace the entries' own unless None.
       search: search for the largest batch size in every configuration.
+      filter: a regular expression; only configurations whose name contains a match are run, and
+        looked at: flags for this machine may not suit the others.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
     repeats: int | None = None
     timeout: float | None = None
     search: bool = False
+    filter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -264,51 +267,49 @@ def make_plan(
 
     Raises:
       UsageError: names file, line, flag and what would be valid.
+      FlagError: the filter is no regular expression, or nothing matches it.
     """
     overrides = overrides or Overrides()
     subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()
     state = {"revision": subject.revision, "dirty": subject.dirty}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
-    cases: dict[str, SweepCase] = {}
+    configurations: list[FlagSet] = []
     notices: list[str] = []
     for entry in suite.entries:
-        configurations, unset = expand(entry)
+        expanded, unset = expand(entry)
         if unset is not None:
             notices.append(f"{entry.name}: left out, because {unset}")
-        for configuration in configurations:
-            case = _case(configuration, environment, overrides, notices)
-            if case.key in cases:
-                raise entry.node.error(
-                    f'"{case.name}" runs the same as "{cases[case.key].name}"; '
-                    "their records could not be distinguished"
-                )
-            cases[case.key] = case
-    if not cases:
+        configurations += expanded
+    if not configurations:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
+    cases: dict[str, SweepCase] = {}
+    for configuration in _chosen(configurations, overrides.filter):
+        case = _case(configuration, environment, overrides, notices)
+        if case.key in cases:
+            raise configuration.entry.node.error(
+                f'"{case.name}" runs the same as "{cases[case.key].name}"; '
+                "their records could not be distinguished"
+            )
+        cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
     return SweepPlan(suite.name, _repeated(cases.values()), listed, environment, subject)
 
 
-def select(plan: SweepPlan, pattern: str) -> SweepPlan:
-    """The plan with only those cases whose name contains a match.
-
-    Args:
-      pattern: a regular expression.
-
-    Raises:
-      FlagError: it is none, or nothing matches.
-    """
+def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
+    """Those that `Overrides.filter` chooses."""
+    if pattern is None:
+        return list(configurations)
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
-    cases = tuple(case for case in plan.cases if expression.search(case.name))
-    if not cases:
-        names = ", ".join(f'"{case.name}"' for case in plan.cases[:5])
-        more = f" and {len(plan.cases) - 5} more" if len(plan.cases) > 5 else ""
+    chosen = [one for one in configurations if expression.search(one.name)]
+    if not chosen:
+        names = ", ".join(f'"{one.name}"' for one in configurations[:5])
+        more = f" and {len(configurations) - 5} more" if len(configurations) > 5 else ""
         raise FlagError("filter", pattern, f"matches none of {names}{more}")
-    return replace(plan, cases=_repeated(cases))
+    return chosen
 
 
 def family(cases: Iterable[SweepCase], command: str) -> int:

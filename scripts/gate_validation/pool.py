@@ -266,7 +266,7 @@ def calibrate(pool: Pool, start: Start) -> None:
 
 
 def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
-    """Runs rounds until the time is up; the first one always.
+    """Runs rounds until the time is up or would be within the next one.
 
     Args:
       pool: takes the processes.

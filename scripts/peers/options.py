@@ -13,9 +13,10 @@ from pathlib import Path
 _HERE = "(default: the one running this)"
 
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
+OF_WORKERS = ("collective", "controller", "coordinator")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "forward", "input"),
-    *("towers", "collective", "controller", "coordinator", "start_cluster", "strategies"),
+    *("towers", *OF_WORKERS, "start_cluster", "strategies"),
     *("overhead", "startup", "memory"),
 )
 
@@ -35,6 +36,7 @@ class Options:
     batches: int
     warmup: int
     batch_size: int
+    workers: int
     overhead_batches: int
     memory_batches: int
     matmul_size: int
@@ -136,6 +138,7 @@ def parse(argv: Sequence[str]) -> Options:
     add("--model", default="", help="network (default: resnet50; of strategies resnet20)")
     add("--warmup", type=_positive, default=5, help="steps before them (default: 5)")
     add("--batch_size", type=_positive, default=8, help="images per step, all towers (default: 8)")
+    add("--workers", type=_positive, default=2, help="of collective, controller, coordinator")
     add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")
     add("--memory_batches", type=_positive, default=10000, help="steps of memory")
     add("--matmul_size", type=_positive, default=2048, help="side of the matrices (default: 2048)")
@@ -160,4 +163,6 @@ def parse(argv: Sequence[str]) -> Options:
     values = vars(parser.parse_args(argv))
     if values["batch_size"] % 2 and {"towers", "strategies"} & {*values["scenarios"]}:
         parser.error("--batch_size must be even: two towers take half of it each")
+    if values["batch_size"] % values["workers"] and set(OF_WORKERS) & {*values["scenarios"]}:
+        parser.error("--batch_size must be a multiple of --workers: each takes its part")
     return Options(**values)

@@ -167,21 +167,21 @@ def _towers(options: Options) -> list[Subject]:
 
 
 def _collective(options: Options) -> list[Subject]:
-    return _two_workers(PER_WORKER, "workers", (), options)
+    return _of_workers(PER_WORKER, "workers", (), options)
 
 
 def _controller(options: Options) -> list[Subject]:
     copies = ("--all_reduce_spec=copy",)
-    return _two_workers(("distributed_all_reduce",), "controller", copies, options)
+    return _of_workers(("distributed_all_reduce",), "controller", copies, options)
 
 
 def _coordinator(options: Options) -> list[Subject]:
     # An update has the images of one worker.
     mode, ps = ("parameter_server_strategy",), ("--ps=1",)
-    return _two_workers(mode, "coordinator", (), options, ps, read_loop)
+    return _of_workers(mode, "coordinator", (), options, ps, read_loop)
 
 
-def _two_workers(
+def _of_workers(
     modes: Sequence[str],
     peer: str,
     more: Sequence[str],
@@ -189,16 +189,19 @@ def _two_workers(
     others: Sequence[str] = (),
     read: Reader | None = None,
 ) -> list[Subject]:
-    """Two workers in each mode, and a bare loop over as many."""
+    """Workers in each mode, and a bare loop over as many."""
     options, data = _of_two_networks(options)
     python = options.cnnbench_python
-    flags = _flags(options.model, options.batch_size // 2, options.batches, options.warmup)
-    launch = (*cnnbench_command(python), "launch", "--workers=2", *others, "--")
+    workers = f"--workers={options.workers}"
+    part = options.batch_size // options.workers
+    flags = _flags(options.model, part, options.batches, options.warmup)
+    launch = (*cnnbench_command(python), "launch", workers, *others, "--")
     own = (*launch, *flags, *_sgd(), data, *more, f"--result_json={RECORD}")
+    bare = _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options)
     reader = read or read_record
     return [
         *(_ours(m, (*own, f"--variable_update={m}"), options, reader) for m in modes),
-        _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options),
+        dataclasses.replace(bare, command=(*bare.command, workers)),
     ]
 
 

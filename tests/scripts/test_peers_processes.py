@@ -283,12 +283,14 @@ def test_strategies_train_the_same_batch_as_their_bare_loops():
                 assert {f"--batch_size={8 // devices}", f"--num_gpus={devices}"} <= command
 
 
-def test_workers_have_half_the_batch_each_which_an_update_is_of():
-    own, bare = scenario_subjects("coordinator", _options("--batch_size=8"))
-    assert {"--ps=1", "--batch_size=4", "--variable_update=parameter_server_strategy"} <= set(
-        own.command
-    )
-    assert "--batch_size=8" in bare.command
+def test_workers_share_the_batch_evenly():
+    for argv, workers in ([], 2), (["--workers=4"], 4):
+        own, bare = scenario_subjects("coordinator", _options("--batch_size=8", *argv))
+        assert {
+            *("--ps=1", f"--workers={workers}", f"--batch_size={8 // workers}"),
+            "--variable_update=parameter_server_strategy",
+        } <= set(own.command)
+        assert {"--batch_size=8", f"--workers={workers}"} <= set(bare.command)
 
 
 def test_only_chooses_by_name_or_by_name_and_dtype():
@@ -307,6 +309,7 @@ def test_only_chooses_by_name_or_by_name_and_dtype():
         ("--scenarios=resnet", "choose from resnet50"),
         ("--rounds=0", "1 is the least"),
         ("--batch_size=5", "must be even"),
+        ("--workers=3", "must be a multiple of --workers"),
     ],
 )
 def test_wrong_options_are_refused(argument, said, capsys):

@@ -176,10 +176,14 @@ def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(pool, in_turn):
+def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(
+    pool, in_turn, monkeypatch
+):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(pools.time, "monotonic", lambda: next(clock))
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     machine = Machine()
-    pools.fill(pool, machine, 1, seconds=0, in_turn=in_turn)
+    pools.fill(pool, machine, 1, seconds=2, in_turn=in_turn)
     assert machine.groups == ([4] if in_turn else [1, 1, 1, 1])
     assert len(pool.rounds()) == 1
 

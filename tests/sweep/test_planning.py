@@ -11,7 +11,7 @@ from cifar10_writer import write_cifar10
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.sweep.document import find_suite, load, shipped_suites
-from cnnbench.sweep.planning import Item, Overrides, expand, make_plan, ordered, select
+from cnnbench.sweep.planning import Item, Overrides, expand, make_plan, ordered
 from cnnbench.sweep.runner import arguments
 from cnnbench.sweep.schema import Search, check
 
@@ -196,13 +196,22 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     assert key_of(suite, yaml) != key
 
 
-def test_select(plan):
-    made = plan("entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]")
-    assert [c.name for c in select(made, "gpus=1$").cases] == ["a num_gpus=1"]
+def test_a_filter_chooses_by_name(plan):
+    text = "entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]"
+    assert [c.name for c in plan(text, Overrides(filter="gpus=1$")).cases] == ["a num_gpus=1"]
     with pytest.raises(FlagError, match="matches none of"):
-        select(made, "resnet")
+        plan(text, Overrides(filter="resnet"))
     with pytest.raises(FlagError, match="is not a regular expression"):
-        select(made, "(")
+        plan(text, Overrides(filter="("))
+
+
+def test_flags_need_not_suit_what_a_filter_leaves_out(plan):
+    on_gpus = "num_gpus: 2, variable_update: replicated, all_reduce_spec: nccl"
+    text = f"entries: [{{name: a, flags: {{{on_gpus}}}}}, {{name: b}}]"
+    on_cpu = {"device": "cpu"}
+    with pytest.raises(UsageError, match="nccl sums on GPUs only"):
+        plan(text, Overrides(on_cpu))
+    assert [c.name for c in plan(text, Overrides(on_cpu, filter="b")).cases] == ["b"]
 
 
 def test_the_shipped_suites():
@@ -245,7 +254,8 @@ def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
     assert all("no effect" not in notice for notice in made.notices), made.notices
     if suite.on_cpu is not None:  # the command line that a machine without a GPU is given
         flags = {name: node.text for name, node in suite.on_cpu.flags.items()}
-        scaled = select(make_plan(suite, FACTS, Overrides(flags)), suite.on_cpu.filter)
+        overrides = Overrides(flags, filter=suite.on_cpu.filter or None)
+        scaled = make_plan(suite, FACTS, overrides)
         works = [case.resolved.work for case in scaled.cases]
         assert {work.kind for work in works if work is not None} == {"cpu"}
 
@@ -286,7 +296,7 @@ def test_repeats_follow_from_what_is_judged_together(plan):
     made = plan(text)
     assert repeats(made) == {"a": 8, "b": 2}
     # Fewer configurations need fewer processes.
-    assert repeats(select(made, "^a batch_size=11")) == {"a": 7}
+    assert repeats(plan(text, Overrides(filter="^a batch_size=11"))) == {"a": 7}
     assert repeats(plan(text, Overrides(repeats=3))) == {"a": 3, "b": 3}
     few = plan("entries: [{name: a, repeats: auto}, {name: b, matrix: {num_gpus: [2, 4]}}]")
     assert repeats(few) == {"a": 7, "b": 7}

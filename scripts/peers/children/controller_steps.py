@@ -1,8 +1,8 @@
-"""A bare training step of two workers under one controller: one tf.function, written by hand.
+"""A bare training step of several workers under one controller: one tf.function, written by hand.
 
 It moves what `--all_reduce_spec=copy` moves: every gradient is added on a device in turn and its
 sum sent back. The network, its images and its initial values are cnnbench's. It starts the other
-worker itself.
+workers itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from strategy_loop import (  # type: ignore[import-not-found] # likewise
     network,
 )
 
-WORKERS = 2
-
 
 def main() -> int:
     """Entry point."""
@@ -29,21 +27,25 @@ def main() -> int:
 
     place = os.environ.get("CNNBENCH_PEER")
     if place is not None:
-        spec = tf.train.ClusterSpec({"worker": json.loads(place)})
-        tf.distribute.Server(spec, job_name="worker", task_index=1).join()
-    args = parse(MODELS)
-    hosts = free_hosts(WORKERS)
-    environment = {**os.environ, "CNNBENCH_PEER": json.dumps(hosts), "CUDA_VISIBLE_DEVICES": ""}
-    server = subprocess.Popen([sys.executable, *sys.argv], env=environment)
+        hosts, index = json.loads(place)
+        spec = tf.train.ClusterSpec({"worker": hosts})
+        tf.distribute.Server(spec, job_name="worker", task_index=index).join()
+    args = parse(MODELS, of_workers=True)
+    hosts = free_hosts(args.workers)
+    servers = []
     try:
+        for index in range(1, args.workers):
+            own = {"CNNBENCH_PEER": json.dumps([hosts, index]), "CUDA_VISIBLE_DEVICES": ""}
+            servers.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **own}))
         spec = tf.train.ClusterSpec({"worker": hosts})
         tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
         step = _step(args)
         measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
     finally:
-        server.kill()
+        for server in servers:
+            server.kill()
     sys.stdout.flush()
-    os._exit(0)  # TensorFlow would wait for the server
+    os._exit(0)  # TensorFlow would wait for the servers
 
 
 def _step(args: Any) -> Any:
@@ -53,9 +55,10 @@ def _step(args: Any) -> Any:
     from cnnbench.driver.plan import make_plan
     from cnnbench.variable_mgr.base import initial_value
 
-    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(WORKERS)]
+    workers = args.workers
+    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(workers)]
     plan = make_plan(network(args.model))
-    model, spec, batch = plan.model, plan.spec, args.batch_size // WORKERS
+    model, spec, batch = plan.model, plan.spec, args.batch_size // workers
     trained = [v for v in spec.variables if v.trainable]
     batches, copies = [], []
     for index, device in enumerate(devices):
@@ -73,15 +76,15 @@ def _step(args: Any) -> Any:
             losses.append(loss)
             gradients.append(found)
         for number, declared in enumerate(trained):
-            with tf.device(devices[number % WORKERS]):
-                mean = tf.add_n([of_tower[number] for of_tower in gradients]) / float(WORKERS)
+            with tf.device(devices[number % workers]):
+                mean = tf.add_n([of_tower[number] for of_tower in gradients]) / float(workers)
             decay = args.weight_decay if declared.weight_decay else 0.0
             for index, device in enumerate(devices):
                 with tf.device(device):
                     variable = copies[index][declared.name]
                     variable.assign_sub(args.learning_rate * (mean + decay * variable))
         with tf.device(devices[0]):
-            return tf.add_n(losses) / float(WORKERS)
+            return tf.add_n(losses) / float(workers)
 
     return tf.function(step, autograph=False)
 

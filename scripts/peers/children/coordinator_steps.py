@@ -1,6 +1,6 @@
 """A bare loop of a ClusterCoordinator over tf.distribute.ParameterServerStrategy.
 
-Two workers and a ps task, which it starts itself; two updates for each worker are under way. The
+Workers and a ps task, which it starts itself; two updates for each worker are under way. The
 network, its images and its initial values are cnnbench's.
 """
 
@@ -23,7 +23,6 @@ from strategy_loop import (  # type: ignore[import-not-found] # likewise
     network,
 )
 
-WORKERS = 2
 _SEED = 1234
 
 
@@ -36,12 +35,13 @@ def main() -> int:
         hosts, job, index = json.loads(place)
         server = tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index)
         server.join()
-    args = parse(MODELS)
-    addresses = free_hosts(WORKERS + 2)
-    hosts = {"worker": addresses[:WORKERS], "ps": addresses[WORKERS:-1], "chief": addresses[-1:]}
+    args = parse(MODELS, of_workers=True)
+    workers = args.workers
+    addresses = free_hosts(workers + 2)
+    hosts = {"worker": addresses[:workers], "ps": addresses[workers:-1], "chief": addresses[-1:]}
     servers = []
     try:
-        for job, index in (*(("worker", i) for i in range(WORKERS)), ("ps", 0)):
+        for job, index in (*(("worker", i) for i in range(workers)), ("ps", 0)):
             own = {"CNNBENCH_PEER": json.dumps([hosts, job, index]), "CUDA_VISIBLE_DEVICES": ""}
             environment = {**os.environ, **own}
             servers.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
@@ -49,12 +49,12 @@ def main() -> int:
             tf.train.ClusterSpec(hosts), task_type="chief", task_id=0, rpc_layer="grpc"
         )
         schedule = make_schedule(args, tf.distribute.ParameterServerStrategy(resolver))
-        run(schedule, args.warmup)
+        run(schedule, args.warmup, workers)
         start = time.perf_counter()
-        run(schedule, args.batches)
+        run(schedule, args.batches, workers)
         # Updates end in bursts, so that single distances say little.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
-        tell(args.batch_size // WORKERS, seconds, f"tensorflow {tf.__version__}")
+        tell(args.batch_size // workers, seconds, f"tensorflow {tf.__version__}")
     finally:
         for server in servers:
             server.kill()
@@ -62,11 +62,11 @@ def main() -> int:
     os._exit(0)  # TensorFlow would wait for the servers
 
 
-def run(schedule: Callable[[], Any], updates: int) -> None:
+def run(schedule: Callable[[], Any], updates: int, workers: int) -> None:
     """Has updates made, and reads the loss of each; none is under way before and after."""
     waiting: collections.deque[Any] = collections.deque()
     for _ in range(updates):
-        if len(waiting) == 2 * WORKERS:
+        if len(waiting) == 2 * workers:
             float(waiting.popleft().fetch())
         waiting.append(schedule())
     for remote in waiting:
@@ -92,7 +92,7 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def batches() -> tf.data.Dataset:
-        rows = synthetic_rows(tf.range(args.batch_size // WORKERS), _SEED, plan.examples)
+        rows = synthetic_rows(tf.range(args.batch_size // args.workers), _SEED, plan.examples)
         of_elements = tuple(rows[element.name] for element in spec.elements)
         return tf.data.Dataset.from_tensors(of_elements).cache().repeat()
 

@@ -9,8 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 
-def parse(models: Iterable[str], strategies: Iterable[str] = ()) -> argparse.Namespace:
-    """The command line of a peer that knows these models, and strategies if there are any."""
+def parse(
+    models: Iterable[str], strategies: Iterable[str] = (), of_workers: bool = False
+) -> argparse.Namespace:
+    """The command line of a peer that knows these models, and strategies if there are any.
+
+    Args:
+      models: that it knows.
+      strategies: likewise.
+      of_workers: whether several workers share the batch.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted(models), required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
@@ -20,6 +28,8 @@ def parse(models: Iterable[str], strategies: Iterable[str] = ()) -> argparse.Nam
         parser.add_argument(f"--{name}", type=float, required=True)
     if strategies:
         parser.add_argument("--strategy", choices=sorted(strategies), required=True)
+    if of_workers:
+        parser.add_argument("--workers", type=int, required=True)
     return parser.parse_args()
 
 

@@ -14,13 +14,11 @@ from typing import Any
 from steps import free_hosts, measure, parse  # type: ignore[import-not-found] # beside this
 from strategy_loop import MODELS, make_step  # type: ignore[import-not-found] # likewise
 
-WORKERS = 2
-
 
 def main() -> int:
     """Entry point."""
     if "CNNBENCH_PEER" not in os.environ:
-        return _start(WORKERS)
+        return _start(parse(MODELS, of_workers=True).workers)
     _work(json.loads(os.environ["CNNBENCH_PEER"]))
     return 0
 
@@ -43,7 +41,7 @@ def _start(workers: int) -> int:
 
 
 def _work(place: dict[str, Any]) -> None:
-    args = parse(MODELS)
+    args = parse(MODELS, of_workers=True)
     hosts, index = place["hosts"], place["index"]
     import tensorflow as tf
 
