@@ -113,10 +113,10 @@ def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
 
 def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """The image at another size, by the method of ``spec``; float32 in 0..255."""
+    image = tf.cast(image, tf.float32)
 
     def by(method: str) -> tf.Tensor:
-        # Cast afterwards, where it is needed at all: bytes are a quarter of what has to be read.
-        resized = tf.cast(tf.image.resize(image, tf.stack([height, width]), method), tf.float32)
+        resized = tf.image.resize(image, tf.stack([height, width]), method)
         # Bicubic interpolation overshoots at edges, and averages of areas by rounding.
         within = method in ("nearest", "bilinear")
         return resized if within else tf.clip_by_value(resized, 0.0, 255.0)
