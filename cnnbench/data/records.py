@@ -15,6 +15,7 @@ from cnnbench.data.findings import RecordDefect, Skipped
 from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
+from cnnbench.runtime.tensorflow import available_cores
 
 _CYCLE_LENGTH = 10
 _FILE_SHIFT = 2**40  # more records than any file holds
@@ -99,7 +100,9 @@ class RecordPipeline(Pipeline):
     def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
         return dataset.map(
             tf.autograph.experimental.do_not_convert(function),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            # Two for a thread, so that none waits for the one whose turn it is. Left to tune it,
+            # tf.data settles for fewer (docs/benchmarks.md).
+            num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
 
