@@ -30,7 +30,8 @@ class StepConfig:
         and weight decay are float32 whatever it is.
       weight_decay: factor of the L2 loss, 0 for none.
       gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
-      gradient_reduction: "mean" or "sum" over towers.
+      gradient_reduction: "mean" or "sum" over towers, as the manager does it.
+      rate_factor: of the learning rate; 1 / towers turns an update by the sum into one by the mean.
       bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
@@ -51,6 +52,7 @@ class StepConfig:
     weight_decay: float = 0.0
     gradient_clip: float | None = None
     gradient_reduction: str = "mean"
+    rate_factor: float = 1.0
     bn_stats: str = "first"
     label_smoothing: float = 0.0
     report_total_loss: bool = True

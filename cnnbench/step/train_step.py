@@ -167,7 +167,7 @@ class TrainStep:
         """Sets the rate of the next steps; costs nothing when it has not changed."""
         if rate != self._learning_rate:
             for variable in self._learning_rates.values():
-                variable.assign(rate)
+                variable.assign(rate * self._config.rate_factor)
             self._learning_rate = rate
 
     def request_stop(self) -> None:
@@ -374,7 +374,7 @@ class TrainStep:
     def _add_learning_rate(self, device: str) -> None:
         with tf.device(device):
             self._learning_rates[device] = tf.Variable(
-                self._learning_rate, trainable=False, name="learning_rate"
+                self._learning_rate * self._config.rate_factor, trainable=False, name="learning_rate"
             )
 
     def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
