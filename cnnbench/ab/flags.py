@@ -10,21 +10,20 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from absl import flags as absl_flags
 
-from cnnbench.ab.side import Side, SideFlags, launcher, own_checkout
+from cnnbench.ab.side import Side, SideFlags, ask
 from cnnbench.driver.duration import Work
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
 from cnnbench.processes.commands import resolve_run
 
-_ASK = "from cnnbench.ab.flags import print_answer; print_answer(sys.argv[2:])"
+_ASK = "from cnnbench.ab.flags import print_answer; print_answer(sys.argv[1:])"
 # For a plug-in whose import never returns.
 _SECONDS = 120.0
 _TUPLES = ("explicit_flags", "notices")
@@ -79,16 +78,7 @@ def check(side: Side) -> SideFlags:
         another cnnbench, which may know more.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", launcher(_ASK), own_checkout(), "flags", *side.flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **side.variables},
-            cwd=side.checkout,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = ask(side, _ASK, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
         error = answer["error"]
         found = SideFlags(

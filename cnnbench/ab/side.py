@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,38 @@ def own_checkout() -> str:
     """The checkout that this process runs cnnbench from; "" if it is installed."""
     package = Path(os.path.abspath(cnnbench.__file__)).parent
     return "" if (package / "models").is_dir() else str(package.parent)
+
+
+def ask(
+    side: Side, code: str, *arguments: str, ours: bool, seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs code in the folder and with the variables of a side, and waits for its end.
+
+    Args:
+      side: see `Side`.
+      code: sees the arguments from sys.argv[1] on.
+      arguments: of the code.
+      ours: whether it imports this cnnbench, in place of the side's.
+      seconds: until it is killed.
+
+    Returns:
+      How it ended, with its output.
+
+    Raises:
+      OSError: it cannot be started.
+      subprocess.TimeoutExpired: it did not end.
+    """
+    python, root = (None, own_checkout()) if ours else (side.python, side.root)
+    return subprocess.run(
+        [python or sys.executable, "-c", launcher(code), root, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **side.variables},
+        cwd=side.checkout,
+        timeout=seconds,
+        check=False,
+    )
 
 
 @dataclass(frozen=True)

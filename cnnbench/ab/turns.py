@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 
-from cnnbench.ab.side import Side, SideFlags, launcher
+from cnnbench.ab.side import Side, SideFlags, ask
 from cnnbench.driver.memory import computes_on_cpu, estimate
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
@@ -67,16 +65,6 @@ def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags])
 def _knows_turns(side: Side) -> bool:
     """Asks the cnnbench of a side."""
     try:
-        done = subprocess.run(
-            [side.python or sys.executable, "-c", launcher(_PROBE), side.root],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **side.variables},
-            cwd=side.checkout,
-            timeout=_SECONDS,
-            check=False,
-        )
+        return ask(side, _PROBE, ours=False, seconds=_SECONDS).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0

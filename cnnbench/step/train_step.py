@@ -374,7 +374,9 @@ class TrainStep:
     def _add_learning_rate(self, device: str) -> None:
         with tf.device(device):
             self._learning_rates[device] = tf.Variable(
-                self._learning_rate * self._config.rate_factor, trainable=False, name="learning_rate"
+                self._learning_rate * self._config.rate_factor,
+                trainable=False,
+                name="learning_rate",
             )
 
     def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """A bare loop of a ClusterCoordinator over tf.distribute.ParameterServerStrategy.
 
+Gradients and moving averages of batch normalisation go to the ps task.
+
 Workers and a ps task, which it starts itself; two updates for each worker are under way. The
 network, its images and its initial values are cnnbench's.
 """
@@ -99,12 +101,19 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
     iterator = iter(coordinator.create_per_worker_dataset(batches))
 
     def update(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        loss, found = loss_and_gradients(model, spec, variables, images, labels)
+        moments: list[Any] = []
+        loss, found = loss_and_gradients(model, spec, variables, images, labels, moments)
         for declared, gradient in zip(trained, found, strict=True):
             variable = variables[declared.name]
             decay = args.weight_decay if declared.weight_decay else 0.0
             with tf.device(variable.device):
                 variable.assign_sub(args.learning_rate * (gradient + decay * variable))
+        for layer in moments:
+            batch = {layer.mean_spec: layer.batch_mean, layer.variance_spec: layer.batch_variance}
+            for declared, value in batch.items():
+                average = variables[declared.name]
+                with tf.device(average.device):
+                    average.assign_sub((average - value) * (1.0 - layer.decay))
         return loss
 
     @tf.function(autograph=False)

@@ -23,7 +23,12 @@ def network(model: str, devices: int = 1) -> Any:
 
 
 def loss_and_gradients(
-    model: Any, spec: Any, variables: Mapping[str, Any], images: Any, labels: Any
+    model: Any,
+    spec: Any,
+    variables: Mapping[str, Any],
+    images: Any,
+    labels: Any,
+    moments: list[Any] | None = None,
 ) -> tuple[Any, list[Any]]:
     """The mean loss of a batch, and its gradients by the trained variables in their order.
 
@@ -32,6 +37,7 @@ def loss_and_gradients(
       spec: its `ModelSpec`.
       variables: by name, each read once.
       images, labels: tensors of one batch.
+      moments: takes those of the batch-norm layers, in `cnnbench.models.batch_norm.Moments`.
     """
     import tensorflow as tf
 
@@ -46,7 +52,7 @@ def loss_and_gradients(
                 tape.watch(values[declared.name])
             return values[declared.name]
 
-        outputs = forward(
+        made = forward(
             model,
             spec.num_classes,
             tf.identity(images),
@@ -54,8 +60,10 @@ def loss_and_gradients(
             training=True,
             data_format="NHWC",
             compute_dtype=tf.float32,
-        ).outputs
-        loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
+        )
+        loss = tf.reduce_mean(model.loss(made.outputs, tf.identity(labels)))
+    if moments is not None:
+        moments.extend(made.moments)
     return loss, tape.gradient(loss, [values[v.name] for v in spec.variables if v.trainable])
 
 
