@@ -164,6 +164,8 @@ class _Meeting:
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
         except (OSError, ValueError, asyncio.TimeoutError):
             pass  # it calls again if it is one of ours
+        except asyncio.CancelledError:
+            pass  # the meeting is over; Python 3.11 would print a traceback
         finally:
             self._visits -= 1
             writer.close()
