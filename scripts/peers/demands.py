@@ -15,7 +15,7 @@ from typing import Any
 
 from peers.measurement import Measurement, Reading
 from peers.options import CLASSIC
-from peers.subjects import IN_KERAS, MODES, STRATEGIES
+from peers.subjects import AGAINST, IN_KERAS, MODES, STRATEGIES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
@@ -169,6 +169,10 @@ DEMANDS: tuple[Demand, ...] = (
     *(_ratio(name, _FP32, ("ancestor", "fp32"), 1.0) for name in CLASSIC),
     *(_ratio(name, _FP32, ("keras", "fp32"), 1.15) for name in IN_KERAS),
     _ratio("vgg16", _FP32, ("matmul", "fp32"), 0.75, "achieved_flops_per_sec"),
+    *(
+        _ratio("ancestor", case.subject("cnnbench"), case.subject("ancestor"), case.bound)
+        for case in AGAINST
+    ),
     _ratio("forward", _FP32, ("ancestor", "fp32"), 1.05),
     _ratio("forward", ("frozen", "fp32"), _FP32, 1.0),
     _ratio("input", _FP32, ("tf.data", "fp32"), 0.95),

@@ -15,7 +15,7 @@ _HERE = "(default: the one running this)"
 CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
 OF_WORKERS = ("collective", "controller", "coordinator")
 SCENARIOS = (
-    *("resnet50", *CLASSIC, "forward", "input"),
+    *("resnet50", *CLASSIC, "ancestor", "forward", "input"),
     *("towers", *OF_WORKERS, "start_cluster", "strategies"),
     *("overhead", "startup", "memory"),
 )

@@ -26,6 +26,53 @@ PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
 DTYPES = ("fp32", "bf16")
 
+
+@dataclasses.dataclass(frozen=True)
+class Against:
+    """A training that is held against tf_cnn_benchmarks alone.
+
+    Attributes:
+      name: what is told apart by it.
+      model, batch_size: network and images of a step of one tower.
+      bound: see `Demand`.
+      times: steps for each of --batches, where they are short.
+      towers: on the CPU.
+      flags: further ones, of both.
+    """
+
+    name: str
+    model: str
+    batch_size: int
+    bound: float
+    times: int = 1
+    towers: int = 1
+    flags: tuple[str, ...] = ()
+
+    def subject(self, program: str) -> tuple[str, str]:
+        """The key of one of the two programs."""
+        return f"{program} {self.name}", "fp32"
+
+
+_XRING = ("--variable_update=replicated", "--all_reduce_spec=xring")
+AGAINST = (
+    Against("resnet50_v1.5", "resnet50_v1.5", 16, 1.05),
+    Against("resnet20", "resnet20", 128, 1.05, times=2),
+    Against("lenet", "lenet", 32, 1.1, times=10),
+    Against("trivial", "trivial", 32, 1.2, times=10),
+    Against("trivial, 4 towers", "trivial", 32, 1.4, times=4, towers=4, flags=_XRING),
+    *(
+        Against(f"2 towers, {name}", "resnet50", 4, 1.1, towers=2, flags=flags)
+        for name, flags in {
+            "parameter_server": ("--variable_update=parameter_server",),
+            "xring": _XRING,
+            "pscpu": ("--variable_update=replicated", "--all_reduce_spec=pscpu"),
+            "independent": ("--variable_update=independent",),
+        }.items()
+    ),
+)
+
+_OF_CIFAR10 = ("densenet", "resnet20")
+
 # Of the classic networks, whatever --batch_size says of the others.
 CLASSIC_BATCH = 16
 # Those that keras.applications has too.
@@ -84,6 +131,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
     makers: Mapping[str, Callable[[Options], list[Subject]]] = {
         "resnet50": _training,
         **{name: functools.partial(_classic, name) for name in CLASSIC},
+        "ancestor": _against_ancestor,
         "forward": _forward,
         "input": _input,
         "towers": _towers,
@@ -127,6 +175,26 @@ def _classic(scenario: str, options: Options) -> list[Subject]:
         subjects.append(_peer("keras", python, ("keras", "tensorflow"), "fp32", options))
     if scenario == "vgg16":
         subjects.append(_matmul(options, "fp32"))
+    return subjects
+
+
+def _against_ancestor(options: Options) -> list[Subject]:
+    subjects = []
+    for case in AGAINST:
+        of_case = dataclasses.replace(
+            options,
+            model=case.model,
+            batch_size=case.batch_size,
+            batches=case.times * options.batches,
+            warmup=case.times * options.warmup,
+        )
+        flags = (f"--num_gpus={case.towers}", "--local_parameter_device=cpu", *case.flags)
+        pair = {
+            "cnnbench": _trained("", of_case, "fp32", flags),
+            "ancestor": _ancestor(of_case, flags, case.towers),
+        }
+        for program, subject in pair.items():
+            subjects.append(dataclasses.replace(subject, name=case.subject(program)[0]))
     return subjects
 
 
@@ -270,7 +338,7 @@ def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]
     """Flags that cnnbench and tf_cnn_benchmarks share; batch 0 is the model's own."""
     return (
         f"--model={model}",
-        f"--data_name={'cifar10' if model.startswith('densenet') else 'imagenet'}",
+        f"--data_name={'cifar10' if model.startswith(_OF_CIFAR10) else 'imagenet'}",
         "--device=cpu",
         f"--batch_size={batch}",
         f"--num_batches={batches}",
@@ -321,7 +389,7 @@ def _peer(
     return Subject(name, dtype, command, read_child, python, modules)
 
 
-def _ancestor(options: Options, more: Sequence[str] = ()) -> Subject:
+def _ancestor(options: Options, more: Sequence[str] = (), towers: int = 1) -> Subject:
     python, folder, missing = options.ancestor_python, (options.ancestor or Path()).resolve(), ""
     if options.ancestor is None:
         missing = "no --ancestor=FOLDER was given"
@@ -339,7 +407,7 @@ def _ancestor(options: Options, more: Sequence[str] = ()) -> Subject:
             *(python, str(folder / "tf_cnn_benchmarks.py")),
             *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1", *more),
         ),
-        ancestor_reader(options.batch_size, f"tf_cnn_benchmarks {commit}"),
+        ancestor_reader(towers * options.batch_size, f"tf_cnn_benchmarks {commit}"),
         python,
         ("tensorflow", "tf_keras"),
         {"TF_USE_LEGACY_KERAS": "1"},

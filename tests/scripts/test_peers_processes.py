@@ -16,7 +16,7 @@ from peers import subjects as readers
 from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
 from peers.options import CLASSIC, SCENARIOS, parse
 from peers.process import EndedProcess, Line, ProcessError, run
-from peers.subjects import Subject, chosen, scenario_subjects
+from peers.subjects import AGAINST, Subject, chosen, scenario_subjects
 
 NO_RECORD = Path("/nowhere/record.json")
 
@@ -281,6 +281,16 @@ def test_strategies_train_the_same_batch_as_their_bare_loops():
                 assert {"--batch_size=8", f"--strategy={subject.name[5:]}"} <= command
             else:
                 assert {f"--batch_size={8 // devices}", f"--num_gpus={devices}"} <= command
+
+
+def test_both_programs_get_the_same_flags_in_every_case():
+    options = _options("--ancestor=x", "--batches=3", "--warmup=2")
+    subjects = {s.name: set(s.command) for s in scenario_subjects("ancestor", options)}
+    assert len(subjects) == 2 * len(AGAINST)
+    shared = {"--num_gpus=4", "--all_reduce_spec=xring", "--batch_size=32", "--num_batches=12"}
+    for program in ("cnnbench", "ancestor"):
+        assert shared | {"--num_warmup_batches=8"} <= subjects[f"{program} trivial, 4 towers"]
+        assert "--data_name=cifar10" in subjects[f"{program} resnet20"]
 
 
 def test_workers_share_the_batch_evenly():
