@@ -44,6 +44,7 @@ def main() -> int:
     finally:
         for server in servers:
             server.kill()
+            server.wait()  # so that what it used counts as this process's
     sys.stdout.flush()
     os._exit(0)  # TensorFlow would wait for the servers
 
