@@ -71,9 +71,16 @@ class CoordinatedStep(TrainStep):
         return StepResult(**values)
 
     def _fetched(self, remote: Any) -> dict[str, Any]:
+        """The fields as tensors of this process."""
+        values = self._table(remote).numpy()
+        scalars = zip(tf.nest.flatten(self._fields), values, strict=True)
+        found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in scalars]
+        return dict(tf.nest.pack_sequence_as(self._fields, found))
+
+    def _table(self, remote: Any) -> tf.Tensor:
         while True:
             try:
-                return dict(remote.get())
+                return remote.get()
             except tf.errors.OpError as error:
                 if self._inputs.error is not None:
                     raise self._inputs.error from error
@@ -92,15 +99,17 @@ class CoordinatedStep(TrainStep):
             self._rates = {rate: found}
         return found
 
-    def _scheduled(self, rate: tf.Tensor) -> dict[str, Any]:
-        """The fields of `StepResult` that there are, and the time waited for input."""
+    def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
+        """The fields of `StepResult` that there are, and the time waited for input.
+
+        As float64 of one tensor, which is fetched by one message.
+        """
         self._rate = rate
         result = self._step()._replace(worker=self._inputs.worker())
         made = {name: value for name, value in result._asdict().items() if value is not None}
         made["waited"] = self._inputs.waited
-        # TensorFlow refuses a result whose operation is on a device without a task, and looks
-        # through tf.identity.
-        return dict(tf.nest.map_structure(lambda scalar: tf.reshape(scalar, []), made))
+        self._fields = tf.nest.map_structure(lambda scalar: tf.TensorSpec([], scalar.dtype), made)
+        return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
 
     def _add_learning_rate(self, device: str) -> None:
         """Nothing: the rate is an argument."""
