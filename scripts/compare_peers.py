@@ -9,6 +9,7 @@ measured until then is shown.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -26,14 +27,24 @@ from peers.measurement import (
     OK,
     CsvFile,
     Measurement,
+    Place,
     Reading,
     measure,
+    measure_in_turn,
     orders,
 )
-from peers.options import Options, parse
+from peers.options import IN_TURN, Options, parse
 from peers.photos import with_imagenet_files
 from peers.process import run
-from peers.subjects import RECORD, Subject, chosen, scenario_subjects
+from peers.subjects import (
+    RECORD,
+    Subject,
+    between_step_lines,
+    chosen,
+    is_step_line,
+    scenario_subjects,
+)
+from peers.turns import Rotation, Turn
 
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
@@ -61,23 +72,36 @@ def why_missing(subject: Subject) -> str:
     return f"{subject.python} has no {' and no '.join(absent)}" if absent else ""
 
 
-def read(subject: Subject, folder: Path, timeout: float) -> Reading:
+def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: float) -> Reading:
     """Runs one subject once in an empty folder.
+
+    Args:
+      subject: what to run.
+      folder: where.
+      turn: when, if others are alive meanwhile.
+      timeout: seconds until it is killed.
 
     Raises:
       ProcessError: It failed or took longer than `timeout` seconds.
       ValueError: Its output is not what a finished measurement looks like.
     """
     record = folder / "record.json"
+    if turn is not None:
+        turn.start()
     finished = run(
         [str(record).join(word.split(RECORD)) for word in subject.command],
         timeout=timeout,
         environment={**ENVIRONMENT, **subject.environment},
         folder=str(folder),
         watch_memory=subject.watch_memory,
+        turn=turn,
     )
     finished.require(subject.status)
-    return subject.read(finished, record)
+    reading = subject.read(finished, record)
+    if not finished.waited:
+        return reading
+    # What the process itself measured has the time in it that it was stopped.
+    return dataclasses.replace(reading, step_seconds=between_step_lines(finished))
 
 
 def run_scenario(
@@ -103,18 +127,45 @@ def run_scenario(
             present.append(subject)
     failures: Counter[tuple[str, str]] = Counter()
     for number, order in enumerate(orders(present, options.rounds, options.seed), start=1):
+        due: list[tuple[Place, Subject]] = []
         for position, subject in enumerate(order, start=1):
             place = (scenario, number, position, subject.name, subject.dtype)
             if failures[subject.key] >= PATIENCE:
                 add(Measurement(*place, NOT_RUN, f"failed {PATIENCE} times before"))
-                continue
-            title = f"{scenario} {number}/{options.rounds}: {subject.name} {subject.dtype}"
-            print(title, file=sys.stderr, flush=True)
-            measurement = measure(place, partial(read, subject, timeout=options.timeout))
-            if measurement.status == FAILED:
-                failures[subject.key] += 1
-                print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
-            add(measurement)
+            else:
+                due.append((place, subject))
+        for together in groups_of(due, options):
+            names = ", ".join(f"{subject.name} {subject.dtype}" for _, subject in together)
+            print(f"{scenario} {number}/{options.rounds}: {names}", file=sys.stderr, flush=True)
+            for (_, subject), measurement in zip(
+                together, run_group(together, options), strict=True
+            ):
+                if measurement.status == FAILED:
+                    failures[subject.key] += 1
+                    print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
+                add(measurement)
+
+
+def groups_of(
+    due: Sequence[tuple[Place, Subject]], options: Options
+) -> list[list[tuple[Place, Subject]]]:
+    """The subjects of a round that run in turn, or each by itself."""
+    groups: dict[object, list[tuple[Place, Subject]]] = {}
+    for place, subject in due:
+        in_turn = options.turn_seconds and place[0] in IN_TURN
+        groups.setdefault(subject.group if in_turn else place, []).append((place, subject))
+    return list(groups.values())
+
+
+def run_group(together: Sequence[tuple[Place, Subject]], options: Options) -> list[Measurement]:
+    """Runs one subject, or several in turn."""
+    # Waits count.
+    timeout = options.timeout * len(together)
+    works = [partial(read, subject, timeout=timeout) for _, subject in together]
+    places = [place for place, _ in together]
+    if len(works) == 1:
+        return [measure(places[0], works[0])]
+    return measure_in_turn(places, works, Rotation(options.turn_seconds, is_step_line))
 
 
 def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:

@@ -8,12 +8,17 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
 from peers.process import ProcessError
+from peers.turns import Rotation, Turn
+
+Place: TypeAlias = tuple[str, int, int, str, str]
+"""Scenario, round, order, subject and dtype of a measurement."""
 
 T = TypeVar("T")
 
@@ -142,19 +147,20 @@ def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
 
 
 def measure(
-    place: tuple[str, int, int, str, str], work: Callable[[Path], Reading | None]
+    place: Place, work: Callable[[Path, Turn | None], Reading | None], turn: Turn | None = None
 ) -> Measurement:
     """Does some work in an empty folder and records what else the machine did meanwhile.
 
     Args:
-      place: scenario, round, order, subject and dtype of the measurement.
+      place: of the measurement.
       work: runs a process in the folder and returns its reading; a ProcessError, OSError,
         ValueError, KeyError or TypeError makes the measurement a failed one.
+      turn: when it may; handed on to the work.
     """
     reading, reason, before = None, "", take(Host())
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
         try:
-            reading = work(Path(folder))
+            reading = work(Path(folder), turn)
         except ProcessError as error:
             reason = str(error)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -164,6 +170,38 @@ def measure(
     return Measurement(
         *place, status, reason, meanwhile.load_average, meanwhile.other_cpus, reading
     )
+
+
+def measure_in_turn(
+    places: Sequence[Place],
+    works: Sequence[Callable[[Path, Turn | None], Reading | None]],
+    rotation: Rotation,
+) -> list[Measurement]:
+    """The same for several works at once, whose processes run in turn.
+
+    Args:
+      places, works: see `measure`.
+      rotation: whose turn it is; the order of the first turns is that of the works.
+    """
+    before = take(Host())
+    turns = [rotation.join() for _ in works]
+
+    def one(place: Place, work: Any, turn: Turn) -> Measurement:
+        try:
+            return measure(place, work, turn)
+        finally:
+            turn.leave()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        try:
+            measured = list(pool.map(one, places, works, turns))
+        except BaseException:
+            rotation.end()
+            raise
+    meanwhile = CounterChanges.between(before, take(Host()))
+    # What the others of the rotation did is no neighbour's.
+    changes = {"load_average": meanwhile.load_average, "others_cpus": meanwhile.other_cpus}
+    return [dataclasses.replace(one, **changes) for one in measured]
 
 
 _VALUES = (

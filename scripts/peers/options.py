@@ -20,6 +20,9 @@ SCENARIOS = (
     *("overhead", "startup", "memory"),
 )
 
+# Those whose processes can be stopped between two steps: trainings of one process each.
+IN_TURN = ("resnet50", *CLASSIC, "ancestor", "forward", "towers", "strategies")
+
 # The same for everybody; small enough that random images never diverge.
 LEARNING_RATE = 0.001
 WEIGHT_DECAY = 0.00004
@@ -37,6 +40,7 @@ class Options:
     warmup: int
     batch_size: int
     workers: int
+    turn_seconds: float
     overhead_batches: int
     memory_batches: int
     matmul_size: int
@@ -139,6 +143,13 @@ def parse(argv: Sequence[str]) -> Options:
     add("--warmup", type=_positive, default=5, help="steps before them (default: 5)")
     add("--batch_size", type=_positive, default=8, help="images per step, all towers (default: 8)")
     add("--workers", type=_positive, default=2, help="of collective, controller, coordinator")
+    add(
+        "--turn_seconds",
+        type=float,
+        default=0.0,
+        help="run the subjects of a round in turns of so long, all alive, where that can be; "
+        "memory must do for all (default: 0, one after the other)",
+    )
     add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")
     add("--memory_batches", type=_positive, default=10000, help="steps of memory")
     add("--matmul_size", type=_positive, default=2048, help="side of the matrices (default: 2048)")

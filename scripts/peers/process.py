@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from peers.turns import Turn
+
 
 class ProcessError(Exception):
     """A process that did not end as it should; one line."""
@@ -21,7 +23,7 @@ class Line:
     """A line of standard output.
 
     Attributes:
-      seconds: When it arrived, after the start of the process.
+      seconds: When it arrived, after the start of the process, less the time it was stopped.
       text: The line without its end.
       resident_bytes: Resident memory of the process then, None if unknown.
     """
@@ -41,6 +43,7 @@ class EndedProcess:
       lines: Standard output.
       errors: Standard error.
       timed_out: Whether it was killed for taking too long.
+      waited: Seconds that it was stopped, in no other of these.
     """
 
     status: int
@@ -48,6 +51,7 @@ class EndedProcess:
     lines: tuple[Line, ...]
     errors: str
     timed_out: bool
+    waited: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -80,6 +84,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
     watch_memory: Callable[[str], bool] | None = None,
+    turn: Turn | None = None,
 ) -> EndedProcess:
     """Runs a command in a process group of its own, which is killed when time is up.
 
@@ -89,6 +94,7 @@ def run(
       environment: Variables added to those of this process.
       folder: Working directory.
       watch_memory: For which lines resident memory is noted.
+      turn: When it runs, if others are alive meanwhile.
 
     Raises:
       OSError: The program cannot be started.
@@ -107,6 +113,8 @@ def run(
             errors="replace",
             start_new_session=True,
         )
+        if turn is not None:
+            turn.started(process.pid)
         expired = threading.Event()
 
         def expire() -> None:
@@ -118,11 +126,13 @@ def run(
         try:
             lines = []
             for text in process.stdout or ():
-                seconds = time.perf_counter() - start
+                seconds = time.perf_counter() - start - (turn.waited if turn else 0.0)
                 text = text.rstrip("\n")
                 watched = watch_memory is not None and watch_memory(text)
                 memory = resident_bytes(process.pid) if watched else None
                 lines.append(Line(seconds, text, memory))
+                if turn is not None:
+                    turn.line(text)
             status = process.wait()
             wall = time.perf_counter() - start
         except BaseException:
@@ -134,7 +144,10 @@ def run(
             if process.stdout:
                 process.stdout.close()
         errors.seek(0)
-        return EndedProcess(status, wall, tuple(lines), errors.read(), expired.is_set())
+        waited = turn.waited if turn else 0.0
+        return EndedProcess(
+            status, wall - waited, tuple(lines), errors.read(), expired.is_set(), waited
+        )
 
 
 def _kill(group: int) -> None:

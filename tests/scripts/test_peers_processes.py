@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import signal
+import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import compare_peers
 import pytest
 from peers import photos
 from peers import subjects as readers
-from peers.measurement import COLUMNS, FAILED, NOT_RUN, OK, CsvFile, Measurement, Reading, measure
+from peers.measurement import (
+    COLUMNS,
+    FAILED,
+    NOT_RUN,
+    OK,
+    CsvFile,
+    Measurement,
+    Reading,
+    measure,
+    measure_in_turn,
+)
 from peers.options import CLASSIC, SCENARIOS, parse
 from peers.process import EndedProcess, Line, ProcessError, run
 from peers.subjects import AGAINST, Subject, chosen, scenario_subjects
+from peers.turns import Rotation
 
 NO_RECORD = Path("/nowhere/record.json")
 
@@ -348,7 +362,93 @@ def _measure(code: str, read, **changes) -> Measurement:
     command = (sys.executable, "-c", code, "{record}")
     subject = Subject("x", "fp32", command, read, sys.executable, (), **changes)
     place = ("memory", 2, 1, "x", "fp32")
-    return measure(place, lambda folder: compare_peers.read(subject, folder, timeout=60))
+    return measure(place, partial(compare_peers.read, subject, timeout=60))
+
+
+# Prints when each of its steps is done, and what clock it then is.
+_STEPS = """
+import sys, time
+print("loading")
+for number in range(1, 13):
+    begun = time.monotonic()
+    while time.monotonic() - begun < 0.02: pass
+    print(f"{number}\\timages/sec: 1", time.monotonic(), flush=True)
+"""
+
+
+def _in_turn(codes, seconds=0.05):
+    finished = []
+
+    def read(ended: EndedProcess, _: Path) -> Reading:
+        finished.append(ended)
+        return Reading(step_seconds=(9.0,))
+
+    works = []
+    for code in codes:
+        subject = Subject("x", "fp32", (sys.executable, "-c", code), read, sys.executable, ())
+        works.append(partial(compare_peers.read, subject, timeout=60))
+    places = [("resnet50", 1, number, "x", "fp32") for number in range(1, 1 + len(works))]
+    rotation = Rotation(seconds, readers.is_step_line)
+    return measure_in_turn(places, works, rotation), finished
+
+
+def test_processes_in_turn_run_one_at_a_time_and_their_waits_do_not_count():
+    measured, finished = _in_turn([_STEPS] * 3)
+    clocks = sorted(
+        (float(line.text.split()[-1]), index)
+        for index, one in enumerate(finished)
+        for line in one.lines[1:]
+    )
+    owners = [index for _, index in clocks]
+    # Each has several turns, of several steps but for the first.
+    assert owners[:3] != [owners[0]] * 3
+    assert 9 <= sum(a != b for a, b in itertools.pairwise(owners)) <= 20
+    for one, of_process in zip(measured, finished, strict=True):
+        assert one.status == OK
+        assert of_process.waited > 0.2
+        steps = one.reading.step_seconds
+        assert len(steps) == 11
+        assert sum(steps) < 0.02 * 11 + 0.5 * of_process.waited
+
+
+def test_one_of_several_in_turn_that_fails_does_not_keep_the_others():
+    failing = _STEPS.replace(
+        "    begun", "    if number == 5: raise SystemExit('no more')\n    begun"
+    )
+    measured, _ = _in_turn([failing, _STEPS])
+    assert [one.status for one in measured] == [FAILED, OK]
+    assert measured[0].reason == "exit status 1: no more"
+
+
+def test_an_interrupt_ends_all_that_run_in_turn():
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:3]; import test_peers_processes as tests; "
+        "step = 'print(\"1\\\\timages/sec: 1\", flush=True); import time; time.sleep(60)'; "
+        "tests._in_turn([step] * 2)"
+    )
+    scripts = Path(compare_peers.__file__).parent
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(scripts)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(_children(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = _children(process.pid)
+    assert len(children) == 2
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def _children(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
 
 
 def test_a_measurement_gets_the_record_file():

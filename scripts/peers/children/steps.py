@@ -53,10 +53,12 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
       versions: of what does the work.
     """
     seconds = []
-    for _ in range(args.warmup + args.batches):
+    for number in range(1 - args.warmup, args.batches + 1):
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
+        if number > 0:  # whoever has processes take turns goes by these lines
+            print(f"{number}\timages/sec: {args.batch_size / seconds[-1]:.1f}", flush=True)
     tell(args.batch_size, seconds[args.warmup :], versions)
 
 
