@@ -36,9 +36,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--pairing",
         choices=("turns", "alternate"),
-        default="alternate",
+        default="turns",
         help="the processes of a round are alive together and step in turn, or run one after the "
-        "other [alternate]",
+        "other [turns]",
     )
     add("--seed", type=int, default=1, help="[1]")
     add("--output", type=Path, help="write the tables to this file, too")

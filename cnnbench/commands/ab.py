@@ -85,9 +85,9 @@ class MeasuringFlags:
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     pairing: str = flag(
-        "alternate",
-        "How the two processes of a pair share their time: alternate, one runs after the other; "
-        "turns, both are alive and step in turn; auto, turns where it is possible.",
+        "auto",
+        "How the two processes of a pair share their time: turns, both are alive and step in turn; "
+        "alternate, one runs after the other; auto, turns where they are possible.",
         choices=("alternate", "turns", "auto"),
     )
     seed: int | None = flag(None, "Of the order within pairs; random if not given.", minimum=0)
