@@ -28,11 +28,11 @@ def test_six_networks_two_batches_one_and_two_devices(script: ModuleType) -> Non
     assert len(found) == len(set(found)) == 6 * 2 * 2
 
 
-# Activations are a quarter and two thirds of these; the whole is scripts/measure_memory.
+# Activations are two thirds of it; the whole is scripts/measure_memory.
 @pytest.mark.timeout(250)
-def test_real_processes(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script.main(["lenet:imagenet:1024:1", "resnet20:cifar10:256:2"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+def test_a_real_process(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["resnet20:cifar10:256:2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_an_estimate_that_is_wrong_is_told(
