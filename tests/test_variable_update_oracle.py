@@ -15,18 +15,23 @@ from oracle import PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr import all_reduce
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-def run(**flags: object) -> tuple[float, ...]:
+def record_of(**flags: object) -> RunRecord:
     own = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
     if flags.get("variable_update") == "mirrored_strategy":
         # Its collectives could not run on other devices in another test.
         own["cross_device_ops"] = "reduction_to_one_device"
-    return BenchmarkCNN(Params.from_dict({**own, **flags})).run().losses
+    return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
+
+
+def run(**flags: object) -> tuple[float, ...]:
+    return record_of(**flags).losses
 
 
 MODES = (
@@ -38,10 +43,11 @@ REDUCTIONS = ("mean", "sum")
 
 
 def cases() -> list[object]:
-    """Pairs of all dimensions; and decay with reduction in full, for one optimizer."""
+    """Pairs of all dimensions; and decay with reduction in full, for two optimizers."""
     decays = [0, 0.0625]
     met = covering_pairs([1, 2, 3, 4, 8], MODES, sorted(RULES), decays, REDUCTIONS)
     met += itertools.product([2], MODES, ["momentum"], decays, REDUCTIONS)
+    met += itertools.product([3], MODES, ["sgd"], decays, ["mean"])
     return [pytest.param(*case, id="-".join(map(str, case))) for case in dict.fromkeys(met)]
 
 
@@ -306,6 +312,16 @@ def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:
     total = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean")
     assert losses[0] == pytest.approx(total[0] - 0.0625 * 5 / 2, rel=1e-5)
     assert losses[-1] < total[-1]
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+def test_plain_descent_divides_the_rate_and_no_gradient(mode: str) -> None:
+    more = {"num_gpus": 3, "variable_update": mode}
+    made = {
+        optimizer: record_of(optimizer=optimizer, **more).placement.reduction_operations
+        for optimizer in ("sgd", "momentum")
+    }
+    assert made["sgd"] < made["momentum"]
 
 
 def test_gradients_are_clipped_after_reduction_and_decay() -> None:
