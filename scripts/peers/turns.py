@@ -100,6 +100,8 @@ class Turn:
     def started(self, group: int) -> None:
         """Takes the process group that is to be stopped and continued."""
         self._group = group
+        if self._rotation.ended:
+            self.signal(signal.SIGKILL)
 
     def line(self, text: str) -> None:
         """Takes a line of output as soon as it is there; returns when the process may go on."""
