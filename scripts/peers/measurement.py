@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, TypeVar
+from typing import TextIO, TypeAlias, TypeVar
 
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
@@ -150,21 +150,18 @@ def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
     return result
 
 
-def measure(
-    place: Place, work: Callable[[Path, Turn | None], Reading | None], turn: Turn | None = None
-) -> Measurement:
+def measure(place: Place, work: Callable[[Path], Reading | None]) -> Measurement:
     """Does some work in an empty folder and records what else the machine did meanwhile.
 
     Args:
       place: of the measurement.
       work: runs a process in the folder and returns its reading; a ProcessError, OSError,
         ValueError, KeyError or TypeError makes the measurement a failed one.
-      turn: when it may; handed on to the work.
     """
     reading, reason, before = None, "", take(Host())
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
         try:
-            reading = work(Path(folder), turn)
+            reading = work(Path(folder))
         except ProcessError as error:
             reason = str(error)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -178,21 +175,21 @@ def measure(
 
 def measure_in_turn(
     places: Sequence[Place],
-    works: Sequence[Callable[[Path, Turn | None], Reading | None]],
+    works: Sequence[Callable[[Path, Turn], Reading | None]],
     rotation: Rotation,
 ) -> list[Measurement]:
     """The same for several works at once, whose processes run in turn.
 
     Args:
-      places, works: see `measure`.
+      places, works: see `measure`; a work takes the turns of its process besides.
       rotation: whose turn it is; the order of the first turns is that of the works.
     """
     before = take(Host())
     turns = [rotation.join() for _ in works]
 
-    def one(place: Place, work: Any, turn: Turn) -> Measurement:
+    def one(place: Place, work: Callable[[Path, Turn], Reading | None], turn: Turn) -> Measurement:
         try:
-            return measure(place, work, turn)
+            return measure(place, lambda folder: work(folder, turn))
         finally:
             turn.leave()
 
@@ -204,8 +201,8 @@ def measure_in_turn(
             raise
     meanwhile = CounterChanges.between(before, take(Host()))
     # What the others of the rotation did is no neighbour's.
-    changes = {"load_average": meanwhile.load_average, "others_cpus": meanwhile.other_cpus}
-    return [dataclasses.replace(one, **changes) for one in measured]
+    load, others = meanwhile.load_average, meanwhile.other_cpus
+    return [dataclasses.replace(m, load_average=load, others_cpus=others) for m in measured]
 
 
 _VALUES = (
