@@ -281,7 +281,7 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
         ps_strategy=params.ps_strategy,
         variable_caching=params.variable_caching,
         variable_dtype="float16" if params.fp16_vars else "float32",
-        reduction="sum" if _rate_has_mean(params, plan) else params.gradient_reduction,
+        reduction=_reduction(params, plan),
         staged=params.staged_vars and plan.trains,
         aggregation=plan.aggregation,
         cross_device=CrossDeviceSpec(
@@ -294,13 +294,13 @@ def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> Varia
     )
 
 
-def _rate_has_mean(params: Params, plan: Plan) -> bool:
-    """Whether gradients are added up and the learning rate divided, in place of every gradient.
+def _reduction(params: Params, plan: Plan) -> str:
+    """What the manager does: for some means a sum, where the learning rate is divided instead.
 
     An update by plain descent is the same, and all gradients are gone over once less. Not where
     something between reduction and update looks at their size, or 16 bits have to hold the sum.
     """
-    return (
+    rate_has_mean = (
         params.optimizer == "sgd"
         and params.gradient_reduction == "mean"
         and params.variable_update in _BY_OUR_SUMS
@@ -309,19 +309,20 @@ def _rate_has_mean(params: Params, plan: Plan) -> bool:
         and plan.aggregation.compact_dtype is None
         and not params.fp16_vars
     )
+    return "sum" if rate_has_mean else params.gradient_reduction
 
 
 def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepConfig:
     job = plan.job
-    rate_has_mean = _rate_has_mean(params, plan)
+    reduction = _reduction(params, plan)
     together = job.towers_per_worker if plan.asynchronous else job.num_towers
     return StepConfig(
         data_format=runtime.data_format(params.data_format, devices.kind),
         compute_dtype=COMPUTE_DTYPES[params.precision],
         weight_decay=params.weight_decay,
         gradient_clip=params.gradient_clip,
-        gradient_reduction="sum" if rate_has_mean else params.gradient_reduction,
-        rate_factor=1.0 / job.num_towers if rate_has_mean else 1.0,
+        gradient_reduction=reduction,
+        rate_factor=1.0 if reduction == params.gradient_reduction else 1.0 / job.num_towers,
         bn_stats=params.bn_stats if together > 1 else "first",
         label_smoothing=params.label_smoothing,
         report_total_loss=params.loss_type_to_report == "total_loss",

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from cnnbench.machine.software import GitError, git
 from peers.measurement import Reading
 from peers.options import CLASSIC, LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
-from peers.process import EndedProcess
+from peers.process import EndedProcess, Line
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
@@ -433,8 +433,12 @@ def is_step_line(text: str) -> bool:
 
 def between_step_lines(finished: EndedProcess) -> tuple[float, ...]:
     """Seconds from each line of a step to the next."""
-    arrivals = [line.seconds for line in finished.lines if is_step_line(line.text)]
+    arrivals = [line.seconds for line in _step_lines(finished)]
     return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
+
+
+def _step_lines(finished: EndedProcess) -> list[Line]:
+    return [line for line in finished.lines if is_step_line(line.text)]
 
 
 def read_child(finished: EndedProcess, _: Path) -> Reading:
@@ -497,7 +501,8 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
         steps = between_step_lines(finished)
         totals = [float(found[1]) for line in lines if (found := _TOTAL_LINE.match(line.text))]
         if len(steps) < 2 or not totals:
-            raise ValueError(f"{len(steps) + 1} step lines and {len(totals)} totals")
+            seen = f"{len(_step_lines(finished))} step lines and {len(totals)} totals"
+            raise ValueError(f"{seen} in its output")
         speed = batch * len(steps) / sum(steps)
         if not finished.waited and not 0.8 < speed / totals[-1] < 1.25:
             message = f"step lines arrived at {speed:.2f} images/sec, its total is {totals[-1]:.2f}"
