@@ -86,8 +86,6 @@ def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: f
       ValueError: Its output is not what a finished measurement looks like.
     """
     record = folder / "record.json"
-    if turn is not None:
-        turn.start()
     finished = run(
         [str(record).join(word.split(RECORD)) for word in subject.command],
         timeout=timeout,
@@ -98,10 +96,15 @@ def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: f
     )
     finished.require(subject.status)
     reading = subject.read(finished, record)
-    if not finished.waited:
+    if turn is None:
         return reading
     # What the process itself measured has the time in it that it was stopped.
-    return dataclasses.replace(reading, step_seconds=between_step_lines(finished))
+    steps = between_step_lines(finished)
+    if len(steps) < 2:
+        raise ValueError("it ended before its turns began; give it more --batches")
+    if subject.in_bursts:
+        steps = (sum(steps) / len(steps),) * len(steps)
+    return dataclasses.replace(reading, step_seconds=steps)
 
 
 def run_scenario(

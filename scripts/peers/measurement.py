@@ -182,7 +182,7 @@ def measure_in_turn(
 
     Args:
       places, works: see `measure`; a work takes the turns of its process besides.
-      rotation: whose turn it is; the order of the first turns is that of the works.
+      rotation: whose turn it is, in the order of the works.
     """
     before = take(Host())
     turns = [rotation.join() for _ in works]

@@ -20,8 +20,8 @@ SCENARIOS = (
     *("overhead", "startup", "memory"),
 )
 
-# Those whose processes can be stopped between two steps: trainings of one process each.
-IN_TURN = ("resnet50", *CLASSIC, "ancestor", "forward", "towers", "strategies")
+# Those that can be stopped between two steps: trainings without input from files.
+IN_TURN = ("resnet50", *CLASSIC, "ancestor", "forward", "towers", "strategies", *OF_WORKERS)
 
 # The same for everybody; small enough that random images never diverge.
 LEARNING_RATE = 0.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.turns import Turn
+from peers.turns import Turn, signal_all
 
 
 class ProcessError(Exception):
@@ -44,6 +45,7 @@ class EndedProcess:
       errors: Standard error.
       timed_out: Whether it was killed for taking too long.
       waited: Seconds that it was stopped, in no other of these.
+      counted: Which lines count: those from the beginning of its turns on.
     """
 
     status: int
@@ -52,6 +54,7 @@ class EndedProcess:
     errors: str
     timed_out: bool
     waited: float = 0.0
+    counted: int = 0
 
     @property
     def reason(self) -> str:
@@ -124,15 +127,16 @@ def run(
         timer = threading.Timer(timeout, expire)
         timer.start()
         try:
-            lines = []
+            lines: list[Line] = []
+            counted = 0
             for text in process.stdout or ():
                 seconds = time.perf_counter() - start - (turn.waited if turn else 0.0)
                 text = text.rstrip("\n")
                 watched = watch_memory is not None and watch_memory(text)
                 memory = resident_bytes(process.pid) if watched else None
                 lines.append(Line(seconds, text, memory))
-                if turn is not None:
-                    turn.line(text)
+                if turn is not None and turn.line(text):
+                    counted = len(lines) - 1
             status = process.wait()
             wall = time.perf_counter() - start
         except BaseException:
@@ -145,13 +149,14 @@ def run(
                 process.stdout.close()
         errors.seek(0)
         waited = turn.waited if turn else 0.0
+        if turn is not None and not turn.had_any:
+            counted = len(lines)  # it ended before them
         return EndedProcess(
-            status, wall - waited, tuple(lines), errors.read(), expired.is_set(), waited
+            status, wall - waited, tuple(lines), errors.read(), expired.is_set(), waited, counted
         )
 
 
-def _kill(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+def _kill(leader: int) -> None:
+    signal_all(leader, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

@@ -108,6 +108,7 @@ class Subject:
       missing: Why it cannot be run, known beforehand.
       watch_memory: For which lines of output resident memory is noted.
       group: Subjects of one group are held against one another.
+      in_bursts: Whether steps end in bursts, so that the median step says little.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Subject:
     missing: str = ""
     watch_memory: Callable[[str], bool] | None = None
     group: str = ""
+    in_bursts: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -249,7 +251,8 @@ def _controller(options: Options) -> list[Subject]:
 def _coordinator(options: Options) -> list[Subject]:
     # An update has the images of one worker.
     mode, ps = ("parameter_server_strategy",), ("--ps=1",)
-    return _of_workers(mode, "coordinator", (), options, ps, read_loop)
+    subjects = _of_workers(mode, "coordinator", (), options, ps, read_loop)
+    return [dataclasses.replace(subject, in_bursts=True) for subject in subjects]
 
 
 def _of_workers(
@@ -267,7 +270,8 @@ def _of_workers(
     part = options.batch_size // options.workers
     flags = _flags(options.model, part, options.batches, options.warmup)
     launch = (*cnnbench_command(python), "launch", workers, *others, "--")
-    own = (*launch, *flags, *_sgd(), data, *more, f"--result_json={RECORD}")
+    record = ("--display_every=1", f"--result_json={RECORD}")
+    own = (*launch, *flags, *_sgd(), data, *more, *record)
     bare = _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options)
     reader = read or read_record
     return [
@@ -432,13 +436,13 @@ def is_step_line(text: str) -> bool:
 
 
 def between_step_lines(finished: EndedProcess) -> tuple[float, ...]:
-    """Seconds from each line of a step to the next."""
+    """Seconds from each line of a step that counts to the next."""
     arrivals = [line.seconds for line in _step_lines(finished)]
     return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
 
 
 def _step_lines(finished: EndedProcess) -> list[Line]:
-    return [line for line in finished.lines if is_step_line(line.text)]
+    return [line for line in finished.lines[finished.counted :] if is_step_line(line.text)]
 
 
 def read_child(finished: EndedProcess, _: Path) -> Reading:

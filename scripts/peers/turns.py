@@ -1,8 +1,9 @@
-"""Processes that are alive together and run in turn, so that all meet the same machine.
+"""Programs that are alive together and run in turn, so that all meet the same machine.
 
-One of them runs at a time, the others are stopped (SIGSTOP). A turn ends with the first step
-that is done a while after its beginning, the first one with the first step: from then on all are
-warm. What a process waits is in no step's time.
+One of them runs at a time, the others are stopped (SIGSTOP), with all processes that each has
+started. They start at the same time; turns begin when every one has done a step. A turn ends with
+the first step that is done a while after its beginning. What a program waits is in no step's time,
+and steps before the turns do not count.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+
+# How long one rests after a step while others still start. TensorFlow's workers take each other
+# for dead after ten seconds without a word.
+_REST_SECONDS = 3.0
 
 
 class Rotation:
@@ -28,31 +32,49 @@ class Rotation:
         self.seconds = seconds
         self.is_step = is_step
         self._changed = threading.Condition()
-        self._queue: deque[Turn] = deque()
+        self._queue: list[Turn] = []
+        self._starting: set[Turn] = set()
+        self._running: set[Turn] = set()
         self._ended = False
 
     def join(self) -> Turn:
-        """A place behind those there are."""
+        """A place behind those there are; all are taken before the first program starts."""
         turn = Turn(self)
         with self._changed:
             self._queue.append(turn)
+            self._starting.add(turn)
+            self._running.add(turn)
         return turn
 
-    def wait(self, turn: Turn) -> None:
-        """Returns when it is its turn, or the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._queue[0] is turn)
+    def wait_for_others(self, turn: Turn) -> bool:
+        """After a step of a program, which is stopped: whether all have done one.
 
-    def pass_on(self) -> None:
-        """The turn goes to the next one."""
+        Returns when they have, or after a rest.
+        """
         with self._changed:
-            self._queue.rotate(-1)
+            self._starting.discard(turn)
             self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._starting or self._ended, _REST_SECONDS)
+
+    def wait(self, turn: Turn, *, had_turn: bool) -> None:
+        """The program is stopped; returns when it is the first in the queue and nobody runs."""
+        with self._changed:
+            self._running.remove(turn)
+            if had_turn:
+                self._queue.remove(turn)
+                self._queue.append(turn)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._ended or (not self._running and self._queue[0] is turn)
+            )
+            self._running.add(turn)
 
     def leave(self, turn: Turn) -> None:
         """One less; the next one has the turn."""
         with self._changed:
             self._queue.remove(turn)
+            self._starting.discard(turn)
+            self._running.discard(turn)
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -75,7 +97,7 @@ class Rotation:
 
 
 class Turn:
-    """The turns of one process, in the thread that reads its output.
+    """The turns of one program, in the thread that reads its output.
 
     Attributes:
       waited: seconds that it has been stopped.
@@ -83,48 +105,72 @@ class Turn:
 
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
-        self._group: int | None = None
+        self._process: int | None = None
         self._began: float | None = None
         self.waited = 0.0
 
-    def start(self) -> None:
-        """Waits until the process may be started.
-
-        Raises:
-          InterruptedError: none is to be started any more.
-        """
-        self._rotation.wait(self)
-        if self._rotation.ended:
-            raise InterruptedError("interrupted")
-
-    def started(self, group: int) -> None:
-        """Takes the process group that is to be stopped and continued."""
-        self._group = group
+    def started(self, process: int) -> None:
+        """Takes the process that is to be stopped and continued with those it starts."""
+        self._process = process
         if self._rotation.ended:
             self.signal(signal.SIGKILL)
 
-    def line(self, text: str) -> None:
-        """Takes a line of output as soon as it is there; returns when the process may go on."""
+    def line(self, text: str) -> bool:
+        """Takes a line of output as soon as it is there; returns when the program may go on.
+
+        Returns:
+          Whether this is where its first turn begins: what was before does not count.
+        """
         rotation = self._rotation
-        if not rotation.is_step(text) or rotation.alone:
-            return
+        if not rotation.is_step(text) or (self.had_any and rotation.alone):
+            return False
         now = time.perf_counter()
         if self._began is not None and now - self._began < rotation.seconds:
-            return
+            return False
         self.signal(signal.SIGSTOP)
-        rotation.pass_on()
-        rotation.wait(self)
-        self._began = time.perf_counter()
-        self.waited += self._began - now
+        first = not self.had_any and rotation.wait_for_others(self)
+        if first or self.had_any:
+            rotation.wait(self, had_turn=not first)
+            self._began = time.perf_counter()
+        self.waited += time.perf_counter() - now
         self.signal(signal.SIGCONT)
+        return first
+
+    @property
+    def had_any(self) -> bool:
+        """Whether its turns have begun."""
+        return self._began is not None
 
     def leave(self) -> None:
-        """The process has ended."""
-        self._group = None
+        """The program has ended."""
+        self._process = None
         self._rotation.leave(self)
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process and its children, if they are there."""
-        if self._group is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, number)
+        """Sends a signal to the process and to those it has started, if they are there."""
+        if self._process is not None:
+            signal_all(self._process, number)
+
+
+def signal_all(root: int, number: int) -> None:
+    """Sends a signal to a process and to all that descend from it.
+
+    Groups of processes would not do: `cnnbench launch` gives each of its own one.
+    """
+    for process in _family(root):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def _family(root: int) -> list[int]:
+    """A process and its descendants, as /proc has them; where there is none, itself."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rsplit(b")", 1)[1].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found = [root]
+    for process in found:
+        found += children.get(process, ())
+    return found

@@ -411,6 +411,50 @@ def test_processes_in_turn_run_one_at_a_time_and_their_waits_do_not_count():
         assert sum(steps) < 0.02 * 11 + 0.5 * of_process.waited
 
 
+_WITH_A_CHILD = """
+import subprocess, sys
+tick = "import time\\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.002)"
+command = [sys.executable, "-c", tick]
+child = subprocess.Popen(command, stdout=open("ticks", "w"), start_new_session=True)
+"""
+
+
+def test_what_a_program_has_started_runs_in_its_turn_alone():
+    end = "\nchild.kill(); child.wait(); print(*open('ticks').read().split())"
+    measured, finished = _in_turn([_WITH_A_CHILD + _STEPS + end, _STEPS])
+    assert [one.status for one in measured] == [OK, OK]
+    ticks = [float(word) for word in finished[0].lines[-1].text.split()]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(ticks)]
+    # As long as the program itself was stopped.
+    assert sum(pause for pause in pauses if pause > 0.03) > 0.7 * finished[0].waited
+
+
+def test_a_program_that_ends_before_the_turns_begin_is_not_measured():
+    late = "import time; time.sleep(4)\n" + _STEPS
+    measured, _ = _in_turn(["print('1\\timages/sec: 1', flush=True)", late])
+    assert [one.status for one in measured] == [FAILED, OK]
+    assert measured[0].reason == (
+        "ValueError: it ended before its turns began; give it more --batches"
+    )
+
+
+def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(tmp_path):
+    code = _WITH_A_CHILD + "print(child.pid, flush=True)\nimport time; time.sleep(60)"
+    ended = run([sys.executable, "-c", code], timeout=2, folder=str(tmp_path))
+    assert ended.timed_out
+    deadline = time.monotonic() + 10
+    while (found := _state(int(ended.lines[0].text))) not in ("", "Z"):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def _state(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
 def test_one_of_several_in_turn_that_fails_does_not_keep_the_others():
     failing = _STEPS.replace(
         "    begun", "    if number == 5: raise SystemExit('no more')\n    begun"

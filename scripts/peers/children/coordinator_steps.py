@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from steps import free_hosts, parse, tell  # type: ignore[import-not-found] # beside this
+from steps import free_hosts, parse, tell, tell_step  # type: ignore[import-not-found] # beside this
 from strategy_loop import (  # type: ignore[import-not-found] # likewise
     MODELS,
     loss_and_gradients,
@@ -53,7 +53,8 @@ def main() -> int:
         schedule = make_schedule(args, tf.distribute.ParameterServerStrategy(resolver))
         run(schedule, args.warmup, workers)
         start = time.perf_counter()
-        run(schedule, args.batches, workers)
+        part = args.batch_size // workers
+        run(schedule, args.batches, workers, lambda number, took: tell_step(number, part / took))
         # Updates end in bursts, so that single distances say little.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
         tell(args.batch_size // workers, seconds, f"tensorflow {tf.__version__}")
@@ -65,15 +66,29 @@ def main() -> int:
     os._exit(0)  # TensorFlow would wait for the servers
 
 
-def run(schedule: Callable[[], Any], updates: int, workers: int) -> None:
-    """Has updates made, and reads the loss of each; none is under way before and after."""
+def run(
+    schedule: Callable[[], Any],
+    updates: int,
+    workers: int,
+    done: Callable[[int, float], None] = lambda number, seconds: None,
+) -> None:
+    """Has updates made, and reads the loss of each; none is under way before and after.
+
+    Args:
+      schedule: has one made.
+      updates: how many.
+      workers: that make them.
+      done: takes the number of each and the seconds since the one before.
+    """
     waiting: collections.deque[Any] = collections.deque()
-    for _ in range(updates):
-        if len(waiting) == 2 * workers:
-            float(waiting.popleft().fetch())
-        waiting.append(schedule())
-    for remote in waiting:
-        float(remote.fetch())
+    last = time.perf_counter()
+    for number in range(1, updates + 1):
+        while len(waiting) < min(2 * workers, updates - number + 1):
+            waiting.append(schedule())
+        float(waiting.popleft().fetch())
+        now = time.perf_counter()
+        done(number, now - last)
+        last = now
 
 
 def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:

@@ -57,9 +57,19 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
-        if number > 0:  # whoever has processes take turns goes by these lines
-            print(f"{number}\timages/sec: {args.batch_size / seconds[-1]:.1f}", flush=True)
+        if number > 0:
+            tell_step(number, args.batch_size / seconds[-1])
     tell(args.batch_size, seconds[args.warmup :], versions)
+
+
+def tell_step(number: int, speed: float) -> None:
+    """Prints the line of a timed step; whoever has programs take turns goes by it.
+
+    Args:
+      number: of the step, from 1.
+      speed: in images/sec.
+    """
+    print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
 
 def tell(batch: int, seconds: Sequence[float], versions: str) -> None:
