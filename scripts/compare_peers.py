@@ -36,14 +36,8 @@ from peers.measurement import (
 from peers.options import IN_TURN, Options, parse
 from peers.photos import with_imagenet_files
 from peers.process import run
-from peers.subjects import (
-    RECORD,
-    Subject,
-    between_step_lines,
-    chosen,
-    is_step_line,
-    scenario_subjects,
-)
+from peers.readers import between_step_lines, is_step_line
+from peers.subjects import RECORD, Subject, chosen, scenario_subjects
 from peers.turns import Rotation, Turn
 
 from cnnbench.machine.cpu import processor

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import compare_peers
 import pytest
-from peers import photos
-from peers import subjects as readers
+from peers import photos, readers
 from peers.measurement import (
     COLUMNS,
     FAILED,

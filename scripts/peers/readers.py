@@ -1,0 +1,149 @@
+"""Readers of what programs print and write.
+
+A reader raises ``ValueError`` with a one-line reason when the output is not that of a finished
+measurement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from peers.measurement import Reading
+from peers.process import EndedProcess, Line
+
+# Takes a finished process and the file that it may have written its record to.
+Reader: TypeAlias = Callable[[EndedProcess, Path], Reading]
+
+# A peer in children/ prints one line: this word and a JSON object.
+MARKER = "MEASURED "
+_STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
+_TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
+
+
+def is_step_line(text: str) -> bool:
+    """Whether a line is the report of a step."""
+    return _STEP_LINE.match(text) is not None
+
+
+def between_step_lines(finished: EndedProcess) -> tuple[float, ...]:
+    """Seconds from each line of a step that counts to the next."""
+    arrivals = [line.seconds for line in _step_lines(finished)]
+    return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
+
+
+def _step_lines(finished: EndedProcess) -> list[Line]:
+    return [line for line in finished.lines[finished.counted :] if is_step_line(line.text)]
+
+
+def read_child(finished: EndedProcess, _: Path) -> Reading:
+    """The reading of a peer in ``children/``; the keys are attributes of ``Reading``."""
+    for line in reversed(finished.lines):
+        if line.text.startswith(MARKER):
+            values = json.loads(line.text[len(MARKER) :])
+            values["step_seconds"] = tuple(values.get("step_seconds", ()))
+            return Reading(**values)
+    raise ValueError("it ended without a measurement")
+
+
+def read_record(_: EndedProcess, path: Path) -> Reading:
+    """The reading of a cnnbench run record (schema 1)."""
+    if not path.is_file():
+        raise ValueError("it wrote no record")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record.get("schema") != 1 or record.get("status") != "ok":
+        raise ValueError(f"the record has status {record.get('status')!r}, not 'ok'")
+    facts = record.get("environment", {})
+    work = "forward" if record.get("config", {}).get("forward_only") else "training"
+    names = [name for name in ("cnnbench", "tensorflow") if f"{name}_version" in facts]
+    return Reading(
+        batch=int(record["batch"]["global"]),
+        step_seconds=tuple(float(s) for s in record["step_seconds"]),
+        flops_per_image=float(record["model"][f"{work}_flops_per_image"]),
+        versions=", ".join(f"{name} {facts[f'{name}_version']}" for name in names),
+    )
+
+
+def read_loop(finished: EndedProcess, path: Path) -> Reading:
+    """The reading of a record in which every step took its share of the loop.
+
+    Batches of ``--input_only`` and updates of several workers come in bursts, so that the median
+    step says little.
+    """
+    reading = read_record(finished, path)
+    measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    steps = len(reading.step_seconds)
+    seconds = (float(measured["loop_seconds"]) / steps,) * steps
+    return dataclasses.replace(reading, step_seconds=seconds, flops_per_image=None)
+
+
+def ancestor_reader(batch: int, versions: str) -> Reader:
+    """A reader for tf_cnn_benchmarks run with ``--display_every=1``.
+
+    Its step lines show a running mean rounded to one decimal, too coarse for the
+    time of a step; when each line arrived is exact to well below a millisecond.
+    The first step has no line before it and is left out. The printed total has to
+    agree with the arrival times, else lines came late (a buffered stream, say); it knows nothing
+    of the time that the process was stopped.
+
+    Args:
+      batch: images per step.
+      versions: for the reading.
+    """
+
+    def read(finished: EndedProcess, _: Path) -> Reading:
+        lines = finished.lines
+        steps = between_step_lines(finished)
+        totals = [float(found[1]) for line in lines if (found := _TOTAL_LINE.match(line.text))]
+        if len(steps) < 2 or not totals:
+            seen = f"{len(_step_lines(finished))} step lines and {len(totals)} totals"
+            raise ValueError(f"{seen} in its output")
+        speed = batch * len(steps) / sum(steps)
+        if not finished.waited and not 0.8 < speed / totals[-1] < 1.25:
+            message = f"step lines arrived at {speed:.2f} images/sec, its total is {totals[-1]:.2f}"
+            raise ValueError(message)
+        return Reading(batch=batch, step_seconds=steps, versions=versions)
+
+    return read
+
+
+def read_first_step(finished: EndedProcess, _: Path) -> Reading:
+    """Seconds from the start of the process to the line of the first timed step."""
+    for line in finished.lines:
+        found = _STEP_LINE.match(line.text)
+        if found and found[1] == "1":
+            return Reading(seconds=line.seconds)
+    raise ValueError("it printed no line for step 1")
+
+
+def read_first_line(finished: EndedProcess, _: Path) -> Reading:
+    """Seconds from the start of the process to its first line."""
+    if not finished.lines:
+        raise ValueError("it printed nothing")
+    return Reading(seconds=finished.lines[0].seconds)
+
+
+def read_duration(finished: EndedProcess, _: Path) -> Reading:
+    """Seconds from start to end."""
+    return Reading(seconds=finished.seconds)
+
+
+def memory_reader(steps: int) -> Reader:
+    """A reader of the resident memory at the line of step 1 and at that of step ``steps``."""
+
+    def read(finished: EndedProcess, _: Path) -> Reading:
+        seen = {
+            int(found[1]): line.resident_bytes
+            for line in finished.lines
+            if (found := _STEP_LINE.match(line.text)) and line.resident_bytes
+        }
+        if 1 not in seen or steps not in seen:
+            raise ValueError(f"no resident memory for steps 1 and {steps}: Linux is needed")
+        return Reading(bytes_first=seen[1], bytes_last=seen[steps])
+
+    return read
