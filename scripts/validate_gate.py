@@ -12,11 +12,13 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from gate_validation import gates, simulation, tables
 from gate_validation import pool as pools
+from gate_validation.neighbour import neighbour
 from gate_validation.pool import Pool, PoolError
 
 from cnnbench.errors import ExitCode
@@ -40,6 +42,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="the processes of a round are alive together and step in turn, or run one after the "
         "other [turns]",
     )
+    add(
+        "--neighbour",
+        action="store_true",
+        help="a process beside the real ones keeps one CPU busy in bursts of seconds",
+    )
     add("--seed", type=int, default=1, help="[1]")
     add("--output", type=Path, help="write the tables to this file, too")
     options = parser.parse_args(argv)
@@ -60,6 +67,7 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         # Pools of before there were turns have no word of it.
         **({"pairing": "turns"} if options.pairing == "turns" else {}),
+        **({"neighbour": True} if options.neighbour else {}),
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
 
@@ -76,7 +84,8 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
     if options.minutes:
         in_turn = options.pairing == "turns"
         start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
-        pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
+        with neighbour(options.seed) if options.neighbour else nullcontext():
+            pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
     return pool
 
 
@@ -95,7 +104,7 @@ def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], E
         if len(rounds) > 1:
             lines += [*tables.conditions(rounds), *tables.separate_limit(formed), ""]
         lines += [*tables.real(formed), ""]
-    found = tables.demands(rates, samples, formed)
+    found = tables.demands(rates, samples, formed, options.neighbour)
     lines += ["### Demands", "", *tables.demands_table(found)]
     verdicts = {one.met for one in found}
     if False in verdicts:

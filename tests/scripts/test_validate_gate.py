@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
+import subprocess
+import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 import validate_gate
 from gate_validation import gates, simulation, tables
 from gate_validation import pool as pools
+from gate_validation.neighbour import neighbour
 from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 from gate_validation.simulation import NOISES
@@ -281,13 +286,45 @@ def test_too_few_rounds_make_no_gates():
 
 
 def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
-    good = tables.demands([], [], list(gates.all_gates(made(40), 1, 200)))
-    assert len(good) == 9
+    found = list(gates.all_gates(made(40), 1, 200))
+    good = tables.demands([], [], found)
     assert all(one.met for one in good)
+    red = [one.text for one in good if "at least" in one.text]
+    assert red == [
+        "real, slower by 10 %, 8 pairs: at least 95 % red",
+        "real, slower by 5 %, 16 pairs: at least 80 % red",
+    ]
+    beside_a_neighbour = [one.text for one in tables.demands([], [], found, loaded=True)]
+    assert [text for text in beside_a_neighbour if "at least" in text] == [
+        "real, slower by 10 %, 8 pairs: at least 80 % red"
+    ]
     blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
     missed = tables.demands([], [], list(gates.all_gates(blind, 1, 200)))
     assert any(one.met is False and "never same" in one.text for one in missed)
+    assert all(one.met is False for one in missed if "at least" in one.text)
     assert all(one.met for one in missed if "like with like" in one.text)
+
+
+def test_a_neighbour_computes_until_it_is_left(monkeypatch):
+    started = []
+    start = subprocess.Popen
+
+    def noted(command):
+        started.append(start(command))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    with neighbour(14):  # its first pause takes half a second
+        deadline = time.monotonic() + 30
+        while _cpu_ticks(started[0].pid) < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert started[0].poll() is None
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def _cpu_ticks(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
 
 
 def test_conditions_tell_the_noise_and_the_real_slow_down():
