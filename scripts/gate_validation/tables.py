@@ -145,9 +145,9 @@ def demands(
         if one.subject == "like":
             found.append(_red(one))
         if one.subject == list(SLOWED)[-1]:
-            wrong = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
+            other = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
             text = f"real, {one.subject}, {one.plan}: never same or faster"
-            found.append(_of_enough(one, text, f"{wrong} of {one.count}", not wrong))
+            found.append(_of_enough(one, text, f"{other} of {one.count}", not other))
         bound = _POWER.get((one.subject, one.plan), (None, None))[loaded]
         if bound is not None:
             red = one.verdicts[Verdict.SLOWER]
