@@ -22,7 +22,7 @@ from cnnbench.records.place import AbPlace
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
-from cnnbench.text.numbers import percent
+from cnnbench.text.numbers import number, percent
 from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -364,7 +364,7 @@ class Session:
             images_per_sec=speed,
             problem=sample.problem,
         )
-        found = sample.problem or ("ok" if speed is None else f"{speed:.1f} images/sec")
+        found = sample.problem or ("ok" if speed is None else f"{number(speed)} images/sec")
         self._reporter.ended(index, self._total, label, found, sample.seconds, self._left(index))
         return sample
 
