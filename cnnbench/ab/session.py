@@ -202,12 +202,12 @@ class Session:
         """Runs pairs up to the interim analysis that ends it; returns the level of that."""
         analyses = {one.pairs: one for one in self._experiment.analyses}
         first = max(1, self._earlier)
-        for number in range(first, self._experiment.pairs + 1):
-            if number > self._earlier:
-                self._pair(number)
-            if number == first and self._is_hopeless():
+        for pair in range(first, self._experiment.pairs + 1):
+            if pair > self._earlier:
+                self._pair(pair)
+            if pair == first and self._is_hopeless():
                 break
-            analysis = analyses.get(number)
+            analysis = analyses.get(pair)
             if analysis is not None and self._ends(analysis):
                 return analysis.alpha
         return self._experiment.analyses[-1].alpha

@@ -2,11 +2,13 @@
 
 A read hands out the variable's own buffer. An update that runs while an operation still holds
 that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
-updates behind reads only, not behind the readers.
+updates behind reads only, not behind the readers. Readers in another task hold a copy, and to
+wait for them would take a message.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 
 import tensorflow as tf
@@ -38,15 +40,26 @@ class Readers:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, once all readers of the variable have run.
+        """The gradient, once all readers in the variable's task have run.
 
         Args:
           variable: what the gradient updates.
           gradient: a tensor on the current device.
         """
-        readers = self._readers.get(id(variable.handle))
+        home = _task(variable.device)
+        # What is on no task runs in that of the caller, which has no variables of a ps.
+        near = {home} if home.startswith("ps:") else {home, ""}
+        of_variable = self._readers.get(id(variable.handle), ())
+        readers = [reader for reader in of_variable if _task(reader.device) in near]
         if not readers:
             return gradient
         # One signal from each device, however many readers it has.
         with tf.control_dependencies([tf.group(*readers)]):
             return tf.identity(gradient, name="waiting")
+
+
+@functools.cache
+def _task(device: str) -> str:
+    """The task of a device string, such as ps:0; "" if it names none, or no job of several."""
+    spec = tf.DeviceSpec.from_string(device)
+    return "" if spec.job in (None, "localhost") else f"{spec.job}:{spec.task}"

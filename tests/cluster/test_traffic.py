@@ -53,3 +53,5 @@ def test_messages_and_bytes_of_a_step(name: str, counts) -> None:
         messages, sent = messages + of_tensor[0], sent + of_tensor[1]
     assert found["graph"] == [pytest.approx(messages), pytest.approx(sent)]
     assert found["sends"] == found["graph"][0]
+    # Of what is done in each task, not of each variable.
+    assert found["signals"] <= 2 * (workers + case["ps"])

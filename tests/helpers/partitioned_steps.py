@@ -27,7 +27,8 @@ def counts_of(cases):
 
     Returns:
       For each case "graph", messages and bytes as `cnnbench.observe.traffic` counts them,
-      "sends", the messages in TensorFlow's graphs of the devices, and "gradients", elements.
+      "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
+      order operations, and "gradients", elements.
     """
     with ReservedPorts(WORKERS + PS) as ports:
         program = [sys.executable, __file__, json.dumps(ports.numbers), json.dumps(cases)]
@@ -38,19 +39,23 @@ def counts_of(cases):
 
 
 def _sends(folder):
-    """Values that one task sends another, without the signals that only order operations."""
+    """Values that one task sends another, and the signals that only order operations."""
     import tensorflow as tf
 
     message = type(tf.Graph().as_graph_def())
-    found = 0
+    values = signals = 0
     for path in Path(folder).iterdir():
         graph = message.FromString(path.read_bytes())
         made_by = {node.name: node.op for node in graph.node}
         for node in graph.node:
-            if node.op == "_Send" and made_by[node.input[0].partition(":")[0]] != "Const":
+            if node.op == "_Send":
                 ends = [node.attr[f"{end}_device"].s.decode() for end in ("send", "recv")]
-                found += len({end.rpartition("/device:")[0] for end in ends}) - 1
-    return found
+                crossing = len({end.rpartition("/device:")[0] for end in ends}) - 1
+                if made_by[node.input[0].partition(":")[0]] == "Const":
+                    signals += crossing
+                else:
+                    values += crossing
+    return values, signals
 
 
 def _counted(flags, workers, ps):
@@ -78,11 +83,12 @@ def _counted(flags, workers, ps):
     with tempfile.TemporaryDirectory() as folder:
         with writing_partitions("partitioned_graph_file_prefix", f"{folder}/part-", []):
             built.step()
-        sends = _sends(folder)
+        sends, signals = _sends(folder)
     sent = traffic(built.step.graph, job.num_workers)
     built.close()
     shapes = [variable.shape for variable in plan.spec.variables if variable.trainable]
-    return {"graph": [sent.messages, sent.bytes], "sends": sends, "gradients": shapes}
+    found = {"graph": [sent.messages, sent.bytes], "sends": sends, "signals": signals}
+    return {**found, "gradients": shapes}
 
 
 def main(ports, cases):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import tensorflow as tf
 
 from cnnbench.step.readers import Readers
@@ -26,6 +28,36 @@ def test_the_gradient_comes_after_every_reader():
     waited = {o.name for signal in result.control_inputs for o in signal.control_inputs}
     assert {"reader", "another", "reshaped"} <= waited
     assert not {"none", "of_another"} & waited
+
+
+def test_readers_in_other_tasks_hold_copies():
+    local = tf.Variable(tf.ones([4]))
+    found = {}
+
+    def waited_for(home):
+        @tf.function(autograph=False)
+        def step():
+            for task in ("job:worker/task:0", "job:worker/task:1", "job:ps/task:0"):
+                with tf.device(f"/{task}/device:CPU:0"):
+                    tf.sin(local, name=task.replace(":", "").replace("/", "_"))
+            with tf.device(None):
+                tf.sin(local, name="of_the_caller")
+            gradient = tf.fill([4], 0.5)
+            variable = SimpleNamespace(handle=local.handle, device=home)
+            waiting = Readers(gradient.graph).before_update(variable, gradient)
+            before = list(waiting.op.control_inputs)
+            for operation in before:  # a signal of all devices waits for one of each
+                before += operation.control_inputs
+            found[home] = {operation.name for operation in before}
+            return gradient
+
+        step.get_concrete_function()
+        names = ("jobworker_task0", "jobworker_task1", "jobps_task0", "of_the_caller")
+        return [name for name in names if name in found[home]]
+
+    assert waited_for("/job:ps/replica:0/task:0/device:CPU:0") == ["jobps_task0"]
+    worker = "/job:worker/replica:0/task:1/device:CPU:0"
+    assert waited_for(worker) == ["jobworker_task1", "of_the_caller"]
 
 
 def test_without_readers_there_is_nothing_to_wait_for():
