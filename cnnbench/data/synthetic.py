@@ -12,6 +12,9 @@ from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec, Preprocess
 from cnnbench.models.elements import Element
 
+# To trace the drawing takes as long as to draw some two hundred rows one after the other.
+_FEW = 128
+
 
 class SyntheticInput(InputSource):
     """Examples drawn once under the seed and kept in device variables.
@@ -78,6 +81,10 @@ def synthetic_rows(
     Returns:
       By name a tensor [n, ...], in the dtype of its element.
     """
+    count = rows.shape[0]
+    if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():
+        drawn = [_example(row, seed, elements) for row in tf.unstack(rows)]
+        return {name: tf.stack([one[name] for one in drawn]) for name in drawn[0]}
     return _drawing(seed, elements, preprocess)(rows)
 
 
@@ -85,18 +92,13 @@ def synthetic_rows(
 def _drawing(
     seed: int, elements: tuple[Element, ...], preprocess: Preprocess | None
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    streams = len(elements) + (preprocess is not None)
-
     def one(row: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A row has a stream per element; the seed pair must be unique for (row, stream).
-        seeds = [tf.stack([seed, streams * row + stream]) for stream in range(streams)]
-        example = {e.name: _draw(e, pair) for e, pair in zip(elements, seeds, strict=False)}
-        for element in elements:
-            if element.rows is not None:
-                example[element.name] = _cut(example[element.name], example[element.rows])
         if preprocess is None:
-            return example
-        return dict(preprocess(example, tf.cast(seeds[-1], tf.int64)))
+            return _example(row, seed, elements)
+        streams = len(elements) + 1
+        example = _example(row, seed, elements, streams)
+        own = tf.stack([seed, streams * row + len(elements)])
+        return dict(preprocess(example, tf.cast(own, tf.int64)))
 
     @tf.function(autograph=False)
     def draw(rows: tf.Tensor) -> Any:
@@ -109,6 +111,20 @@ def _drawing(
         return tf.map_fn(one, rows, fn_output_signature=signature, parallel_iterations=16)
 
     return cast("Callable[[tf.Tensor], dict[str, tf.Tensor]]", draw)
+
+
+def _example(
+    row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
+) -> dict[str, tf.Tensor]:
+    """One row, as it is drawn; `streams` of numbers belong to a row, one to each element."""
+    streams = streams or len(elements)
+    # The pair must be unique for row and stream.
+    seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
+    example = {e.name: _draw(e, pair) for e, pair in zip(elements, seeds, strict=True)}
+    for element in elements:
+        if element.rows is not None:
+            example[element.name] = _cut(example[element.name], example[element.rows])
+    return example
 
 
 def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
