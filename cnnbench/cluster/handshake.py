@@ -32,7 +32,7 @@ LONGEST_LINE = 1 << 20
 
 _GREETING = "cnnbench handshake"
 _REPORT_SECONDS = 5.0  # between two lines about who is missing
-_RETRY_SECONDS = 0.25
+_RETRY_SECONDS = 0.1
 _CALL_SECONDS = 10.0  # for one call, from either side
 _PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
 _FAREWELL_SECONDS = 2.0
