@@ -185,7 +185,7 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("coordinator", ("parameter_server_strategy", "fp32"), ("coordinator", "fp32"), 0.97),
     _ratio("start_cluster", _ONE, ("three processes", "fp32"), 1 / 1.8, "seconds"),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
-    _seconds(_START, "start to first step - import tensorflow, s", 1.5, less=_IMPORT),
+    _seconds(_START, "start to first step - import tensorflow, s", 1.0, less=_IMPORT),
     _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),
     _seconds(("refused flag", "fp32"), "cnnbench with a refused flag, s", 0.5),
     Demand("memory", "resident memory, last step / warm-up", (_FP32,), _GROWTH, 1.02, at_most=True),
