@@ -21,6 +21,7 @@ from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.json_schema import schema_of
 from cnnbench.records.run import RunRecord
 from cnnbench.report.renderers.json import ComparisonDocument
+from cnnbench.roofline.output import RooflineDocument
 from cnnbench.strategies.table import StrategiesDocument
 from cnnbench.testing import BaselineDocument
 
@@ -34,6 +35,7 @@ DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
     "comparison": (ComparisonDocument, "cnnbench compare --format=json, cnnbench ab --format=json"),
     "history": (HistoryDocument, "cnnbench history --format=json"),
     "strategies": (StrategiesDocument, "cnnbench strategies --format=json"),
+    "roofline": (RooflineDocument, "cnnbench roofline MODEL --json=FILE"),
     "models": (ModelsDocument, "cnnbench models --format=json"),
     "env": (EnvDocument, "cnnbench env --json"),
     "baseline": (BaselineDocument, "pytest --cnnbench-update"),

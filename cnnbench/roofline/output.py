@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cnnbench.charts import Axis, Lines, Series
+from cnnbench.records.codec import encode
 from cnnbench.roofline.rows import Machine, Roofline, Row
 from cnnbench.roofline.work import FORWARD, TO_INPUT, TO_KERNEL
 from cnnbench.text.numbers import binary, count, number, percent
@@ -82,11 +83,66 @@ def _numbers(row: Row, step_seconds: float) -> list[str]:
 
 def to_csv(roofline: Roofline) -> str:
     """A line per row, then one for the remainder; all digits."""
-    rows = [_values(row, roofline.step_seconds) for row in _with_remainder(roofline)]
+    rest = Row("", "remainder", "", roofline.remainder_seconds, 0, 0, 0.0)
+    rows = [asdict(_of(row, roofline.step_seconds)) for row in (*roofline.rows, rest)]
     return csv_text(rows[0], (row.values() for row in rows))
 
 
-def to_json(roofline: Roofline, config: dict[str, Any]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class RooflineRow:
+    """A `Row` with what follows from it.
+
+    Attributes:
+      layer, kind, direction: "" where rows are added up over them.
+      seconds: of the wall time of a step.
+      flops: of convolutions and matrix products; 0 for others.
+      bytes: read and written.
+      bound_seconds: the least time that the machine would need.
+      share_of_step: of the time of a step.
+      flops_per_byte: None without FLOPs.
+      share_of_bound: the bound over the measured time.
+      winnable_seconds: what the time is above the bound.
+    """
+
+    layer: str
+    kind: str
+    direction: str
+    seconds: float
+    flops: int
+    bytes: int
+    bound_seconds: float
+    share_of_step: float
+    flops_per_byte: float | None
+    share_of_bound: float | None
+    winnable_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineDocument:
+    """What ``cnnbench roofline`` found.
+
+    Attributes:
+      config: parameters of the run by name.
+      machine: the bound.
+      step_seconds: of the profiled steps.
+      unprofiled_step_seconds: of steps without a profiler.
+      remainder_seconds: of a step in which no operation ran.
+      rows: the one with the most time to win first.
+      kinds: sums by kind of operation and direction.
+      total: the sum of all.
+    """
+
+    config: Mapping[str, Any]
+    machine: Machine
+    step_seconds: float
+    unprofiled_step_seconds: float
+    remainder_seconds: float
+    rows: tuple[RooflineRow, ...]
+    kinds: tuple[RooflineRow, ...]
+    total: RooflineRow
+
+
+def to_json(roofline: Roofline, config: Mapping[str, Any]) -> str:
     """Everything, with the parameters of the run.
 
     Args:
@@ -94,32 +150,27 @@ def to_json(roofline: Roofline, config: dict[str, Any]) -> str:
       config: parameters by name.
     """
     step = roofline.step_seconds
-    document = {
-        "config": config,
-        "machine": asdict(roofline.machine),
-        "step_seconds": step,
-        "unprofiled_step_seconds": roofline.unprofiled_seconds,
-        "remainder_seconds": roofline.remainder_seconds,
-        "rows": [_values(row, step) for row in roofline.rows],
-        "kinds": [_values(row, step) for row in roofline.kinds],
-        "total": _values(roofline.total, step),
-    }
-    return json.dumps(document, indent=1) + "\n"
+    document = RooflineDocument(
+        config=config,
+        machine=roofline.machine,
+        step_seconds=step,
+        unprofiled_step_seconds=roofline.unprofiled_seconds,
+        remainder_seconds=roofline.remainder_seconds,
+        rows=tuple(_of(row, step) for row in roofline.rows),
+        kinds=tuple(_of(row, step) for row in roofline.kinds),
+        total=_of(roofline.total, step),
+    )
+    return json.dumps(encode(document), indent=1) + "\n"
 
 
-def _with_remainder(roofline: Roofline) -> list[Row]:
-    rest = Row("", "remainder", "", roofline.remainder_seconds, 0, 0, 0.0)
-    return [*roofline.rows, rest]
-
-
-def _values(row: Row, step_seconds: float) -> dict[str, Any]:
-    return {
+def _of(row: Row, step_seconds: float) -> RooflineRow:
+    return RooflineRow(
         **asdict(row),
-        "share_of_step": row.seconds / step_seconds,
-        "flops_per_byte": row.intensity,
-        "share_of_bound": row.share_of_bound,
-        "winnable_seconds": row.winnable_seconds,
-    }
+        share_of_step=row.seconds / step_seconds,
+        flops_per_byte=row.intensity,
+        share_of_bound=row.share_of_bound,
+        winnable_seconds=row.winnable_seconds,
+    )
 
 
 def chart(roofline: Roofline, title: str) -> Lines:

@@ -65,12 +65,13 @@ def test_rows_by_hand():
     ]
 
 
-def test_table_and_files_say_the_same():
+def test_table_and_files_say_the_same(holds):
     found = roofline()
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(0.080)
     assert rows[-1]["kind"] == "remainder"
     document = json.loads(to_json(found, {"model": "lenet"}))
+    holds("roofline", document)
     assert document["rows"][0]["winnable_seconds"] == pytest.approx(0.020)
     assert document["total"]["flops"] == 4 * 10**9
     lines = table(found, "title", most=1).splitlines()
