@@ -34,7 +34,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--draws", type=int, default=2000, help="of each simulation; 0 leaves them out [2000]")
     add("--gates", type=int, default=20000, help="formed of the pool at every round [20000]")
     add("--batch_size", type=int, default=16, help="of the real processes [16]")
-    add("--num_batches", type=int, default=80, help="timed steps of a real process [80]")
+    add("--num_batches", type=int, default=480, help="timed steps of a real process [480]")
     add(
         "--pairing",
         choices=("turns", "alternate"),
