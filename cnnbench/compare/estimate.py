@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 from cnnbench.metrics.policy import Policy
 from cnnbench.metrics.registry import THROUGHPUT, Metric
@@ -160,13 +161,27 @@ def limits(case: Case, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def needed(case: Case, found: Evidence, alpha: float) -> int | None:
+class Needed(NamedTuple):
+    """What would settle a case that is inconclusive.
+
+    Attributes:
+      count: about how many pairs, or processes per side, altogether.
+      proves: whether so many prove a change as large as the one that was found; otherwise they
+        tell "same" from a change of twice the margin.
+    """
+
+    count: int
+    proves: bool
+
+
+def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
     """About how many pairs, or processes per side, settle a case that is inconclusive.
 
     So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
-    or faster, with a larger one, where the change is twice the margin of the same. By the normal
-    approximation, with the scatter that was measured; the rank tests need pi/3 times as many
-    values as a t test (Hodges and Lehmann, 1956).
+    or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
+    with them a change as large as the one found is beyond the floor with that chance. By the
+    normal approximation, with the scatter that was measured; the rank tests need pi/3 times as
+    many values as a t test (Hodges and Lehmann, 1956).
 
     Args:
       case: pairs or processes.
@@ -176,13 +191,28 @@ def needed(case: Case, found: Evidence, alpha: float) -> int | None:
     Returns:
       None if there is no scatter, or nothing that could be called the same.
     """
-    margin = scaled(1 + found.margin, case.metric) if case.metric.relative else found.margin
+    margin = _size(found.margin, case.metric)
     if not found.scatter or not margin:
         return None
     normal = NormalDist()
-    quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf((1 + _POWER) / 2)
-    sides = 1 if case.paired else 2
-    return math.ceil(sides * math.pi / 3 * (quantiles * found.scatter / margin) ** 2)
+    level = normal.inv_cdf(1 - alpha / 2)
+
+    def count(quantile: float, distance: float) -> int:
+        sides = 1 if case.paired else 2
+        deviations = (level + quantile) * found.scatter / distance  # type: ignore[operator]
+        return math.ceil(sides * math.pi / 3 * deviations**2)
+
+    same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
+    if not found.beyond_floor:
+        return Needed(same, proves=False)
+    beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
+    change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
+    return min(Needed(change, proves=True), Needed(same, proves=False))
+
+
+def _size(change: float, metric: Metric) -> float:
+    """A change on the scale of the tests."""
+    return scaled(1 + change, metric) if metric.relative else change
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:

@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cnnbench.compare.estimate import Case, Evidence, gather, needed, usable
+from cnnbench.compare.estimate import Case, Evidence, Needed, gather, needed, usable
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import OPTIONAL
@@ -193,35 +193,38 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
         reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
         reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
     else:
-        reason = _inconclusive(case, found, p <= alpha, f"{interval} reaches", chance)
+        reason = _inconclusive(case, found, p <= alpha, interval, chance)
         enough = needed(case, found, alpha / family)
         reason += _outlook(case, found, enough)
-        return _judgement(case, found, verdict, reason, p, enough)
+        return _judgement(case, found, verdict, reason, p, None if enough is None else enough.count)
     return _judgement(case, found, verdict, reason, p)
 
 
-def _inconclusive(case: Case, found: Evidence, certain: bool, reaches: str, chance: str) -> str:
+def _inconclusive(case: Case, found: Evidence, certain: bool, interval: str, chance: str) -> str:
     """Why an interval gives no verdict.
 
     Args:
       case: that is undecided.
       found: its statistics.
       certain: whether the test is significant.
-      reaches: "the interval ... reaches".
+      interval: "the interval ...".
       chance: the p value as text.
     """
     metric = case.metric
     change = metric.change_text(found.change)
     floor, margin = (_both_ways(limit, metric) for limit in (found.floor, found.margin))
+    reaches = f"{interval} reaches"
     if certain and found.beyond_floor:
         return f"{change} is beyond the floor {floor}, but {reaches} into it, {chance}"
+    if found.wholly_beyond_floor:
+        return f"{change}, {interval}, is beyond the floor {floor}, but not certain: {chance}"
     if certain:
         name = "A/A spread" if found.floor > found.margin else "floor"
         return f"{change} is within the {name} {floor}, but {reaches} beyond {margin}, {chance}"
     return f"{reaches} beyond {margin}, {chance}"
 
 
-def _outlook(case: Case, found: Evidence, enough: int | None) -> str:
+def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
     """The scatter, and how much more would give a verdict; "" where nothing scatters."""
     metric = case.metric
     if enough is None or found.scatter is None:
@@ -230,10 +233,11 @@ def _outlook(case: Case, found: Evidence, enough: int | None) -> str:
     name, unit = ("pairs", "pairs") if case.paired else ("processes", "processes per side")
     text = f"; {name} scatter by {metric.change_text(scatter, signed=False)}"
     margin = metric.change_text(found.margin, signed=False)
-    more = enough - case.fewest
+    more = enough.count - case.fewest
     if more <= 0:
         return f"{text}: as many as there are settle most changes to within {margin}, not this one"
-    text += f": about {more:,} more {unit} settle it to within {margin}"
+    what = "prove a change as large" if enough.proves else f"settle it to within {margin}"
+    text += f": about {more:,} more {unit} {what}"
     return f"{text}; a quieter machine saves most of them" if more > _MANY else text
 
 

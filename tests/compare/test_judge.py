@@ -227,6 +227,35 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     assert judge(base, scaled(base, 0.5), paired=True).needed is None
 
 
+def test_a_change_that_nearly_is_one_needs_few_more():
+    # Logarithms of the sides 0.3 apart, of the values of each 0.2 * sqrt(4/3) = 0.231; 0.27 beyond
+    # the floor. Quantiles of alpha 0.004 (ten configurations) 2.878 and of 0.8 0.842:
+    # 2 * pi / 3 * (3.72 * 0.231 / 0.27)^2 = 21.2 processes.
+    base = [100 * math.exp(0.2 * sign) for sign in (1, -1, 1, -1)]
+    like = [Case(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, Case(base=base * 2, new=scaled(base * 2, math.exp(-0.3)))])[-1]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.needed == pytest.approx(21, abs=4)
+    more = found.needed - 8
+    assert f": about {more} more processes per side prove a change as large" in found.reason
+    # A change within the floor: so many as tell whether it is one.
+    found = judge(base * 2, scaled(base * 2, 1.01))
+    assert found.needed > 200
+    assert "settle it to within 3.0 %" in found.reason
+
+
+def test_an_interval_beyond_the_floor_may_not_be_certain():
+    # Nine of ten configurations are alike, so that p counts ten times.
+    base = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
+    new = [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0]
+    like = [Case(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, Case(base=base, new=new)])[-1]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "is beyond the floor -2.9 to +3.0 %, but not certain: p = 0.0" in found.reason
+    assert "prove a change as large" in found.reason
+    assert found.needed < 20
+
+
 def test_medians_that_say_the_opposite_of_the_change_are_explained():
     # Most pairs are slower by 2 %; that of the medians happens to be faster.
     base = [80.0, 90.0, 95.0, 100.0, 110.0, 120.0, 130.0]
