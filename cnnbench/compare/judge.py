@@ -230,14 +230,15 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
     if enough is None or found.scatter is None:
         return ""
     scatter = math.expm1(found.scatter) if metric.relative else found.scatter
-    name, unit = ("pairs", "pairs") if case.paired else ("processes", "processes per side")
+    name = "pairs" if case.paired else "processes"
     text = f"; {name} scatter by {metric.change_text(scatter, signed=False)}"
     margin = metric.change_text(found.margin, signed=False)
     more = enough.count - case.fewest
     if more <= 0:
         return f"{text}: as many as there are settle most changes to within {margin}, not this one"
-    what = "prove a change as large" if enough.proves else f"settle it to within {margin}"
-    text += f": about {more:,} more {unit} {what}"
+    what = "would prove a change as large" if enough.proves else f"settle it to within {margin}"
+    one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
+    text += f": about {more:,} more {one if more == 1 else many} {what}"
     return f"{text}; a quieter machine saves most of them" if more > _MANY else text
 
 
