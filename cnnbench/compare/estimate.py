@@ -165,12 +165,12 @@ class Needed(NamedTuple):
     """What would settle a case that is inconclusive.
 
     Attributes:
-      count: about how many pairs, or processes per side, altogether.
+      number: about how many pairs, or processes per side, altogether.
       proves: whether so many prove a change as large as the one that was found; otherwise they
         tell "same" from a change of twice the margin.
     """
 
-    count: int
+    number: int
     proves: bool
 
 
@@ -191,16 +191,15 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
     Returns:
       None if there is no scatter, or nothing that could be called the same.
     """
-    margin = _size(found.margin, case.metric)
-    if not found.scatter or not margin:
+    margin, scatter = _size(found.margin, case.metric), found.scatter
+    if not scatter or not margin:
         return None
     normal = NormalDist()
     level = normal.inv_cdf(1 - alpha / 2)
 
     def count(quantile: float, distance: float) -> int:
         sides = 1 if case.paired else 2
-        deviations = (level + quantile) * found.scatter / distance  # type: ignore[operator]
-        return math.ceil(sides * math.pi / 3 * deviations**2)
+        return math.ceil(sides * math.pi / 3 * ((level + quantile) * scatter / distance) ** 2)
 
     same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
     if not found.beyond_floor:

@@ -196,7 +196,9 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
         reason = _inconclusive(case, found, p <= alpha, interval, chance)
         enough = needed(case, found, alpha / family)
         reason += _outlook(case, found, enough)
-        return _judgement(case, found, verdict, reason, p, None if enough is None else enough.count)
+        return _judgement(
+            case, found, verdict, reason, p, None if enough is None else enough.number
+        )
     return _judgement(case, found, verdict, reason, p)
 
 
@@ -233,7 +235,7 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
     name = "pairs" if case.paired else "processes"
     text = f"; {name} scatter by {metric.change_text(scatter, signed=False)}"
     margin = metric.change_text(found.margin, signed=False)
-    more = enough.count - case.fewest
+    more = enough.number - case.fewest
     if more <= 0:
         return f"{text}: as many as there are settle most changes to within {margin}, not this one"
     what = "would prove a change as large" if enough.proves else f"settle it to within {margin}"
