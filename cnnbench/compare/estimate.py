@@ -21,6 +21,9 @@ _ROUNDING = 1e-12
 # The chance of a verdict that `needed` asks for.
 _POWER = 0.8
 
+# With so many more, the change that was found is worth proving.
+_FEW_MORE = 50
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -179,7 +182,8 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
 
     So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
     or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
-    with them a change as large as the one found is beyond the floor with that chance. By the
+    with a few more than there are a change as large as the one found is beyond the floor with
+    that chance; what needs many more may as well be chance. By the
     normal approximation, with the scatter that was measured; the rank tests need pi/3 times as
     many values as a t test (Hodges and Lehmann, 1956).
 
@@ -206,7 +210,9 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
         return Needed(same, proves=False)
     beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
     change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
-    return min(Needed(change, proves=True), Needed(same, proves=False))
+    if change >= same or change > case.fewest + _FEW_MORE:
+        return Needed(same, proves=False)
+    return Needed(change, proves=True)
 
 
 def _size(change: float, metric: Metric) -> float:
