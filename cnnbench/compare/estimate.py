@@ -183,9 +183,9 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
     So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
     or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
     with a few more than there are a change as large as the one found is beyond the floor with
-    that chance; what needs many more may as well be chance. By the
-    normal approximation, with the scatter that was measured; the rank tests need pi/3 times as
-    many values as a t test (Hodges and Lehmann, 1956).
+    that chance; what needs many more may as well be chance. By the normal approximation, with
+    the scatter that was measured; the rank tests need pi/3 times as many values as a t test
+    (Hodges and Lehmann, 1956).
 
     Args:
       case: pairs or processes.
@@ -206,13 +206,12 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
         return math.ceil(sides * math.pi / 3 * ((level + quantile) * scatter / distance) ** 2)
 
     same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
-    if not found.beyond_floor:
-        return Needed(same, proves=False)
-    beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
-    change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
-    if change >= same or change > case.fewest + _FEW_MORE:
-        return Needed(same, proves=False)
-    return Needed(change, proves=True)
+    if found.beyond_floor:
+        beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
+        change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
+        if change < same and change <= case.fewest + _FEW_MORE:
+            return Needed(change, proves=True)
+    return Needed(same, proves=False)
 
 
 def _size(change: float, metric: Metric) -> float:

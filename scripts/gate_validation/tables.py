@@ -150,10 +150,9 @@ def demands(
             found.append(_of_enough(one, text, f"{other} of {one.count}", not other))
         bound = _POWER.get((one.subject, one.plan), (None, None))[loaded]
         if bound is not None:
-            red = one.verdicts[Verdict.SLOWER]
             text = f"real, {one.subject}, {one.plan}: at least {percent(bound, 0)} red"
-            share = f"{red} of {one.count} ({_percent(red / max(one.count, 1))})"
-            found.append(_of_enough(one, text, share, red >= bound * one.count))
+            met = one.verdicts[Verdict.SLOWER] >= bound * one.count
+            found.append(_of_enough(one, text, _red_share(one), met))
     return found
 
 
@@ -165,11 +164,15 @@ def demands_table(found: Sequence[Requirement]) -> list[str]:
 
 
 def _red(one: Gates) -> Requirement:
-    red, count = one.verdicts[Verdict.SLOWER], one.count
     limit = percent(MEASURED_LIMIT, 0)
     text = f"real, like with like, {one.plan}: at most {limit} red of {ENOUGH_GATES} or more"
-    share = f"{red} of {count} ({_percent(red / max(count, 1))})"
-    return _of_enough(one, text, share, red <= MEASURED_LIMIT * count)
+    met = one.verdicts[Verdict.SLOWER] <= MEASURED_LIMIT * one.count
+    return _of_enough(one, text, _red_share(one), met)
+
+
+def _red_share(one: Gates) -> str:
+    red = one.verdicts[Verdict.SLOWER]
+    return f"{red} of {one.count} ({_percent(red / max(one.count, 1))})"
 
 
 def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
