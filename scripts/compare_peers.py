@@ -89,7 +89,7 @@ def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: f
         turn=turn,
     )
     finished.require(subject.status)
-    reading = subject.read(finished, record)
+    reading = dataclasses.replace(subject.read(finished, record), peak_bytes=finished.peak_bytes)
     if turn is None:
         return reading
     # What the process itself measured has the time in it that it was stopped.

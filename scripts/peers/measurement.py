@@ -45,6 +45,7 @@ class Reading:
       bare_steps_per_sec: Steps per second of the same step without the harness.
       bytes_first: Resident memory after warm-up.
       bytes_last: Resident memory after the last step.
+      peak_bytes: The most resident memory of the process from its start to its end.
       versions: Versions of what did the work, as ``name version`` words.
     """
 
@@ -56,6 +57,7 @@ class Reading:
     bare_steps_per_sec: float | None = None
     bytes_first: int | None = None
     bytes_last: int | None = None
+    peak_bytes: int | None = None
     versions: str = ""
 
     @property
@@ -208,7 +210,7 @@ def measure_in_turn(
 _VALUES = (
     *("batch", "images_per_sec", "mean_images_per_sec", "median_step_seconds"),
     *("achieved_flops_per_sec", "seconds", "steps_per_sec", "bare_steps_per_sec"),
-    *("bytes_first", "bytes_last", "versions"),
+    *("bytes_first", "bytes_last", "peak_bytes", "versions"),
 )
 _PLACE = tuple(field.name for field in dataclasses.fields(Measurement) if field.name != "reading")
 COLUMNS = (*_PLACE, "steps", *_VALUES)

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -46,6 +47,7 @@ class EndedProcess:
       timed_out: Whether it was killed for taking too long.
       waited: Seconds that it was stopped, in no other of these.
       counted: Which lines count: those from the beginning of its turns on.
+      peak_bytes: The most resident memory it had, or a child that it waited for; None if unknown.
     """
 
     status: int
@@ -55,6 +57,7 @@ class EndedProcess:
     timed_out: bool
     waited: float = 0.0
     counted: int = 0
+    peak_bytes: int | None = None
 
     @property
     def reason(self) -> str:
@@ -137,7 +140,7 @@ def run(
                 lines.append(Line(seconds, text, memory))
                 if turn is not None and turn.line(text):
                     counted = len(lines) - 1
-            status = process.wait()
+            status, peak = _reap(process)
             wall = time.perf_counter() - start
         except BaseException:
             _kill(process.pid)
@@ -151,9 +154,16 @@ def run(
         waited = turn.waited if turn else 0.0
         if turn is not None and not turn.had_any:
             counted = len(lines)  # it ended before them
-        return EndedProcess(
-            status, wall - waited, tuple(lines), errors.read(), expired.is_set(), waited, counted
-        )
+        ended = (status, wall - waited, tuple(lines), errors.read(), expired.is_set())
+        return EndedProcess(*ended, waited, counted, peak)
+
+
+def _reap(process: subprocess.Popen[str]) -> tuple[int, int]:
+    """Waits for a process; its exit status and its peak of resident memory in bytes."""
+    _, state, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(state)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return process.returncode, usage.ru_maxrss * unit
 
 
 def _kill(leader: int) -> None:

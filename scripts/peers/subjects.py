@@ -201,7 +201,7 @@ def _against_ancestor(options: Options) -> list[Subject]:
 def _forward(options: Options) -> list[Subject]:
     forward = ("--forward_only",)
     return [
-        _trained("cnnbench", options, "fp32", forward),
+        *(_trained("cnnbench", options, dtype, forward) for dtype in DTYPES),
         _trained("frozen", options, "fp32", (*forward, "--freeze_when_forward_only")),
         _ancestor(options, forward),
     ]

@@ -20,7 +20,18 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for m in sorted(measurements, key=lambda m: (SCENARIOS.index(m.scenario), m.subject, m.dtype)):
         groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
-    rows = [("scenario", "subject", "dtype", "rounds", "images/sec", "median step", "other")]
+    rows = [
+        (
+            "scenario",
+            "subject",
+            "dtype",
+            "rounds",
+            "images/sec",
+            "median step",
+            "peak memory",
+            "other",
+        )
+    ]
     notes = []
     for (scenario, subject, dtype), group in groups.items():
         readings = [m.reading for m in group if m.status == OK and m.reading is not None]
@@ -30,13 +41,14 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     return aligned(rows, left=(0, 1, 2)) + notes
 
 
-def _figures(readings: Sequence[Reading]) -> tuple[str, str, str]:
+def _figures(readings: Sequence[Reading]) -> tuple[str, str, str, str]:
     def middle(attribute: str) -> float | None:
         values = [getattr(reading, attribute) for reading in readings]
         known = [value for value in values if value is not None]
         return statistics.median(known) if known else None
 
     speed, step = middle("images_per_sec"), middle("median_step_seconds")
+    peak = middle("peak_bytes")
     other = ""
     if (flops := middle("achieved_flops_per_sec")) is not None:
         other = f"{number(flops / 1e9)} GFLOP/s"
@@ -49,6 +61,7 @@ def _figures(readings: Sequence[Reading]) -> tuple[str, str, str]:
     return (
         "" if speed is None else f"{speed:.2f}",
         "" if step is None else f"{step * 1e3:.2f} ms",
+        "" if peak is None else binary(peak),
         other,
     )
 

@@ -52,6 +52,18 @@ def test_lines_carry_their_arrival_times_and_memory():
     assert done.lines[1].resident_bytes is None or done.lines[1].resident_bytes > 1e6
 
 
+def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
+    # A child starts as a copy of this process, whose pages count until it runs its program.
+    here = run([sys.executable, "-c", ""], timeout=60).peak_bytes
+    assert here is not None
+    large = f"memory = bytearray({here + 100_000_000}); del memory"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
+    own, of_child = (
+        run([sys.executable, "-c", code], timeout=60).peak_bytes for code in (large, child)
+    )
+    assert here + 100e6 < min(own, of_child) < here + 400e6
+
+
 def test_a_hung_process_and_its_children_are_killed():
     code = (
         "import subprocess, sys, time\n"
@@ -221,7 +233,8 @@ def test_classic_networks_train_with_batch_16_on_their_data_set():
 
 def test_inference_is_compared_with_the_ancestor_and_frozen_with_both():
     subjects = scenario_subjects("forward", _options("--ancestor=/a", "--batch_size=4"))
-    assert [s.name for s in subjects] == ["cnnbench", "frozen", "ancestor"]
+    assert [s.name for s in subjects] == ["cnnbench", "cnnbench", "frozen", "ancestor"]
+    assert [s.dtype for s in subjects] == ["fp32", "bf16", "fp32", "fp32"]
     assert all({"--forward_only", "--batch_size=4"} <= set(s.command) for s in subjects)
     frozen = [s.name for s in subjects if "--freeze_when_forward_only" in s.command]
     assert frozen == ["frozen"]
