@@ -18,7 +18,7 @@ import tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.models.attention import attend
 from cnnbench.models.batch_norm import Moments, Synchronise, synchronised_batch_norm
-from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
+from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv, sized_conv
 from cnnbench.models.cpu_matmul import few_rows_matmul, transposed_rows_pay
 from cnnbench.models.declare import check_outputs
 from cnnbench.models.elements import (
@@ -309,6 +309,8 @@ class GraphNetwork(Network[Tensor]):
             same = window.stride == (1, 1) and window.padding == "SAME"
             if same and patches_pay(window.size, x):
                 return patches_conv(x, kernel)
+            strides = self._per_dimension(*window.stride, 1)
+            return sized_conv(self._with_zeros(x, window), kernel, strides, window.padding)
         return self._convolved(tf.raw_ops.Conv2D, x, kernel, window)
 
     def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv
+from cnnbench.models import get_model
+from cnnbench.models.cpu_convolution import (
+    patches_conv,
+    patches_pay,
+    pointwise_conv,
+    sized_conv,
+)
+from cnnbench.models.graph import forward
+
+
+def same_conv(images, kernel):
+    return sized_conv(images, kernel, [1, 1, 1, 1], "SAME")
 
 
 def normal(*shape, dtype, seed):
@@ -16,7 +27,9 @@ def normal(*shape, dtype, seed):
     ("dtype", "tolerance"), [(tf.float32, 1e-4), (tf.bfloat16, 0.15), (tf.float16, 0.05)]
 )
 @pytest.mark.parametrize(
-    ("make", "size"), [(pointwise_conv, 1), (patches_conv, 3)], ids=["pointwise", "patches"]
+    ("make", "size"),
+    [(pointwise_conv, 1), (patches_conv, 3), (same_conv, 3)],
+    ids=["pointwise", "patches", "sized"],
 )
 @pytest.mark.parametrize("shape", [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3)])
 def test_values_and_gradients_are_those_of_the_plain_convolution(
@@ -24,9 +37,26 @@ def test_values_and_gradients_are_those_of_the_plain_convolution(
 ):
     images = normal(*shape, dtype=dtype, seed=1)
     kernel = normal(size, size, shape[3], 4, dtype=dtype, seed=2)
-    upstream = normal(*shape[:3], 4, dtype=dtype, seed=3)
+    check(make, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, tolerance)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_sized_convolutions_take_strides(padding):
+    images = normal(2, 9, 8, 3, dtype=tf.float32, seed=1)
+    kernel = normal(3, 2, 3, 4, dtype=tf.float32, seed=2)
+    check(
+        lambda x, k: sized_conv(x, k, [1, 2, 3, 1], padding),
+        lambda x, k: tf.nn.conv2d(x, k, (2, 3), padding),
+        images,
+        kernel,
+        1e-4,
+    )
+
+
+def check(make, plain_one, images, kernel, tolerance):
+    upstream = normal(*plain_one(images, kernel).shape, dtype=images.dtype, seed=3)
     results = []
-    for convolve in (make, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME")):
+    for convolve in (make, plain_one):
         with tf.GradientTape() as tape:
             tape.watch([images, kernel])
             y = convolve(images, kernel)
@@ -51,7 +81,7 @@ def test_patches_are_for_small_images_in_sixteen_bits(kernel, size, dtype, expec
     assert patches_pay(kernel, tf.zeros([1, size, size, 3], dtype)) is expected
 
 
-@pytest.mark.parametrize("make", [pointwise_conv, patches_conv])
+@pytest.mark.parametrize("make", [pointwise_conv, patches_conv, same_conv])
 def test_the_batch_size_may_be_unknown(make):
     size = 1 if make is pointwise_conv else 3
     kernel = normal(size, size, 3, 4, dtype=tf.bfloat16, seed=2)
@@ -65,3 +95,30 @@ def test_the_batch_size_may_be_unknown(make):
 
     y, gradient = run(normal(5, 6, 6, 3, dtype=tf.bfloat16, seed=1))
     assert (tuple(y.shape), tuple(gradient.shape)) == ((5, 6, 6, 4), (5, 6, 6, 3))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_training_asks_no_rectified_image_for_its_shape(dtype):
+    # Such a reader keeps TensorFlow from joining a batch norm with its ReLU.
+    model = get_model("resnet20", "cifar10")
+
+    @tf.function(autograph=False)
+    def step(images):
+        with tf.GradientTape() as tape:
+            kernels = {}
+
+            def read(spec, dtype):
+                kernels[spec.name] = tf.zeros(spec.shape, dtype)
+                tape.watch(kernels[spec.name])
+                return kernels[spec.name]
+
+            made = forward(model, 10, images, read, training=True, compute_dtype=dtype)
+            loss = tf.reduce_sum(made.outputs)
+        return tape.gradient(loss, kernels)
+
+    graph = step.get_concrete_function(tf.TensorSpec([2, 32, 32, 3])).graph
+    relus = [one for one in graph.get_operations() if one.type == "Relu"]
+    readers = {reader.type for one in relus for reader in one.outputs[0].consumers()}
+    assert len(relus) == 18
+    assert "Conv2DBackpropFilter" in readers
+    assert readers.isdisjoint({"Shape", "ShapeN"})
