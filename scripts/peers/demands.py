@@ -15,7 +15,7 @@ from typing import Any
 
 from peers.measurement import Measurement, Reading
 from peers.options import CLASSIC
-from peers.subjects import AGAINST, IN_KERAS, MODES, STRATEGIES
+from peers.subjects import AGAINST, IN_KERAS, MODES, REDUCTIONS, STRATEGIES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
@@ -188,6 +188,7 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("forward", _BF16, _FP32, 1.6, needs_bf16=True),
     _ratio("input", _FP32, ("tf.data", "fp32"), 0.97),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
+    *(_ratio("reductions", (name, "fp32"), ("none", "fp32"), 0.97) for name in REDUCTIONS),
     _ratio("collective", ("collective_all_reduce", "fp32"), ("workers", "fp32"), 1 / 1.05),
     _ratio("collective", ("multi_worker_mirrored_strategy", "fp32"), ("workers", "fp32"), 0.97),
     _ratio("strategies", ("replicated", "fp32"), ("mirrored_strategy", "fp32"), 1.0),

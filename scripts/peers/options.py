@@ -16,12 +16,15 @@ CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
 OF_WORKERS = ("collective", "controller", "coordinator")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "ancestor", "forward", "input"),
-    *("towers", *OF_WORKERS, "start_cluster", "strategies"),
+    *("towers", "reductions", *OF_WORKERS, "start_cluster", "strategies"),
     *("overhead", "startup", "memory"),
 )
 
 # Those that can be stopped between two steps: trainings without input from files.
-IN_TURN = ("resnet50", *CLASSIC, "ancestor", "forward", "towers", "strategies", *OF_WORKERS)
+IN_TURN = (
+    *("resnet50", *CLASSIC, "ancestor", "forward"),
+    *("towers", "reductions", "strategies", *OF_WORKERS),
+)
 
 # The same for everybody; small enough that random images never diverge.
 LEARNING_RATE = 0.001

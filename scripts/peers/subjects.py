@@ -25,6 +25,12 @@ from peers.readers import (
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
+# In the step of two towers, by the flags of each; packed, all in eight parts.
+REDUCTIONS = {
+    **{spec: (f"--all_reduce_spec={spec}",) for spec in ("copy", "pscpu", "rechd", "xring")},
+    "xring packed": ("--all_reduce_spec=xring", "--gradient_repacking=8"),
+    "collective": ("--all_reduce_spec=collective",),
+}
 PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
 DTYPES = ("fp32", "bf16")
@@ -134,6 +140,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "forward": _forward,
         "input": _input,
         "towers": _towers,
+        "reductions": _reductions,
         "collective": _collective,
         "strategies": _strategies,
         "controller": _controller,
@@ -232,6 +239,15 @@ def _towers(options: Options) -> list[Subject]:
         _trained("one tower", options, "fp32"),
         *(_trained(f"two {mode}", options, "fp32", flags[mode], two) for mode in MODES),
     ]
+
+
+def _reductions(options: Options) -> list[Subject]:
+    def two(name: str, mode: str, *more: str) -> Subject:
+        flags = ("--num_gpus=2", f"--variable_update={mode}", *more)
+        return _trained(name, options, "fp32", flags, options.batch_size // 2)
+
+    none = two("none", "independent")
+    return [none, *(two(name, "replicated", *flags) for name, flags in REDUCTIONS.items())]
 
 
 def _collective(options: Options) -> list[Subject]:
