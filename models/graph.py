@@ -85,6 +85,7 @@ def forward(
     on_cpu: bool = True,
     synchronise: Synchronise | None = None,
     fold_batch_norm: bool = False,
+    make: Callable[..., GraphNetwork] | None = None,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
 
@@ -110,6 +111,7 @@ def forward(
         for those of its own batch.
       fold_batch_norm: without training, on a CPU, batch norm right behind a convolution may
         become a factor of its kernel and a bias.
+      make: the interpreter; GraphNetwork if not given.
 
     Returns:
       Outputs, batch moments and auxiliary heads.
@@ -122,7 +124,7 @@ def forward(
     elements = of_role(resolve(model.elements, model, num_classes), "feature")
     given = by_name(elements, "feature", features)
     _check_features(model, elements, given)
-    net = GraphNetwork(
+    net = (make or GraphNetwork)(
         num_classes,
         read,
         training=training,

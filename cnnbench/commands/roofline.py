@@ -122,6 +122,8 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
     for name in _REFUSED:
         if name in flags:
             raise FlagError(name, flags[name], "not here: steps of one process are profiled")
+    if flags.get("precision") == "int8":
+        raise FlagError("precision", "int8", "not here: rates are measured in fp32, fp16, bf16")
     if flags.get("warmup") == "auto":
         raise FlagError("warmup", "auto", "not here: its last steps are profiled; give a number")
     params = Params(**{**flags, "model": named[0]})

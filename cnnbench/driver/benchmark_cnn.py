@@ -196,6 +196,10 @@ class BenchmarkCNN:
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
         describe_built(self._measurements, built)
+        calibration = None if built.step is None else built.step.calibration
+        if calibration is not None:
+            share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
+            self._messages.notice(f"{share} compute in 8-bit integers, all other layers in fp32")
         return built
 
     def _start(self) -> runtime.Devices:
@@ -216,6 +220,11 @@ class BenchmarkCNN:
         if self.params.device != "cpu":
             self._check_memory(devices.kind)
         self._warn_of_gaps()
+        if devices.kind == "gpu" and self.params.precision == "int8":
+            reason = (
+                "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
+            )
+            raise FlagError("device", self.params.device, reason)
         if devices.kind == "cpu" and self.params.precision == "fp16":
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
@@ -344,6 +353,8 @@ class BenchmarkCNN:
         """What the devices could do at most; takes seconds on a CPU."""
         if self._measurements.lost_workers:
             return  # TensorFlow takes no new function once a process is gone
+        if self.params.precision == "int8" and self.params.peak_flops is None:
+            return  # there is no product of 8-bit integers to measure it by
         peak = peak_flops.peak(
             built.devices.kind,
             built.devices.towers,

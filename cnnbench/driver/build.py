@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
 
 from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.data.coordinated import CoordinatedInput
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import JoinedInput
+from cnnbench.data.source import TowerBatch
+from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
@@ -41,6 +46,8 @@ _BY_OUR_SUMS = (
 )
 # Updates that wait or run for each worker: one waits, so that no worker does.
 _SLOTS = 2
+# Whose values 8-bit integers are to reach.
+_CALIBRATION_EXAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -328,12 +335,24 @@ def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepCo
         report_total_loss=params.loss_type_to_report == "total_loss",
         metrics=params.print_training_accuracy or params.forward_only,
         forward_only=params.forward_only,
+        calibration=_calibration(params, plan),
         frozen=params.forward_only and params.freeze_when_forward_only,
         xla_compile=params.xla_compile,
         seed=params.tf_random_seed,
         first_tower=devices.job.own_towers.start,
         training_steps=plan.training_steps,
     )
+
+
+def _calibration(params: Params, plan: Plan) -> Any:
+    """Some synthetic examples, as the model takes them, if it is to compute in 8-bit integers."""
+    if params.precision != "int8":
+        return None
+    rows = tf.range(_CALIBRATION_EXAMPLES)
+    preprocess = plan.preprocess(training=False)
+    drawn = synthetic_rows(rows, params.tf_random_seed, plan.examples, preprocess)
+    elements = plan.spec.elements
+    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features
 
 
 def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossScale:

@@ -6,6 +6,7 @@ and data sets, empty data directories, impossible step counts.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +21,8 @@ from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
 from cnnbench.flags.cluster import COORDINATED, asynchronous, job_of
 from cnnbench.flags.groups.run import evaluates
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
@@ -41,8 +44,11 @@ _GROWTH = 1.1
 
 _LARGEST_GRAPH = 2**31 - 2**26  # of a protocol buffer, with room for the operations
 
-COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""By --precision."""
+COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
+"""By --precision; with int8, of everything but convolutions."""
+
+# Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
+_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 @dataclass(frozen=True)
@@ -234,6 +240,8 @@ def make_plan(params: Params) -> Plan:
             params.num_batches, params.num_epochs, batch * towers, train_examples
         )
     _check_frozen(params, spec, len(job.own_towers))
+    if params.precision == "int8":
+        _check_int8(model, spec)
     _check_shards(params, dataset, job)
     return Plan(
         model=model,
@@ -258,13 +266,26 @@ def make_plan(params: Params) -> Plan:
 
 
 def _check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
-    size = {"fp32": 4}.get(params.precision, 2) * spec.parameters * towers
+    size = {"fp32": 4, "int8": 5}.get(params.precision, 2) * spec.parameters * towers
     if params.forward_only and params.freeze_when_forward_only and size >= _LARGEST_GRAPH:
         raise FlagError(
             "freeze_when_forward_only",
             "true",
             f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
             "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
+        )
+
+
+def _check_int8(model: Model, spec: ModelSpec) -> None:
+    if not any(len(one.shape) == 4 for one in spec.variables):
+        raise FlagError("precision", "int8", f"{model.name} has no convolution to run in 8 bits")
+    found = processor(Host()).get("cpu_isa")
+    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
+        reason = f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
+        raise FlagError("precision", "int8", reason)
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        raise FlagError(
+            "precision", "int8", "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
         )
 
 

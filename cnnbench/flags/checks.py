@@ -322,6 +322,19 @@ def _check_run(params: Params) -> Refusals:
             yield one, _one_of_two(other)
 
 
+def _check_int8(params: Params) -> Refusals:
+    if params.precision != "int8":
+        return
+    if not (params.forward_only and params.freeze_when_forward_only):
+        yield "precision", "needs --forward_only and --freeze_when_forward_only: kernels are fixed"
+    for name, found in (("device", "gpu"), ("data_format", "NCHW")):
+        if getattr(params, name) == found:
+            yield name, "cannot go with --precision=int8, which has kernels for NHWC on CPUs alone"
+    for name in ("xla", "xla_compile"):
+        if getattr(params, name):
+            yield name, "cannot go with --precision=int8: XLA has no such kernels"
+
+
 def _check_model(params: Params) -> Refusals:
     check_fp16(params.precision, params.use_fp16)
     if params.precision != "fp16":
@@ -520,6 +533,7 @@ _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_async,
     _check_run,
     _check_model,
+    _check_int8,
     _check_fp16_vars,
     _check_optimizer,
     _check_variable_update,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.models.batch_norm import Moments
-from cnnbench.models.graph import DataFormat, Forward, Reader, forward
+from cnnbench.models.graph import DataFormat, Forward, GraphNetwork, Reader, forward
+from cnnbench.models.int8 import Calibration, calibrate, quantised
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import over_towers
@@ -37,6 +39,8 @@ class StepConfig:
       report_total_loss: whether the reported loss includes the L2 loss.
       metrics: whether the model's metrics are computed too.
       forward_only: only outputs are computed; in place of the loss stands their mean.
+      calibration: examples, as the model takes them, whose ranges 8-bit integers are to hold (of
+        a frozen run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
       frozen: the values of the variables are constants of the graph (of a forward-only run),
         as they are when the step is traced.
       xla_compile: compile each tower's forward and backward pass with XLA.
@@ -58,6 +62,7 @@ class StepConfig:
     report_total_loss: bool = True
     metrics: bool = False
     forward_only: bool = False
+    calibration: Any = None
     frozen: bool = False
     xla_compile: bool = False
     seed: int = 0
@@ -95,6 +100,9 @@ class Tower:
       config: see StepConfig.
       device: where the tower is.
       workers: whose towers synchronise with this one, beside those of its own step.
+
+    Attributes:
+      calibration: of its network, once the graph is made, where it computes in 8-bit integers.
     """
 
     def __init__(
@@ -111,6 +119,7 @@ class Tower:
         self._config = config
         self._device = device
         self._synchronise = partial(over_towers, workers=workers) if config.synchronises else None
+        self.calibration: Calibration | None = None
 
     def __call__(
         self,
@@ -185,7 +194,16 @@ class Tower:
             on_cpu="device:CPU:" in self._device,
             synchronise=self._synchronise,
             fold_batch_norm=self._config.forward_only,
+            make=self._interpreter(read),
         )
+
+    def _interpreter(self, read: Reader) -> Callable[..., GraphNetwork]:
+        examples = self._config.calibration
+        if examples is None:
+            return GraphNetwork
+        with tf.init_scope(), tf.device(self._device):  # before the graph: it needs the ranges
+            self.calibration = calibrate(self._model, self._spec.num_classes, examples, read)
+        return quantised(self.calibration)
 
     def _forward_backward(
         self,

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.models.batch_norm import Moments
+from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import update_moving_averages
@@ -223,6 +224,11 @@ class TrainStep:
                 staleness = self._updates_counter.end(begun)
             updates = _Updates([*updates.ops, staleness], updates.skipped, staleness)
         return self._result(means, weight_losses, updates)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the first tower's network, if it computes in 8-bit integers."""
+        return self._towers[0].calibration
 
     def _make_counter(self) -> tf.Variable:
         """Counts the steps done, of which draws depend."""

@@ -186,6 +186,7 @@ DEMANDS: tuple[Demand, ...] = (
     _ratio("forward", _FP32, ("ancestor", "fp32"), 1.15),
     _ratio("forward", _FROZEN, _FP32, 1.0),
     _ratio("forward", _BF16, _FP32, 1.6, needs_bf16=True),
+    _ratio("forward", ("frozen", "int8"), _FROZEN, 1.6),
     _ratio("input", _FP32, ("tf.data", "fp32"), 0.97),
     *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
     *(_ratio("reductions", (name, "fp32"), ("none", "fp32"), 0.97) for name in REDUCTIONS),

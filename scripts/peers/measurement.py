@@ -114,7 +114,7 @@ class Measurement:
       round: Its round, from 1; 0 for a peer that was not run at all.
       order: Position within the round, from 1.
       subject: Who was measured.
-      dtype: ``fp32`` or ``bf16``.
+      dtype: ``fp32``, ``bf16`` or ``int8``.
       status: ``ok``, ``failed`` or ``not run``.
       reason: Why it failed or was not run, one line.
       load_average: One-minute load average just before the process started.

@@ -99,7 +99,7 @@ class Subject:
 
     Attributes:
       name: As in the table.
-      dtype: ``fp32`` or ``bf16``.
+      dtype: ``fp32``, ``bf16`` or ``int8``.
       command: Program and arguments; ``{record}`` becomes a file that is not there yet.
       read: Turns the finished process and that file into a reading; ValueError if it cannot.
       python: Interpreter that is needed.
@@ -207,9 +207,10 @@ def _against_ancestor(options: Options) -> list[Subject]:
 
 def _forward(options: Options) -> list[Subject]:
     forward = ("--forward_only",)
+    frozen = (*forward, "--freeze_when_forward_only")
     return [
         *(_trained("cnnbench", options, dtype, forward) for dtype in DTYPES),
-        _trained("frozen", options, "fp32", (*forward, "--freeze_when_forward_only")),
+        *(_trained("frozen", options, dtype, frozen) for dtype in ("fp32", "int8")),
         _ancestor(options, forward),
     ]
 

@@ -30,6 +30,7 @@ DECAY = {
 COSINE = {"learning_rate_schedule": "cosine", "init_learning_rate": 0.1}
 FP16_VARS = {"precision": "fp16", "fp16_vars": True}
 PIECEWISE = {"piecewise_learning_rate_schedule": "1;3;.1"}
+INT8 = {"precision": "int8", "forward_only": True, "freeze_when_forward_only": True}
 AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
 MIRRORED = {"variable_update": "mirrored_strategy", "num_gpus": 2}
@@ -62,6 +63,13 @@ REFUSED = [
         for scale in (1e-39, 1e38)
     ),
     ({"precision": "bf16", "use_fp16": True}, "use_fp16", "contradicts --precision=bf16"),
+    *(
+        ({**INT8, name: value}, name, "cannot go with --precision=int8")
+        for name, value in {
+            **{"device": "gpu", "data_format": "NCHW"},
+            **{"xla": True, "xla_compile": True},
+        }.items()
+    ),
     ({"fp16_vars": True}, "fp16_vars", "needs --precision=fp16"),
     ({"fp16_vars": True, "precision": "bf16"}, "fp16_vars", "needs --precision=fp16"),
     ({**FP16_VARS, "optimizer": "adam"}, "fp16_vars", "cannot go with --optimizer=adam"),

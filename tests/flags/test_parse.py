@@ -88,7 +88,7 @@ def test_flagfile(tmp_path):
             "mirrored_strategy, multi_worker_mirrored_strategy, central_storage_strategy, "
             "one_device_strategy, parameter_server_strategy",
         ),
-        (["--precision=fp8"], "--precision=fp8: must be one of fp32, fp16, bf16"),
+        (["--precision=fp8"], "--precision=fp8: must be one of fp32, fp16, bf16, int8"),
         (
             ["--use_fp16", "--precision=fp32"],
             "--use_fp16=true: contradicts --precision=fp32; give one of the two",

@@ -233,11 +233,11 @@ def test_classic_networks_train_with_batch_16_on_their_data_set():
 
 def test_inference_is_compared_with_the_ancestor_and_frozen_with_both():
     subjects = scenario_subjects("forward", _options("--ancestor=/a", "--batch_size=4"))
-    assert [s.name for s in subjects] == ["cnnbench", "cnnbench", "frozen", "ancestor"]
-    assert [s.dtype for s in subjects] == ["fp32", "bf16", "fp32", "fp32"]
+    assert [s.name for s in subjects] == ["cnnbench", "cnnbench", "frozen", "frozen", "ancestor"]
+    assert [s.dtype for s in subjects] == ["fp32", "bf16", "fp32", "int8", "fp32"]
     assert all({"--forward_only", "--batch_size=4"} <= set(s.command) for s in subjects)
     frozen = [s.name for s in subjects if "--freeze_when_forward_only" in s.command]
-    assert frozen == ["frozen"]
+    assert frozen == ["frozen", "frozen"]
 
 
 def test_input_pipelines_read_the_same_files():

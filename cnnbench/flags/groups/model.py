@@ -30,9 +30,11 @@ class ModelParams:
     )
     precision: str = flag(
         "fp32",
-        "Number format of activations and gradients; batch norm, softmax and loss are fp32 in all "
-        "three, variables and optimizer slots too without --fp16_vars.",
-        choices=("fp32", "fp16", "bf16"),
+        "Number format of activations and gradients; batch norm, softmax and loss are fp32 in all, "
+        "variables and optimizer slots too without --fp16_vars. int8 is for --forward_only with "
+        "--freeze_when_forward_only on a CPU: convolutions compute in 8-bit integers, the rest in "
+        "fp32.",
+        choices=("fp32", "fp16", "bf16", "int8"),
         lower=True,
     )
     use_fp16: bool = flag(False, "Old name of --precision=fp16.")

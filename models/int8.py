@@ -1,0 +1,358 @@
+"""Inference in 8-bit integers on a CPU, for a network whose weights are constants.
+
+Convolutions take and make 8-bit integers; so does max pooling between them. Kernels are cut to
+steps of their own for each output channel, symmetric around 0; activations to steps of one size,
+from 0 where none is negative, else symmetric (B. Jacob et al., arXiv:1712.05877). How far
+activations reach is measured beforehand, on some examples, in float32: `calibrate`. What lies
+beyond is cut off. Batch norm is folded into the convolution in front of it; bias and ReLU are part
+of it. All other layers, the additions behind residual blocks and dense layers among them,
+compute in float32.
+
+TensorFlow's kernels are those of oneDNN and need constant kernels. Those that add a residual in
+integers (`QuantizedConv2DWithBiasSumAndReluAndRequantize`) crash in TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.models.graph import GraphNetwork, Reader, forward
+from cnnbench.models.model import Model
+from cnnbench.models.network import Elementwise
+from cnnbench.models.spec import BatchNorm, VariableSpec
+from cnnbench.models.window import Window
+
+Tensor = Any  # tf.Tensor; TensorFlow ships no types
+
+_RECTIFIERS = ("relu", "relu6")
+_MOST = 127  # of 8 bits with a sign, and as far below 0
+
+
+class Range(NamedTuple):
+    """The least and the largest of some values."""
+
+    low: float
+    high: float
+
+
+@dataclasses.dataclass
+class Calibration:
+    """What is known of a network before it computes in 8 bits.
+
+    Attributes:
+      ranges: of the inputs and results of convolutions, in the order in which they are made.
+      convolutions: how many there are, depthwise ones included.
+      in_8_bits: how many of them computed so when the network was last made.
+    """
+
+    ranges: list[Range] = dataclasses.field(default_factory=list)
+    convolutions: int = 0
+    in_8_bits: int = 0
+
+
+def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
+    """Runs a network on examples, eagerly and in float32, and notes how far its values reach.
+
+    Args:
+      model, num_classes, features, read: see `cnnbench.models.graph.forward`.
+    """
+    found = Calibration()
+    make = partial(Int8Network, calibration=found, recording=True)
+    forward(model, num_classes, features, read, training=False, make=make)
+    return found
+
+
+def quantised(calibration: Calibration) -> Callable[..., GraphNetwork]:
+    """The ``make`` of `cnnbench.models.graph.forward` for a network in 8 bits.
+
+    Args:
+      calibration: of the same network with the same weights.
+    """
+    return partial(Int8Network, calibration=calibration)
+
+
+class _Eight(NamedTuple):
+    """Values as 8-bit integers.
+
+    Attributes:
+      integers: quint8, 0 for 0.0 and 255 for `high`; or qint8, 127 for `high`.
+      low, high: what the integers stand for; `low` is 0.0 or -`high`.
+    """
+
+    integers: Tensor
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chain:
+    """A convolution and what is joined to it.
+
+    Attributes:
+      source: its input; None while ranges are recorded.
+      kernel: float32 [height, width, in, out], or of a depthwise one [height, width, in, 1].
+      bias: float32, one per output channel.
+      window: of the convolution.
+      depthwise: whether each channel is convolved on its own.
+      rectified: whether a ReLU follows; nothing is joined behind it.
+    """
+
+    source: _Eight | None
+    kernel: np.ndarray[Any, Any]
+    bias: np.ndarray[Any, Any]
+    window: Window
+    depthwise: bool
+    rectified: bool = False
+
+    def scaled(self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> _Chain:
+        """With its result times a factor plus an offset, both one per output channel."""
+        per_output = factor.reshape(-1, self.kernel.shape[3])
+        bias = self.bias * factor + offset
+        return dataclasses.replace(self, kernel=self.kernel * per_output, bias=bias)
+
+
+class Int8Network(GraphNetwork):
+    """Convolutions in 8 bits, where there is a kernel for them; for inference in NHWC on a CPU.
+
+    Every value is a float32 tensor, as in the class above. Of some the integers are known too;
+    layers that can take those do, and then the float32 ones are no part of the graph that runs.
+
+    Args:
+      calibration: ranges, which are filled in while recording.
+      recording: compute in float32 and note ranges.
+      others: see `GraphNetwork`.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        read: Reader,
+        *,
+        calibration: Calibration,
+        recording: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(num_classes, read, **{**others, "fold_batch_norm": False})
+        self._calibration = calibration
+        self._recording = recording
+        self._recorded = iter(calibration.ranges)
+        # By the id of a tensor, which is kept so that the id stays its own.
+        self._eights: dict[int, tuple[Tensor, _Eight]] = {}
+        self._last: tuple[Tensor, _Chain] | None = None  # the last value of a chain
+        calibration.in_8_bits = 0
+
+    # Layers ------------------------------------------------------------------------------
+
+    def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
+        plain = partial(super()._conv, x, kernel, window, filters)
+        if kernel.shape[2] != self.shape(x)[2]:  # in groups
+            return self._without_integers(plain)
+        return self._begun(x, kernel, window, plain, depthwise=False)
+
+    def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
+        plain = partial(super()._depthwise, x, kernel, window)
+        if kernel.shape[3] != 1:  # the kernel for integers makes zeros of it
+            return self._without_integers(plain)
+        return self._begun(x, kernel, window, plain, depthwise=True)
+
+    def _without_integers(self, plain: Callable[[], Tensor]) -> Tensor:
+        self._calibration.convolutions += self._recording
+        return plain()
+
+    def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
+        plain = partial(super()._bias_add, x, bias)
+        chain = self._chain(x)
+        if chain is None:
+            return plain()
+        value = _constant(bias)
+        return self._joined(chain.scaled(np.ones_like(value), value), plain)
+
+    def _batch_norm(
+        self,
+        x: Tensor,
+        gamma: VariableSpec | None,
+        beta: VariableSpec,
+        mean: VariableSpec,
+        variance: VariableSpec,
+        settings: BatchNorm,
+    ) -> Tensor:
+        plain = partial(super()._batch_norm, x, gamma, beta, mean, variance, settings)
+        chain = self._chain(x)
+        if chain is None:
+            return plain()
+        factor = 1.0 / np.sqrt(self._value(variance) + np.float32(settings.epsilon))
+        if gamma is not None:
+            factor = factor * self._value(gamma)
+        offset = self._value(beta) - self._value(mean) * factor
+        return self._joined(chain.scaled(factor, offset), plain)
+
+    def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
+        plain = partial(super()._elementwise, kind, x)
+        chain = self._chain(x)
+        if chain is None or kind not in _RECTIFIERS:
+            return plain()
+        return self._joined(dataclasses.replace(chain, rectified=True), plain)
+
+    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
+        known = self._eights.get(id(x))
+        if kind != "max" or known is None:
+            return super()._pool(kind, x, window)
+        integers, low, high = known[1]
+        pooled = tf.raw_ops.QuantizedMaxPool(
+            input=integers,
+            min_input=low,
+            max_input=high,
+            ksize=self._per_dimension(*window.size, 1),
+            strides=self._per_dimension(*window.stride, 1),
+            padding=window.padding,
+        )
+        return self._of_integers(_Eight(pooled.output, low, high))
+
+    # Ranges ------------------------------------------------------------------------------
+
+    def _range(self, x: Tensor | None = None) -> Range:
+        """Of the next value, which is looked at while recording."""
+        if not self._recording:
+            return next(self._recorded)
+        found = Range(float(tf.reduce_min(x)), float(tf.reduce_max(x)))
+        self._calibration.ranges.append(found)
+        return found
+
+    def _value(self, spec: VariableSpec) -> np.ndarray[Any, Any]:
+        return _constant(self._reader(spec, tf.float32))
+
+    # Chains ------------------------------------------------------------------------------
+
+    def _chain(self, x: Tensor) -> _Chain | None:
+        """The convolution that has just made a value, if something may be joined to it."""
+        if self._last is None or self._last[0] is not x or self._last[1].rectified:
+            return None
+        return self._last[1]
+
+    def _begun(
+        self,
+        x: Tensor,
+        kernel: Tensor,
+        window: Window,
+        plain: Callable[[], Tensor],
+        *,
+        depthwise: bool,
+    ) -> Tensor:
+        reach = self._range(x)
+        weights = _constant(kernel)
+        outputs = weights.shape[2 if depthwise else 3]
+        source = None if self._recording else self._in_8_bits(x, reach)
+        none = np.zeros(outputs, np.float32)
+        self._calibration.convolutions += self._recording
+        self._calibration.in_8_bits += not self._recording and not depthwise
+        return self._joined(_Chain(source, weights, none, window, depthwise), plain)
+
+    def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
+        """The value of a chain, which replaces that of the chain it was made from."""
+        if self._recording:
+            y = plain()
+            self._range(y)
+        else:
+            reach = self._range()
+            if chain.depthwise and not chain.rectified:
+                y = self._in_float(chain)  # there is no kernel for integers
+            else:
+                self._calibration.in_8_bits += chain.depthwise
+                y = self._of_integers(_convolved(chain, reach))
+        self._last = (y, chain)
+        return y
+
+    def _in_float(self, chain: _Chain) -> Tensor:
+        assert chain.source is not None
+        x = _in_float(chain.source)
+        y = super()._depthwise(x, tf.constant(chain.kernel), chain.window)
+        return super()._bias_add(y, tf.constant(chain.bias))
+
+    # Integers ----------------------------------------------------------------------------
+
+    def _of_integers(self, eight: _Eight) -> Tensor:
+        y = _in_float(eight)
+        self._eights[id(y)] = (y, eight)
+        return y
+
+    def _in_8_bits(self, x: Tensor, reach: Range) -> _Eight:
+        if id(x) not in self._eights:
+            low, high = _bounds(reach, signed=reach.low < 0)
+            made = tf.raw_ops.QuantizeV2(
+                input=x, min_range=low, max_range=high, T=_integers(low), mode="SCALED"
+            )
+            self._eights[id(x)] = (x, _Eight(made.output, low, high))
+        return self._eights[id(x)][1]
+
+
+def _convolved(chain: _Chain, reach: Range) -> _Eight:
+    """The integers that a chain makes."""
+    assert chain.source is not None
+    axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
+    most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
+    steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MOST
+    low, high = _bounds(reach, signed=not chain.rectified)
+    integers, _, _ = _operation(chain)(
+        input=chain.source.integers,
+        filter=tf.bitcast(tf.constant(np.rint(steps).astype(np.int8)), tf.qint8),
+        bias=tf.constant(chain.bias),
+        min_input=chain.source.low,
+        max_input=chain.source.high,
+        min_filter=tf.constant(-most),
+        max_filter=tf.constant(most),
+        min_freezed_output=low,
+        max_freezed_output=high,
+        strides=[1, *chain.window.stride, 1],
+        padding=chain.window.padding,
+        padding_list=_zeros(chain.window),
+        out_type=tf.quint8 if chain.rectified else tf.qint8,
+    )
+    return _Eight(integers, low, high)
+
+
+def _operation(chain: _Chain) -> Callable[..., Any]:
+    raw = tf.raw_ops
+    if chain.depthwise:
+        made = raw.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
+    elif chain.rectified:
+        made = raw.QuantizedConv2DWithBiasAndReluAndRequantize
+    else:
+        made = raw.QuantizedConv2DWithBiasAndRequantize
+    operation: Callable[..., Any] = made
+    return operation
+
+
+def _zeros(window: Window) -> list[int]:
+    """Explicit padding of a convolution, before and after in each of four dimensions."""
+    if not window.explicit:
+        return []
+    (top, bottom), (left, right) = window.zeros
+    return [0, 0, top, bottom, left, right, 0, 0]
+
+
+def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
+    """What the integers for values of that range stand for; never nothing at all."""
+    most = max(abs(reach.low), abs(reach.high), 1e-6)
+    return (-most if signed else 0.0), most
+
+
+def _integers(low: float) -> Any:
+    return tf.qint8 if low < 0 else tf.quint8
+
+
+def _in_float(eight: _Eight) -> Tensor:
+    return tf.raw_ops.Dequantize(
+        input=eight.integers, min_range=eight.low, max_range=eight.high, mode="SCALED"
+    )
+
+
+def _constant(value: Tensor) -> np.ndarray[Any, Any]:
+    found = tf.get_static_value(value)
+    assert found is not None, "weights are constants"
+    return np.asarray(found, np.float32)

@@ -1,0 +1,194 @@
+"""Convolutions in 8-bit integers, against their arithmetic in NumPy and against float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_networks import cut
+
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
+from cnnbench.models import BatchNorm, declare, get_model
+from cnnbench.models.graph import forward
+from cnnbench.models.int8 import Calibration, Int8Network, calibrate, quantised
+
+pytestmark = pytest.mark.skipif(
+    {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor(Host()).get("cpu_isa") or ()),
+    reason="this CPU has no products of 8-bit integers",
+)
+
+
+def normal(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def eight(values, low, high):
+    """What 8 bits make of values: integers, and how much one of them is."""
+    step = high / (127 if low < 0 else 255)
+    integers = np.rint(values / step)
+    return np.clip(integers, -127 if low < 0 else 0, 127 if low < 0 else 255), step
+
+
+def in_integers(images, kernel, bias, stride, zeros, depthwise, rectified, exact):
+    """The result of a convolution of 8-bit integers, and a step of it."""
+    from_zero = images.min() >= 0
+    most = np.abs(images).max()
+    x, step = eight(images, 0 if from_zero else -most, most)
+    x = np.pad(x, ((0, 0), *zeros, (0, 0)))
+    reach = np.abs(kernel).max((0, 1, 3) if depthwise else (0, 1, 2))
+    by_output = reach[:, None] if depthwise else reach
+    k = np.rint(kernel / by_output * 127)
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], (1, 2))
+    windows = windows[:, :: stride[0], :: stride[1]]
+    sums = np.einsum("nhwcij,ijco->nhw" + ("co" if depthwise else "o"), windows, k)
+    if depthwise:
+        sums = sums.reshape(*sums.shape[:3], -1)
+        by_output = np.broadcast_to(by_output, kernel.shape[2:]).ravel()
+    result = sums * step * by_output / 127 + bias
+    most = exact.max() if rectified else np.abs(exact).max()
+    integers, step = eight(result, 0 if rectified else -1, most)
+    return integers * step, step
+
+
+CASES = {
+    "relu": {},
+    "relu6": {"activation": "relu6"},
+    "linear": {"activation": None},
+    "signed": {"signed": True},
+    "signed linear": {"signed": True, "activation": None},
+    "strided": {"stride": (2, 1), "padding": "VALID"},
+    "explicit zeros": {"stride": (2, 2), "padding": "SAME_RESNET"},
+    "batch norm": {"batch_norm": True},
+    "linear batch norm": {"batch_norm": True, "activation": None},
+    "depthwise": {"depthwise": True, "batch_norm": True},
+    "depthwise, relu6": {"depthwise": True, "activation": "relu6"},
+    "strided depthwise": {"depthwise": True, "stride": (2, 2), "padding": "SAME_RESNET"},
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_layer_computes_as_integers_do(case):
+    case = {"activation": "relu", "padding": "SAME", "batch_norm": False, "stride": (1, 1), **case}
+    signed, depthwise = case.pop("signed", False), case.pop("depthwise", False)
+    images = normal(2, 8, 9, 5) if signed else np.abs(normal(2, 8, 9, 5))
+    values = {}
+
+    def read(spec, dtype):
+        drawn = normal(*spec.shape, seed=len(values))
+        values.setdefault(spec.name, np.abs(drawn) + 0.5 if "variance" in spec.name else drawn)
+        return tf.constant(values[spec.name], dtype)
+
+    calibration = Calibration()
+
+    def layer(**more):
+        net = Int8Network(
+            *(4, read),
+            **{"calibration": calibration, "training": False, "batch_norm": BatchNorm()},
+            **{"data_format": "NHWC", "compute_dtype": tf.float32, "seed": 0, "on_cpu": True},
+            **more,
+        )
+        x = tf.constant(images)
+        if depthwise:
+            strides = {**case, "stride": case["stride"][0]}
+            return net.depthwise_conv(x, 3, **strides)
+        return net.conv(x, 6, (3, 2), **case)
+
+    exact = layer(recording=True).numpy()
+    ours = tf.function(layer, autograph=False)().numpy()
+    (name,) = (n for n in values if n.endswith("kernel"))
+    kernel = values[name]
+    found = {key.split("/")[-1]: value for key, value in values.items()}
+    if case["batch_norm"]:
+        settings = BatchNorm()
+        scale = found.get("gamma", np.float32(1)) / np.sqrt(
+            found["moving_variance"] + settings.epsilon
+        )
+        bias = found["beta"] - found["moving_mean"] * scale
+        kernel = kernel * (scale.reshape(-1, kernel.shape[3]))
+    else:
+        bias = found["bias"]
+    zeros = zeros_of(case, kernel.shape[:2], images.shape[1:3])
+    rectified = case["activation"] is not None
+    oracle, step = in_integers(
+        images, kernel, bias, case["stride"], zeros, depthwise, rectified, exact
+    )
+    assert (calibration.in_8_bits, calibration.convolutions) == (1, 1)
+    # One more or less where a value lies between two: sums are rounded in other orders.
+    assert np.abs(ours - oracle).max() <= 1.01 * step
+    assert np.abs(ours - oracle).mean() < 0.05 * step
+    assert np.abs(ours - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def zeros_of(case, sizes, image):
+    if case["padding"] == "VALID":
+        return ((0, 0), (0, 0))
+    if case["padding"] == "SAME_RESNET":
+        return tuple(((k - 1) // 2, k - 1 - (k - 1) // 2) for k in sizes)
+    missing = [
+        max((-(-n // s) - 1) * s + k - n, 0)
+        for n, s, k in zip(image, case["stride"], sizes, strict=True)
+    ]
+    return tuple((m // 2, m - m // 2) for m in missing)
+
+
+# Convolutions, those in 8 bits, and how far logits may be off, in the norm.
+NETWORKS = {
+    ("lenet", "imagenet"): (2, 2, 0.03),
+    ("resnet20", "cifar10"): (19, 19, 0.05),
+    ("densenet40_k12", "cifar10"): (39, 39, 0.05),
+    ("googlenet", "imagenet"): (57, 57, 0.05),
+    ("mobilenet", "imagenet"): (13, 13, 0.05),
+    # Depthwise ones without a ReLU and those in groups have no kernels for integers.
+    ("efficientnet_b0", "imagenet"): (16, 11, 0.05),
+    ("regnety_400mf", "imagenet"): (16, 12, 0.15),
+}
+
+
+@pytest.mark.parametrize(("name", "dataset"), NETWORKS)
+def test_networks_are_close_to_float32(name, dataset, make_weights):
+    convolutions, in_8_bits, tolerance = NETWORKS[name, dataset]
+    model = cut(get_model(name, dataset))
+    if name == "googlenet":
+        model.image_size = 64
+    weights = make_weights(declare(model, 11).variables)
+    size = model.image_size
+    images = tf.constant(np.clip(normal(4, size, size, 3), -1, 1))
+
+    def read(spec, dtype):
+        return tf.constant(weights.values[spec.name].numpy(), dtype)
+
+    calibration = calibrate(model, 11, images, read)
+
+    @tf.function(autograph=False)
+    def step():
+        make = quantised(calibration)
+        return forward(model, 11, images, read, training=False, make=make).outputs
+
+    ours = step().numpy()
+    assert (calibration.convolutions, calibration.in_8_bits) == (convolutions, in_8_bits)
+    exact = forward(model, 11, images, read, training=False).outputs.numpy()
+    off = np.linalg.norm(ours - exact) / np.linalg.norm(exact)
+    assert 0 < off < tolerance
+
+
+def test_what_lies_beyond_the_calibrated_range_is_cut_off():
+    model = get_model("lenet", "imagenet")
+    few = np.abs(normal(2, 28, 28, 3))
+    variables = declare(model, 5).variables
+    values = {one.name: 0.1 * normal(*one.shape, seed=i) for i, one in enumerate(variables)}
+
+    def read(spec, dtype):
+        return tf.constant(values[spec.name], dtype)
+
+    calibration = calibrate(model, 5, tf.constant(few), read)
+
+    def logits(images):
+        @tf.function(autograph=False)
+        def step(images):
+            make = quantised(calibration)
+            return forward(model, 5, images, read, training=False, make=make).outputs
+
+        return step(tf.constant(images)).numpy()
+
+    np.testing.assert_array_equal(logits(9 * few), logits(np.minimum(9 * few, few.max())))
