@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -103,3 +105,13 @@ def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
     reset_peak_memory("gpu")
     assert reset == ["GPU:0", "GPU:1"]
     assert peak_memory("gpu") == 30
+
+
+def test_tensorflow_is_loaded_without_scikit_learn_which_is_there_afterwards():
+    code = (
+        "import sys; from cnnbench.runtime.tensorflow import load_tensorflow; load_tensorflow(); "
+        "print('keras' in sys.modules, 'sklearn' in sys.modules); "
+        "from sklearn.datasets import load_digits; print(len(load_digits().target))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "False", "1797"], done.stderr
