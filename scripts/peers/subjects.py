@@ -108,7 +108,7 @@ class Subject:
       status: Exit status of success.
       missing: Why it cannot be run, known beforehand.
       watch_memory: For which lines of output resident memory is noted.
-      group: Subjects of one group are held against one another.
+      group: Subjects of one group run in turn, others one after the other.
       in_bursts: Whether steps end in bursts, so that the median step says little.
     """
 
@@ -439,4 +439,6 @@ def _matmul(options: Options, dtype: str) -> Subject:
     python = options.cnnbench_python
     arguments = (f"--dtype={dtype}", f"--size={options.matmul_size}")
     command = (python, str(CHILDREN / "matmul.py"), *arguments)
-    return Subject("matmul", dtype, command, read_child, python, ("tensorflow",))
+    # By itself: it has no steps to take turns after.
+    group = f"matmul {dtype}"
+    return Subject("matmul", dtype, command, read_child, python, ("tensorflow",), group=group)

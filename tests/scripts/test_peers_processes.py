@@ -211,6 +211,17 @@ def test_every_peer_gets_the_same_work():
         assert command & {"--learning_rate=0.001", "--init_learning_rate=0.001"}
 
 
+@pytest.mark.parametrize(("scenario", "by_themselves"), [("resnet50", 2), ("vgg16", 1)])
+def test_a_matrix_product_takes_no_turns(scenario, by_themselves):
+    options = _options("--ancestor=/a", "--turn_seconds=0.5")
+    subjects = scenario_subjects(scenario, options)
+    due = [((scenario, 1, 1, one.name, one.dtype), one) for one in subjects]
+    groups = compare_peers.groups_of(due, options)
+    alone = [group[0][1].name for group in groups if len(group) == 1]
+    assert alone == ["matmul"] * by_themselves
+    assert len(groups) == 1 + by_themselves
+
+
 def test_classic_networks_meet_the_peers_that_have_them():
     peers = {
         name: {s.name for s in scenario_subjects(name, _options("--ancestor=/a"))}
