@@ -250,6 +250,7 @@ class BenchmarkCNN:
         run = self._begin(built.devices)
         try:
             total = scenarios.train_or_evaluate(run, built)
+            self._note_peak_memory()
             if self._files.wanted:
                 scenarios.measure_input_alone(run, built)
         finally:
@@ -376,10 +377,15 @@ class BenchmarkCNN:
         self._end("failed", error)
         self._messages.plain(f"error: {message}")
 
+    def _note_peak_memory(self) -> None:
+        """Once, before what is measured behind the run takes memory of its own."""
+        measurements = self._measurements
+        if measurements.placement is not None and measurements.peak_memory_bytes is None:
+            measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
+
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements
-        if measurements.placement is not None:
-            measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
+        self._note_peak_memory()
         conditions = self._look_back()
         measurements.skipped_records = skipped_records(self._sources)
         self.record = record = measurements.record(status, error)

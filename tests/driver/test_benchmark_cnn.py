@@ -14,6 +14,8 @@ from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import graph
+from cnnbench.runtime import peak_flops
+from cnnbench.runtime import tensorflow as runtime
 from cnnbench.step.train_step import TrainStep
 from cnnbench.text.progress import Messages
 
@@ -130,6 +132,17 @@ def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> Non
     assert len(rows) == 2
     assert rows.iloc[1]["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
     assert rows.iloc[1]["run_id"] == record.run_id
+
+
+def test_the_peak_of_memory_is_that_of_the_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
+    monkeypatch.setattr(peak_flops, "peak", lambda *of: measured.append("matrix product"))
+    record, _ = run(result_json=str(tmp_path / "r.json"))
+    assert measured == ["memory", "matrix product"]
+    assert record.measured.peak_memory_bytes == 7
 
 
 def test_more_gpus_than_there_are_is_refused() -> None:
