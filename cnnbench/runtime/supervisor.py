@@ -46,10 +46,12 @@ class _Supervision:
 
     Attributes:
       wanted: whether `supervised` is to fork.
+      program: whether this process does nothing but run cnnbench.
       link: where a child announces its exit code; None in other processes.
     """
 
     wanted: bool = False
+    program: bool = False
     link: int | None = None
 
 
@@ -60,10 +62,16 @@ _state = _Supervision()
 def offered() -> Iterator[None]:
     """Where `supervised` may fork: this process is a program of its own."""
     _state.wanted = sys.platform == "linux"
+    _state.program = True
     try:
         yield
     finally:
         _state.wanted = False
+
+
+def is_program() -> bool:
+    """Whether this process does nothing but run cnnbench, as no other program's part."""
+    return _state.program
 
 
 def announce(code: int) -> None:
