@@ -414,16 +414,27 @@ class GraphNetwork(Network[Tensor]):
         TensorFlow's graph optimizer makes one operation of these, and of a ReLU or an addition
         that follows.
         """
-        factor = tf.math.rsqrt(self._reader(variance, tf.float32) + settings.epsilon)
-        if gamma is not None:
-            factor *= self._reader(gamma, tf.float32)
-        offset = self._reader(beta, tf.float32) - self._reader(mean, tf.float32) * factor
+        factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
         kernel = convolution.kernel
         # [h, w, in, out], or of a depthwise one [h, w, in, outputs of each].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             y = convolution.convolve(_cast(_cast(kernel, tf.float32) * per_output, self._dtype))
             return self._bias_add(y, _cast(offset, self._dtype))
+
+    def _as_factor(
+        self,
+        gamma: VariableSpec | None,
+        beta: VariableSpec,
+        mean: VariableSpec,
+        variance: VariableSpec,
+        settings: BatchNorm,
+    ) -> tuple[Tensor, Tensor]:
+        """Batch norm by moving averages: the factor and the offset of each channel."""
+        factor = tf.math.rsqrt(self._reader(variance, tf.float32) + settings.epsilon)
+        if gamma is not None:
+            factor *= self._reader(gamma, tf.float32)
+        return factor, self._reader(beta, tf.float32) - self._reader(mean, tf.float32) * factor
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:

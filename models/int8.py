@@ -186,11 +186,9 @@ class Int8Network(GraphNetwork):
         chain = self._chain(x)
         if chain is None:
             return plain()
-        factor = 1.0 / np.sqrt(self._value(variance) + np.float32(settings.epsilon))
-        if gamma is not None:
-            factor = factor * self._value(gamma)
-        offset = self._value(beta) - self._value(mean) * factor
-        return self._joined(chain.scaled(factor, offset), plain)
+        with tf.init_scope():  # computed at once, for the kernel has to be a constant
+            factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
+        return self._joined(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         plain = partial(super()._elementwise, kind, x)
@@ -223,9 +221,6 @@ class Int8Network(GraphNetwork):
         found = Range(float(tf.reduce_min(x)), float(tf.reduce_max(x)))
         self._calibration.ranges.append(found)
         return found
-
-    def _value(self, spec: VariableSpec) -> np.ndarray[Any, Any]:
-        return _constant(self._reader(spec, tf.float32))
 
     # Chains ------------------------------------------------------------------------------
 
@@ -261,14 +256,14 @@ class Int8Network(GraphNetwork):
         else:
             reach = self._range()
             if chain.depthwise and not chain.rectified:
-                y = self._in_float(chain)  # there is no kernel for integers
+                y = self._depthwise_in_float(chain)  # there is no kernel for integers
             else:
                 self._calibration.in_8_bits += chain.depthwise
                 y = self._of_integers(_convolved(chain, reach))
         self._last = (y, chain)
         return y
 
-    def _in_float(self, chain: _Chain) -> Tensor:
+    def _depthwise_in_float(self, chain: _Chain) -> Tensor:
         assert chain.source is not None
         x = _in_float(chain.source)
         y = super()._depthwise(x, tf.constant(chain.kernel), chain.window)
