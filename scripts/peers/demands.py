@@ -196,6 +196,7 @@ DEMANDS: tuple[Demand, ...] = (
     *(_ratio("strategies", (mode, "fp32"), (f"bare {mode}", "fp32"), 0.97) for mode in STRATEGIES),
     _ratio("controller", ("distributed_all_reduce", "fp32"), ("controller", "fp32"), 1 / 1.05),
     _ratio("coordinator", ("parameter_server_strategy", "fp32"), ("coordinator", "fp32"), 0.97),
+    _ratio("observed", ("observed", "fp32"), _FP32, 0.99),
     _ratio("start_cluster", _ONE, ("three processes", "fp32"), 1 / 1.8, "seconds"),
     Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
     _seconds(_START, "start to first step - import tensorflow, s", 1.0, less=_IMPORT),

@@ -17,13 +17,13 @@ OF_WORKERS = ("collective", "controller", "coordinator")
 SCENARIOS = (
     *("resnet50", *CLASSIC, "ancestor", "forward", "input"),
     *("towers", "reductions", *OF_WORKERS, "start_cluster", "strategies"),
-    *("overhead", "startup", "memory"),
+    *("overhead", "startup", "memory", "observed"),
 )
 
 # Those that can be stopped between two steps: trainings without input from files.
 IN_TURN = (
     *("resnet50", *CLASSIC, "ancestor", "forward"),
-    *("towers", "reductions", "strategies", *OF_WORKERS),
+    *("towers", "reductions", "strategies", "observed", *OF_WORKERS),
 )
 
 # The same for everybody; small enough that random images never diverge.

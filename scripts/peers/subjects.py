@@ -88,6 +88,8 @@ CLASSIC_BATCH = 16
 IN_KERAS = ("vgg16", "inception3")
 # Images of a step of input, and how many steps for one of --batches: they are short.
 INPUT_BATCH, INPUT_STEPS = 64, 5
+# Images of a step of ResNet-20 that is observed: so few that what comes between steps would show.
+OBSERVED_BATCH = 32
 
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
@@ -149,6 +151,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "overhead": _overhead,
         "startup": _startup,
         "memory": _memory,
+        "observed": _observed,
     }
     if not options.model:
         own = "resnet20" if scenario == "strategies" else "resnet50"
@@ -350,6 +353,20 @@ def _memory(options: Options) -> list[Subject]:
     command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
     return [
         _ours("cnnbench", command, options, memory_reader(steps), watch_memory=is_step_line),
+    ]
+
+
+def _observed(options: Options) -> list[Subject]:
+    often, seldom = max(1, options.batches // 4), max(1, options.batches // 2)
+    options = dataclasses.replace(options, model="resnet20", batch_size=OBSERVED_BATCH)
+    watched = (
+        *(f"--trace_file={RECORD}.trace", f"--train_dir={RECORD}.train"),
+        *("--summary_verbosity=2", f"--save_summaries_steps={often}"),
+        f"--save_model_steps={seldom}",
+    )
+    return [
+        _trained("cnnbench", options, "fp32"),
+        _trained("observed", options, "fp32", watched),
     ]
 
 

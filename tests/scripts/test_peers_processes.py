@@ -28,7 +28,7 @@ from peers.measurement import (
 )
 from peers.options import CLASSIC, SCENARIOS, parse
 from peers.process import EndedProcess, Line, ProcessError, run
-from peers.subjects import AGAINST, Subject, chosen, scenario_subjects
+from peers.subjects import AGAINST, RECORD, Subject, chosen, scenario_subjects
 from peers.turns import Rotation
 
 NO_RECORD = Path("/nowhere/record.json")
@@ -249,6 +249,17 @@ def test_inference_is_compared_with_the_ancestor_and_frozen_with_both():
     assert all({"--forward_only", "--batch_size=4"} <= set(s.command) for s in subjects)
     frozen = [s.name for s in subjects if "--freeze_when_forward_only" in s.command]
     assert frozen == ["frozen", "frozen"]
+
+
+def test_an_observed_training_does_the_same_steps_and_writes_beside_its_record():
+    plain, observed = scenario_subjects("observed", _options("--batches=40"))
+    assert set(plain.command) <= set(observed.command)
+    more = set(observed.command) - set(plain.command)
+    assert {"--summary_verbosity=2", "--save_summaries_steps=10", "--save_model_steps=20"} < more
+    assert {flag for flag in more if RECORD in flag} == {
+        f"--trace_file={RECORD}.trace",
+        f"--train_dir={RECORD}.train",
+    }
 
 
 def test_input_pipelines_read_the_same_files():
