@@ -244,6 +244,9 @@ PATTERNS: dict[str, Fact] = {
     "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", Absent.NOTHING),
     "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", Absent.NOTHING),
     "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", Absent.NOTHING),
+    # Set by scikit-learn, which Keras loads where it is installed and cnnbench does not.
+    "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", Absent.NOTHING),
+    "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", Absent.NOTHING),
     "env_*": _blocks("records name only variables that change speed", Absent.NOTHING),
 }
 """Facts by pattern, where the table has no name; the first that matches counts."""

@@ -31,6 +31,7 @@ def by_fact(found):
         ("git_commit", "one", "two", False),
         ("new_fact", "one", "two", False),
         ("env_TF_CPP_MIN_LOG_LEVEL", "0", "1", False),
+        ("env_KMP_INIT_AT_FORK", "FALSE", None, False),
     ],
 )
 def test_which_facts_block(runs, name, before, after, blocks):
