@@ -155,7 +155,8 @@ class BenchmarkCNN:
             self._end("interrupted")
             raise
         except Exception as error:
-            failure = self._membership.failure(error) or _as_benchmark_error(error)
+            own = self._membership.failure(error)
+            failure = own or _as_benchmark_error(error, self.params.xla_cache_dir)
             self._membership.end(ExitCode.FAILED, str(failure or error))
             self._end("failed", failure or error)
             if failure is None or failure is error:
@@ -406,7 +407,7 @@ class BenchmarkCNN:
         return record
 
 
-def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
+def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> BenchmarkError | None:
     """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
     if isinstance(error, BenchmarkError):
         return error
@@ -418,6 +419,10 @@ def _as_benchmark_error(error: Exception) -> BenchmarkError | None:
         return OutOfMemoryError(
             f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
         )
+    torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
+    if xla_cache_dir and isinstance(error, torn):
+        reason = f"a file there cannot be read, remove it: {first_line(error)}"
+        return BenchmarkError(f"--xla_cache_dir={xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
         return BenchmarkError(f"TensorFlow: {type(error).__name__}: {first_line(error)}")
     return None

@@ -151,6 +151,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
+            "xla_cache_dir",
             "aux_head",
             *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *LOOKING),
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
@@ -158,6 +159,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         ),
         lambda p: p.input_only,
         "with --input_only: no network is built",
+    ),
+    Unused(
+        ("xla_cache_dir",),
+        lambda p: not (p.xla or p.xla_compile),
+        "without --xla_compile or --xla",
     ),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),

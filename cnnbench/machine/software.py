@@ -17,6 +17,7 @@ from typing import Any
 
 from cnnbench import version as own
 from cnnbench.machine.host import FactGroup, Facts, Host
+from cnnbench.runtime.tensorflow import XLA_CACHE
 
 _TENSORFLOW_PACKAGES = (
     "tensorflow",
@@ -146,13 +147,18 @@ def commit(host: Host) -> Facts:
 
 
 def speed_variables(host: Host) -> Facts:
-    """The variables of the allow-list, as facts called env_NAME."""
-    return {
-        f"env_{name}": " ".join(value.split())[:_MAX_LENGTH]
-        for name, value in sorted(host.environ.items())
-        if (name in _NAMES or name.startswith(_PREFIXES))
-        and not any(word in name for word in _SECRET)
-    }
+    """The variables of the allow-list, as facts called env_NAME.
+
+    Without the folder of --xla_cache_dir, which is a place.
+    """
+    facts = {}
+    for name, value in sorted(host.environ.items()):
+        if name in _NAMES or name.startswith(_PREFIXES):
+            words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
+            only_a_place = value.strip() and not words
+            if not only_a_place and not any(word in name for word in _SECRET):
+                facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
+    return facts
 
 
 GROUPS: tuple[FactGroup, ...] = (python, packages, tensorflow_build, tensorflow_threads, commit)

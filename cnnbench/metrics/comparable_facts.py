@@ -69,6 +69,7 @@ RULES: dict[str, FlagRule] = {
     "profile_layers": _PLACE,
     "graph_file": _PLACE,
     "partitioned_graph_file_prefix": _PLACE,
+    "xla_cache_dir": FlagRule(Use.PRESENCE, "a place; with it the first step may be compiled"),
     "data_dir": _SOURCE,
     "model_plugin": FlagRule(Use.PRESENCE, "a place; the size of the model is compared instead"),
     "dataset_plugin": _SOURCE,

@@ -48,6 +48,8 @@ def prepare(params: Params) -> None:
         resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
+    if params.xla_cache_dir:
+        prove_folder("xla_cache_dir", params.xla_cache_dir)
     if params.benchmark_log_dir:
         prove_folder("benchmark_log_dir", params.benchmark_log_dir)
     prefix = params.partitioned_graph_file_prefix

@@ -22,6 +22,10 @@ _DECLARED = ((2, 18), (2, 22))
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
+XLA_CACHE = "--tf_xla_persistent_cache_directory="
+"""Of TF_XLA_FLAGS: the folder of --xla_cache_dir."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The flags of a run that configure TensorFlow; each field is the flag of its name."""
@@ -41,6 +45,7 @@ class Settings:
     batchnorm_persistent: bool
     enable_optimizations: bool
     xla: bool
+    xla_cache_dir: str | None
 
     @classmethod
     def of(cls, flags: object) -> Settings:
@@ -110,9 +115,15 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
     variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
         "1" if settings.batchnorm_persistent else "0"
     )
+    xla_flags = []
     if settings.xla:
         # Without it, auto-clustering leaves operations on the CPU alone.
-        variables["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
+        xla_flags.append("--tf_xla_cpu_global_jit")
+    if settings.xla_cache_dir:
+        # Absolute, for it is the working directory of the first compilation that would count.
+        xla_flags.append(XLA_CACHE + os.path.abspath(settings.xla_cache_dir))
+    if xla_flags:
+        variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
     if settings.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     warnings = []

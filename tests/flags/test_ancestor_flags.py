@@ -56,6 +56,7 @@ NEW_FLAGS = {
     "progress",
     "peak_flops",
     "warmup",
+    "xla_cache_dir",
     "max_warmup_batches",
     "quiet_conditions",
     "cluster",

@@ -125,6 +125,8 @@ CASES += [
     ("--summary_verbosity=1", ["--train_dir=d"], ["--train_dir=d", "--save_summaries_steps=2"]),
     ("--nouse_chrome_trace_format", [], ["--trace_file=t"]),
     ("--benchmark_test_id=t", [], ["--benchmark_log_dir=d"]),
+    ("--xla_cache_dir=d", [], ["--xla_compile"]),
+    ("--xla_cache_dir=d", ["--input_only", "--data_dir=d"], ["--xla"]),
     ("--freeze_when_forward_only", [], ["--forward_only"]),
     ("--ml_perf_compliance_logging", ["--forward_only"], []),
     ("--graph_file=g", ["--eval", "--train_dir=d"], ["--forward_only"]),

@@ -88,6 +88,14 @@ def test_only_what_changes_speed_is_a_fact():
     assert found == {f"env_{name}": "1" for name in SPEED}
 
 
+def test_where_xla_keeps_programs_is_no_fact():
+    cache = "--tf_xla_persistent_cache_directory=/tmp/cache"
+    assert variables(TF_XLA_FLAGS=f"--tf_xla_cpu_global_jit {cache}") == {
+        "env_TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"
+    }
+    assert variables(TF_XLA_FLAGS=cache) == {}
+
+
 def test_values_are_one_line_and_short():
     found = variables(XLA_FLAGS="--a\n  --b", OMP_PLACES="x" * 5000)
     assert found["env_XLA_FLAGS"] == "--a --b"

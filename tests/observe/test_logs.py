@@ -159,7 +159,7 @@ def test_an_evaluation_begins_with_an_untimed_step(run, tmp_path, monkeypatch):
     assert evaluation.images_per_sec == 6 / 3.0
 
 
-@pytest.mark.parametrize("flag", ["benchmark_log_dir"])
+@pytest.mark.parametrize("flag", ["benchmark_log_dir", "xla_cache_dir"])
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys, flag):
     (tmp_path / "file").touch()
     assert main(["--model=trivial", f"--{flag}={tmp_path}/file/below"]) == 2

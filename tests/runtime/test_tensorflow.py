@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import Forked, cnnbench
 
+from cnnbench.errors import ExitCode
 from cnnbench.flags import Params
 from cnnbench.runtime.tensorflow import (
+    XLA_CACHE,
     Settings,
     export_environment,
     input_threads,
@@ -67,6 +71,46 @@ def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
     assert os.environ["TF_ENABLE_WINOGRAD_NONFUSED"] == "0"
     assert os.environ["TF_FORCE_UNIFIED_MEMORY"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_xla_is_told_of_its_folder_whatever_the_working_directory(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flags, expected in (
+        ({}, "--tf_xla_cpu_global_jit"),
+        ({"xla_cache_dir": "c"}, f"--tf_xla_cpu_global_jit {XLA_CACHE}{tmp_path}/c"),
+    ):
+        monkeypatch.setattr(os, "environ", {})
+        export_environment(Settings.of(Params(xla=True, **flags)))
+        assert os.environ["TF_XLA_FLAGS"] == expected
+
+
+def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
+    """The same step loses the same and adds nothing to it; a file that is torn is named."""
+    cache = tmp_path / "cache"
+
+    path, errors = tmp_path / "record.json", tmp_path / "err"
+
+    def run(code: int = 0) -> list[float]:
+        flags = ["--model=trivial", "--data_name=cifar10", "--batch_size=2", "--device=cpu"]
+        flags += ["--num_batches=1", "--num_warmup_batches=0", "--xla_compile", "--peak_flops=1e12"]
+        flags += [f"--xla_cache_dir={cache}", f"--result_json={path}"]
+        assert Forked(cnnbench, flags, tmp_path / "out", errors).wait(120) == code
+        losses: list[float] = json.loads(path.read_text())["losses"]
+        return losses
+
+    def kept() -> dict[str, int]:
+        return {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
+
+    losses = run()
+    first = kept()
+    assert first
+    assert run() == losses
+    assert kept() == first
+    for file in cache.iterdir():
+        os.truncate(file, 1000)
+    assert run(ExitCode.FAILED) == []
+    last = errors.read_text().splitlines()[-1]
+    assert last.startswith(f"cnnbench: error: --xla_cache_dir={cache}: a file there cannot be read")
 
 
 def test_a_cpu_run_does_not_touch_the_gpus(monkeypatch) -> None:

@@ -73,6 +73,12 @@ class RuntimeParams:
     xla_compile: bool = flag(
         False, "Compile every device's whole forward and backward pass with XLA, or fail."
     )
+    xla_cache_dir: str | None = flag(
+        None,
+        "Folder in which XLA keeps what it has compiled, so that later runs of the same step start "
+        "sooner; only for machines with the same processor, and only you should write there.",
+        path="folder",
+    )
     enable_optimizations: bool = flag(True, "Let TensorFlow's graph optimizer rewrite the step.")
     peak_flops: float | None = flag(
         None,
