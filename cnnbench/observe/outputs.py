@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from cnnbench.errors import FlagError
@@ -49,6 +50,9 @@ def prepare(params: Params) -> None:
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
     if params.xla_cache_dir:
+        if re.search(r"[\s'\"]", os.path.abspath(params.xla_cache_dir)):
+            why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
+            raise FlagError("xla_cache_dir", params.xla_cache_dir, why)
         prove_folder("xla_cache_dir", params.xla_cache_dir)
     if params.benchmark_log_dir:
         prove_folder("benchmark_log_dir", params.benchmark_log_dir)

@@ -164,3 +164,11 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys, flag):
     (tmp_path / "file").touch()
     assert main(["--model=trivial", f"--{flag}={tmp_path}/file/below"]) == 2
     assert f"--{flag}={tmp_path}/file/below: must be a directory" in capsys.readouterr().err
+
+
+def test_xla_has_no_folder_whose_name_tensorflow_would_split(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my runs").mkdir()
+    monkeypatch.chdir(tmp_path / "my runs")
+    assert main(["--model=trivial", "--xla", "--xla_cache_dir=cache"]) == 2
+    assert "--xla_cache_dir=cache: must have no spaces or quotes" in capsys.readouterr().err
+    assert not any((tmp_path / "my runs").iterdir())
