@@ -87,7 +87,6 @@ def test_xla_is_told_of_its_folder_whatever_the_working_directory(monkeypatch, t
 def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
     """The same step loses the same and adds nothing to it; a file that is torn is named."""
     cache = tmp_path / "cache"
-
     path, errors = tmp_path / "record.json", tmp_path / "err"
 
     def run(code: int = 0) -> list[float]:

@@ -72,7 +72,7 @@ def changed(before: State, after: State) -> set[str]:
     ("mode", "towers", "optimizer"),
     [
         pytest.param(*mode.values, *others, id="-".join(map(str, (mode.id, *others))))
-        for mode, *others in covering_pairs(MODES, [1, 2, 3], ["momentum", "rmsprop", "adam"])
+        for mode, *others in covering_pairs(MODES, [1, 2, 3, 4], ["momentum", "rmsprop", "adam"])
     ],
 )
 def test_a_bad_gradient_of_any_tower_skips_the_step(
