@@ -23,6 +23,7 @@ from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.step.batch_norm_stats import update_moving_averages
+from cnnbench.step.copied_tower import CopiedTowers
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.readers import Readers
@@ -208,7 +209,10 @@ class TrainStep:
     def _step(self, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
-        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun))
+        # Towers that meet are not made one after the other; frozen ones have other constants.
+        alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
+        copied = None if alone else CopiedTowers(self._towers[0])
+        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
         sums = self._sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
@@ -254,10 +258,11 @@ class TrainStep:
         batches: Sequence[TowerBatch],
         factor: Factor,
         begun: tf.Tensor | None = None,
+        copied: CopiedTowers | None = None,
         *,
         ahead: bool = True,
     ) -> TowerResult:
-        """One tower's pass, which reads variables after `begun`.
+        """One tower's pass, which reads variables after `begun`; one of those `copied`, if given.
 
         With staged variables `ahead` reads for the next step too.
         """
@@ -274,7 +279,8 @@ class TrainStep:
                 with tf.control_dependencies([] if begun is None else [begun]):
                     return reader(tower, spec.name, dtype)
 
-            return self._towers[tower](read, features, labels, seed, factor)
+            make = self._towers[tower] if copied is None else copied
+            return make(read, features, labels, seed, factor)
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self._loss_scale.factor()

@@ -1,0 +1,198 @@
+"""The graph of the first tower copied for the others, which is faster than to trace each of them.
+
+Tracing makes one operation after the other from Python, and the gradients of each; an import
+makes all of them at once. ResNet-50: 1.0 s of CPU time for a tower traced, 0.15 s for a copy.
+What a copy takes from elsewhere (values of variables, its batch, its seed) is its own tower's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.models.graph import Reader
+from cnnbench.models.spec import VariableSpec
+from cnnbench.step.loss_scale import Factor
+from cnnbench.step.tower import Tower, TowerResult
+from cnnbench.variable_mgr.kept import traced_graph
+
+
+class CopiedTowers:
+    """Makes the towers of one traced function, which differ in their device and what is theirs.
+
+    Args:
+      first: traces the tower that is made first; the others are copies of it.
+    """
+
+    def __init__(self, first: Tower) -> None:
+        self._first = first
+        self._traced = False
+        self._original: _Original | None = None
+
+    def __call__(
+        self, read: Reader, features: Any, labels: Any, seed: tf.Tensor, factor: Factor
+    ) -> TowerResult:
+        """As of `Tower`; all that it is given is made within the function."""
+        flat = tf.nest.flatten((features, labels, seed, factor))
+        given = [value for value in flat if isinstance(value, tf.Tensor)]
+        assert all(map(tf.is_symbolic_tensor, given)), "a captured value looks like any tower's"
+        if self._original is not None:
+            return self._original.copy(read, given)
+        if self._traced:
+            return self._first(read, features, labels, seed, factor)
+        graph = traced_graph()
+        recorded = _Recorded(read, graph)
+        start = len(graph.get_operations())
+        result = self._first(recorded, features, labels, seed, factor)
+        self._traced = True
+        body = recorded.others(start)
+        # A stateful operation, such as tf.random.uniform, would share its state with its copies,
+        # or draw the same numbers.
+        if not any(operation.op_def.is_stateful for operation in body):
+            self._original = _Original(graph, body, recorded.reads, given, result)
+        return result
+
+
+class _Recorded:
+    """A reader that remembers what was read, and by which operations."""
+
+    def __init__(self, read: Reader, graph: tf.Graph) -> None:
+        self._read = read
+        self._graph = graph
+        self._parts: list[tuple[int, int]] = []
+        self.reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
+
+    def __call__(self, spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+        begin = len(self._graph.get_operations())
+        value = self._read(spec, dtype)
+        self._parts.append((begin, len(self._graph.get_operations())))
+        self.reads.append((spec, dtype, value))
+        return value
+
+    def others(self, start: int) -> list[tf.Operation]:
+        """The operations since the one of this number that read no variable."""
+        operations = self._graph.get_operations()
+        of_reads = {number for part in self._parts for number in range(*part)}
+        numbers = (n for n in range(start, len(operations)) if n not in of_reads)
+        # What a function captures comes to it as a placeholder, which is the same for all towers.
+        return [operations[n] for n in numbers if operations[n].type != "Placeholder"]
+
+
+class _Original:
+    """A tower that was traced, as a definition without a place.
+
+    Args:
+      graph: that has it; the current name scope and device are the tower's.
+      body: its operations, without those that read variables.
+      reads: variable, dtype and value of each read.
+      given: what else it was given, flat.
+      result: its.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        body: Sequence[tf.Operation],
+        reads: Sequence[tuple[VariableSpec, tf.DType, tf.Tensor]],
+        given: Sequence[tf.Tensor],
+        result: TowerResult,
+    ) -> None:
+        self._graph = graph
+        self._reads = reads
+        self._given = given
+        self._result = result
+        self._scope = f"{graph.get_name_scope()}/"
+        self._inside = {operation.name for operation in body}
+        devices = [operation.device for operation in body]
+        self._device = max(set(devices), key=devices.count)
+        # What it takes from elsewhere, by the name that this has in a definition.
+        self._outer: dict[str, str] = {}
+        self._nodes = [self._node(operation) for operation in body]
+
+    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> TowerResult:
+        """The tower once more, in the current name scope and on the current device.
+
+        Args:
+          read: returns the values of this tower's variables.
+          given: what else is this tower's, flat.
+        """
+        own = {before.name: now for before, now in zip(self._given, given, strict=True)}
+        for spec, dtype, before in self._reads:
+            own[before.name] = read(spec, dtype)
+        parts = tf.nest.flatten(_tensors(self._result), expand_composites=True)
+        shapes = {part.name: part.shape for part in parts if part is not None}
+        wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
+        found = {name: self._outside(name, own) for name in shapes if name not in wanted}
+        scope = f"{self._graph.get_name_scope()}/"
+        made = tf.graph_util.import_graph_def(
+            self._definition(scope),
+            input_map={key: self._outside(name, own) for key, name in self._outer.items()},
+            return_elements=[name.replace(self._scope, scope, 1) for name in wanted],
+            name="",  # all have the names that they would have in a trace
+        )
+        for name, tensor in zip(wanted, made, strict=True):
+            tensor.set_shape(shapes[name])  # a definition has no shapes that were set by hand
+            found[name] = tensor
+        own_parts = [None if part is None else found[part.name] for part in parts]
+        return _with_tensors(
+            self._result,
+            tf.nest.pack_sequence_as(_tensors(self._result), own_parts, expand_composites=True),
+        )
+
+    def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
+        if name.startswith("^"):
+            return self._graph.get_operation_by_name(name[1:]).outputs[0]
+        return own[name] if name in own else self._graph.get_tensor_by_name(name)
+
+    def _node(self, operation: tf.Operation) -> Any:
+        node = operation.node_def
+        node.input[:] = [self._input(name) for name in node.input]
+        if node.device == self._device:
+            node.device = ""
+        if "_class" in node.attr:
+            kept = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
+            del node.attr["_class"]
+            if kept:
+                node.attr["_class"].list.s.extend(kept)
+        return node
+
+    def _input(self, name: str) -> str:
+        operation, _, number = name.removeprefix("^").partition(":")
+        if operation in self._inside:
+            return name
+        elsewhere = f"elsewhere/{operation.replace('/', '.')}"
+        if name.startswith("^"):
+            self._outer[f"^{elsewhere}"] = name
+            return f"^{elsewhere}"
+        self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
+        return f"{elsewhere}:{number or 0}"
+
+    def _definition(self, scope: str) -> Any:
+        """Of a tower in this name scope, without a place."""
+        definition = tf.Graph().as_graph_def()
+        for original in self._nodes:
+            node = definition.node.add()
+            node.CopyFrom(original)
+            node.name = node.name.replace(self._scope, scope, 1)
+            node.input[:] = [name.replace(self._scope, scope, 1) for name in node.input]
+            if "_class" in node.attr:
+                old = node.attr["_class"].list.s
+                old[:] = [c.decode().replace(self._scope, scope, 1).encode() for c in old]
+        return definition
+
+
+def _tensors(result: TowerResult) -> Any:
+    moments = [(each.batch_mean, each.batch_variance) for each in result.moments]
+    return result.gradients, result.loss, moments, result.metrics
+
+
+def _with_tensors(result: TowerResult, tensors: Any) -> TowerResult:
+    gradients, loss, statistics, metrics = tensors
+    moments = tuple(
+        dataclasses.replace(each, batch_mean=mean, batch_variance=variance)
+        for each, (mean, variance) in zip(result.moments, statistics, strict=True)
+    )
+    return TowerResult(list(gradients), loss, moments, metrics)

@@ -1,0 +1,182 @@
+"""A copy of the first tower is what a trace of the tower would be."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_networks import cut
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.data.source import TowerBatch
+from cnnbench.data.synthetic import synthetic_rows
+from cnnbench.driver.build import BuiltRun
+from cnnbench.models import Model, declare, get_model
+from cnnbench.models.deepspeech import DeepSpeech2
+from cnnbench.models.elements import resolve
+from cnnbench.plugins import load
+from cnnbench.step import train_step
+from cnnbench.step.copied_tower import CopiedTowers
+from cnnbench.step.tower import StepConfig, Tower, TowerResult
+
+PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "weather_plugin.py"
+TRAINING = StepConfig(metrics=True, training_steps=10)
+TOWERS = 2
+BATCH = 2
+
+
+def forecast() -> Model:
+    load(str(PLUGIN), "dataset_plugin")
+    return get_model("forecast", "weather")
+
+
+CASES = {
+    "dropped paths": (lambda: cut(get_model("efficientnet_b0", "imagenet")), TRAINING),
+    "bf16": (lambda: get_model("resnet20", "cifar10"), replace(TRAINING, compute_dtype="bfloat16")),
+    "forward only": (lambda: get_model("lenet", "imagenet"), StepConfig(forward_only=True)),
+    "XLA": (forecast, replace(TRAINING, xla_compile=True)),
+    "slices, several inputs": (forecast, TRAINING),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_copy_computes_what_a_trace_does(case: str, cpu_devices: tuple[str, ...]) -> None:
+    make, config = CASES[case]
+    model = make()
+    spec = declare(model, 30)
+    rng = np.random.default_rng(0)
+    weights = {
+        v.name: tf.Variable(rng.normal(0.0, 0.1, (TOWERS, *v.shape)), dtype=tf.float32)
+        for v in spec.variables
+    }
+    elements = resolve(model.elements, model, 30)
+    draw = partial(synthetic_rows, seed=1, elements=elements)
+    rows = [draw(BATCH * tower + tf.range(BATCH)) for tower in range(TOWERS)]
+    batches = [TowerBatch.of(elements, row)[:2] for row in rows]
+
+    def run(tower: int, given: Any, make: Callable[..., TowerResult]) -> TowerResult:
+        def read(variable: Any, dtype: tf.DType) -> tf.Tensor:
+            return tf.cast(tf.identity(weights[variable.name])[tower], dtype)
+
+        with tf.device(cpu_devices[tower]), tf.name_scope(f"tower_{tower}"):
+            features, labels = given[tower]
+            factor = None if config.forward_only else tf.constant(2.0**tower)
+            return make(read, features, labels, tf.constant([tower, 3], tf.int64), factor)
+
+    @tf.function(autograph=False)
+    def step() -> Any:
+        towers = [Tower(model, spec, config, device) for device in cpu_devices[:TOWERS]]
+        copied = CopiedTowers(towers[0])
+        given = tf.nest.map_structure(tf.identity, batches)
+        with tf.name_scope("traced"):
+            traces = [run(number, given, tower) for number, tower in enumerate(towers)]
+        with tf.name_scope("copied"):
+            copies = [run(tower, given, copied) for tower in range(TOWERS)]
+        return values(traces), values(copies)
+
+    def values(results: list[TowerResult]) -> Any:
+        moments = [[(m.batch_mean, m.batch_variance) for m in one.moments] for one in results]
+        return [one._replace(moments=m) for one, m in zip(results, moments, strict=True)]
+
+    traces, copies = step()
+    graph = step.get_concrete_function().graph
+    for tower in range(1, TOWERS):
+        assert operations(graph, f"copied/tower_{tower}/") == operations(
+            graph, f"traced/tower_{tower}/"
+        )
+        tf.nest.map_structure(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+            traces[tower],
+            copies[tower],
+            expand_composites=True,
+        )
+        assert traces[tower].loss != traces[0].loss
+
+
+def operations(graph: tf.Graph, scope: str) -> Counter[Any]:
+    """What is there, how often, on which device and with what result; names are no matter."""
+    found = Counter(
+        (o.type, o.device, *((x.dtype, str(x.shape)) for x in o.outputs))
+        for o in graph.get_operations()
+        if scope in o.name and "traced_graph" not in o.name
+    )
+    assert sum(found.values()) > 10
+    return found
+
+
+SPEECH = {"max_frames": 60, "min_frames": 50, "max_letters": 4, "units": 8, "recurrent_layers": 1}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {
+            "variable_update": "replicated",
+            "all_reduce_spec": "xring",
+            "loss_type_to_report": "base_loss",
+        },
+        {"variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
+        {"variable_update": "mirrored_strategy"},
+        {"variable_update": "independent", "model": "deepspeech2", "data_name": "librispeech"},
+    ],
+    ids=lambda flags: flags["variable_update"],
+)
+def test_a_step_of_copies_is_the_step_that_would_be_traced(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, quick_start: None
+) -> None:
+    for name, size in SPEECH.items():
+        monkeypatch.setattr(DeepSpeech2, name, size)
+    sizes = {"num_gpus": 2, "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
+    own = {"model": "resnet20", "data_name": "cifar10", **sizes, **flags}
+    copied = names(BenchmarkCNN(Params.from_dict(own)).build())
+    monkeypatch.setattr(train_step, "CopiedTowers", lambda first: None)
+    assert copied == names(BenchmarkCNN(Params.from_dict(own)).build())
+
+
+def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
+    """The operations that compute, which roofline and --profile_layers know by their names."""
+    return Counter(
+        (re.sub(r"_\d+$", "", o.name), o.type, o.device)
+        for o in built.step.graph.get_operations()
+        if o.type not in ("Placeholder", "ReadVariableOp")
+        and any(x.dtype.is_floating and x.shape.rank != 0 for x in o.outputs)
+    )
+
+
+def test_towers_with_operations_of_state_are_traced(cpu_devices: tuple[str, ...]) -> None:
+    """A copied tf.random.uniform would draw the numbers of the first tower."""
+
+    class Noisy(Model):
+        name, dataset, image_size = "noisy", "imagenet", 4
+
+        def build(self, net: Any, images: Any) -> Any:
+            noise = net.apply(
+                lambda x: x + tf.random.uniform([BATCH, 48]),
+                net.flatten(images),
+                shape=(48,),
+            )
+            return net.logits(noise)
+
+    model = Noisy()
+    spec = declare(model, 10)
+
+    @tf.function(autograph=False)
+    def step() -> list[tf.Tensor]:
+        copied = CopiedTowers(Tower(model, spec, TRAINING, cpu_devices[0]))
+        images, labels = tf.ones([BATCH, 4, 4, 3]), tf.zeros([BATCH], tf.int32)
+        seed = tf.zeros([2], tf.int64)
+        reader = lambda v, dtype: tf.fill(v.shape, 0.1)  # noqa: E731
+        made = [copied(reader, images, labels, seed, None) for _ in range(3)]
+        return [one.gradients[0] for one in made]
+
+    drawn = [gradient.numpy() for gradient in step()]
+    assert not np.allclose(drawn[0], drawn[1])
+    assert not np.allclose(drawn[1], drawn[2])
