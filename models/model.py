@@ -50,7 +50,9 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
-        """Writes the network.
+        """Writes the network: of one tower, of which the others of a step are copies.
+
+        Operations with a state or effects, such as `tf.random.uniform`, make it run for each tower.
 
         Args:
           net: makes layers and variables.

@@ -407,9 +407,7 @@ class BenchmarkCNN:
         return record
 
 
-def _as_benchmark_error(
-    error: Exception, xla_cache_dir: str | None = None
-) -> BenchmarkError | None:
+def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> BenchmarkError | None:
     """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
     if isinstance(error, BenchmarkError):
         return error

@@ -14,11 +14,12 @@ from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.driver.console import Console
 from cnnbench.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.errors import DataError
-from cnnbench.models.graph import DataFormat, forward
+from cnnbench.models.graph import DataFormat, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.run import Evaluation
 from cnnbench.step.batch_norm_stats import share_moving_averages
+from cnnbench.step.copied_tower import CopiedTowers
 from cnnbench.step.tower import checked_metrics
 from cnnbench.step.traced import TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
@@ -121,23 +122,24 @@ class Evaluator:
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
+        make = self._tower if len(self._devices) == 1 else CopiedTowers(self._tower)
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+            # Towers that train independently are different networks: tower 0's is the one that
+            # checkpoints hold, and the one that is evaluated.
+            source = tower if self._manager.replicas_in_sync else 0
+
+            def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                return self._manager.read(source, spec.name, dtype)
+
             with tf.device(self._devices[tower]), tf.name_scope(f"evaluation_{tower}"):
-                return self._tower(tower, self._inputs.of_tower(tower, batches))
+                return make(read, self._inputs.of_tower(tower, batches))
 
         towers = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
             return tf.add_n([sums for sums, _ in towers]), [rows for _, rows in towers]
 
-    def _tower(self, tower: int, batch: TowerBatch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        # Towers that train independently are different networks: tower 0's is the one that
-        # checkpoints hold, and the one that is evaluated.
-        source = tower if self._manager.replicas_in_sync else 0
-
-        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-            return self._manager.read(source, spec.name, dtype)
-
+    def _tower(self, read: Reader, batch: TowerBatch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         outputs = forward(
             self._model,
             self._spec.num_classes,

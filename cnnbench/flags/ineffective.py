@@ -118,6 +118,7 @@ _SITUATIONS: dict[str, Callable[[Params], bool]] = {
     "a hierarchical copy": lambda p: "hierarchical_copy" in _running(p),
     "a two-level algorithm in --all_reduce_spec": _has_two_levels,
     "--result_json or --result_csv": lambda p: bool(p.result_json or p.result_csv),
+    "--xla_compile or --xla": lambda p: bool(p.xla_compile or p.xla),
 }
 """What more than one flag decides, in the words of the notice."""
 
@@ -151,8 +152,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
-            "xla_cache_dir",
-            "aux_head",
+            *("xla_cache_dir", "aux_head"),
             *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *LOOKING),
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
             *("benchmark_log_dir", "ml_perf_compliance_logging"),
@@ -160,11 +160,7 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: p.input_only,
         "with --input_only: no network is built",
     ),
-    Unused(
-        ("xla_cache_dir",),
-        lambda p: not (p.xla or p.xla_compile),
-        "without --xla_compile or --xla",
-    ),
+    _without("--xla_compile or --xla", "xla_cache_dir"),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
     _without("an evaluation", "eval_dir", "collect_eval_results_async"),

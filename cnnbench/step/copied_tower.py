@@ -7,52 +7,55 @@ What a copy takes from elsewhere (values of variables, its batch, its seed) is i
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
-from cnnbench.step.loss_scale import Factor
-from cnnbench.step.tower import Tower, TowerResult
 from cnnbench.variable_mgr.kept import traced_graph
 
+_R = TypeVar("_R")
 
-class CopiedTowers:
+
+class CopiedTowers(Generic[_R]):
     """Makes the towers of one traced function, which differ in their device and what is theirs.
 
     Args:
-      first: traces the tower that is made first; the others are copies of it.
+      trace: makes the first tower, of which the others are copies, in the current name scope and
+        on the current device: trace(read, given) returns tensors, and anything else that is the
+        same for all towers, in a nest.
     """
 
-    def __init__(self, first: Tower) -> None:
-        self._first = first
+    def __init__(self, trace: Callable[[Reader, Any], _R]) -> None:
+        self._trace = trace
         self._traced = False
         self._original: _Original | None = None
 
-    def __call__(
-        self, read: Reader, features: Any, labels: Any, seed: tf.Tensor, factor: Factor
-    ) -> TowerResult:
-        """As of `Tower`; all that it is given is made within the function."""
-        flat = tf.nest.flatten((features, labels, seed, factor))
-        given = [value for value in flat if isinstance(value, tf.Tensor)]
-        assert all(map(tf.is_symbolic_tensor, given)), "a captured value looks like any tower's"
+    def __call__(self, read: Reader, given: Any) -> _R:
+        """One tower, in the current name scope and on the current device.
+
+        Args:
+          read: returns the tower's value of a variable.
+          given: a nest of what else is the tower's; its tensors are made within the function.
+        """
+        tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
+        assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
-            return self._original.copy(read, given)
+            return self._original.copy(read, tensors)  # type: ignore[no-any-return]
         if self._traced:
-            return self._first(read, features, labels, seed, factor)
+            return self._trace(read, given)
         graph = traced_graph()
         recorded = _Recorded(read, graph)
         start = len(graph.get_operations())
-        result = self._first(recorded, features, labels, seed, factor)
+        result = self._trace(recorded, given)
         self._traced = True
         body = recorded.others(start)
         # A stateful operation, such as tf.random.uniform, would share its state with its copies,
         # or draw the same numbers.
         if not any(operation.op_def.is_stateful for operation in body):
-            self._original = _Original(graph, body, recorded.reads, given, result)
+            self._original = _Original(graph, body, recorded.reads, tensors, result)
         return result
 
 
@@ -98,7 +101,7 @@ class _Original:
         body: Sequence[tf.Operation],
         reads: Sequence[tuple[VariableSpec, tf.DType, tf.Tensor]],
         given: Sequence[tf.Tensor],
-        result: TowerResult,
+        result: Any,
     ) -> None:
         self._graph = graph
         self._reads = reads
@@ -112,7 +115,7 @@ class _Original:
         self._outer: dict[str, str] = {}
         self._nodes = [self._node(operation) for operation in body]
 
-    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> TowerResult:
+    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
         """The tower once more, in the current name scope and on the current device.
 
         Args:
@@ -122,8 +125,8 @@ class _Original:
         own = {before.name: now for before, now in zip(self._given, given, strict=True)}
         for spec, dtype, before in self._reads:
             own[before.name] = read(spec, dtype)
-        parts = tf.nest.flatten(_tensors(self._result), expand_composites=True)
-        shapes = {part.name: part.shape for part in parts if part is not None}
+        parts = tf.nest.flatten(self._result, expand_composites=True)
+        shapes = {part.name: part.shape for part in parts if isinstance(part, tf.Tensor)}
         wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
         found = {name: self._outside(name, own) for name in shapes if name not in wanted}
         scope = f"{self._graph.get_name_scope()}/"
@@ -136,11 +139,8 @@ class _Original:
         for name, tensor in zip(wanted, made, strict=True):
             tensor.set_shape(shapes[name])  # a definition has no shapes that were set by hand
             found[name] = tensor
-        own_parts = [None if part is None else found[part.name] for part in parts]
-        return _with_tensors(
-            self._result,
-            tf.nest.pack_sequence_as(_tensors(self._result), own_parts, expand_composites=True),
-        )
+        own_parts = [found[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
+        return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)
 
     def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
         if name.startswith("^"):
@@ -182,17 +182,3 @@ class _Original:
                 old = node.attr["_class"].list.s
                 old[:] = [c.decode().replace(self._scope, scope, 1).encode() for c in old]
         return definition
-
-
-def _tensors(result: TowerResult) -> Any:
-    moments = [(each.batch_mean, each.batch_variance) for each in result.moments]
-    return result.gradients, result.loss, moments, result.metrics
-
-
-def _with_tensors(result: TowerResult, tensors: Any) -> TowerResult:
-    gradients, loss, statistics, metrics = tensors
-    moments = tuple(
-        dataclasses.replace(each, batch_mean=mean, batch_variance=variance)
-        for each, (mean, variance) in zip(result.moments, statistics, strict=True)
-    )
-    return TowerResult(list(gradients), loss, moments, metrics)

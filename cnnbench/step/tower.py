@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -162,7 +161,7 @@ class Tower:
 
         gradients, loss, statistics, metrics = compiled(values, features, labels, seed, factor)
         outside = tuple(
-            dataclasses.replace(m, batch_mean=mean, batch_variance=variance)
+            m._replace(batch_mean=mean, batch_variance=variance)
             for m, (mean, variance) in zip(moments, statistics, strict=True)
         )
         return TowerResult(list(gradients), loss, outside, metrics)

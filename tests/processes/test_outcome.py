@@ -175,9 +175,8 @@ def test_without_a_record(outcome, finished, said, status, kind, message):
 
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one():
-    error = _as_benchmark_error(
-        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    )
+    full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
+    error = _as_benchmark_error(full, None)
     assert is_out_of_memory(ErrorInfo(type=type(error).__name__, message=str(error)))
 
 
@@ -191,7 +190,7 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one():
     ],
 )
 def test_other_errors_of_tensorflow_are_none(error):
-    failure = _as_benchmark_error(error)
+    failure = _as_benchmark_error(error, None)
     assert not is_out_of_memory(ErrorInfo(type=type(failure).__name__, message=str(failure)))
 
 

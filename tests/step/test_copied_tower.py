@@ -62,24 +62,25 @@ def test_a_copy_computes_what_a_trace_does(case: str, cpu_devices: tuple[str, ..
     rows = [draw(BATCH * tower + tf.range(BATCH)) for tower in range(TOWERS)]
     batches = [TowerBatch.of(elements, row)[:2] for row in rows]
 
-    def run(tower: int, given: Any, make: Callable[..., TowerResult]) -> TowerResult:
+    def run(tower: int, batch: Any, make: Callable[[Any, Any], TowerResult]) -> TowerResult:
         def read(variable: Any, dtype: tf.DType) -> tf.Tensor:
             return tf.cast(tf.identity(weights[variable.name])[tower], dtype)
 
         with tf.device(cpu_devices[tower]), tf.name_scope(f"tower_{tower}"):
-            features, labels = given[tower]
             factor = None if config.forward_only else tf.constant(2.0**tower)
-            return make(read, features, labels, tf.constant([tower, 3], tf.int64), factor)
+            return make(read, (*batch, tf.constant([tower, 3], tf.int64), factor))
 
     @tf.function(autograph=False)
     def step() -> Any:
-        towers = [Tower(model, spec, config, device) for device in cpu_devices[:TOWERS]]
-        copied = CopiedTowers(towers[0])
-        given = tf.nest.map_structure(tf.identity, batches)
+        def trace(read: Any, given: Any) -> TowerResult:
+            return Tower(model, spec, config, cpu_devices[0])(read, *given)
+
+        copy = CopiedTowers(trace)
+        given = list(enumerate(tf.nest.map_structure(tf.identity, batches)))
         with tf.name_scope("traced"):
-            traces = [run(number, given, tower) for number, tower in enumerate(towers)]
+            traces = [run(tower, batch, trace) for tower, batch in given]
         with tf.name_scope("copied"):
-            copies = [run(tower, given, copied) for tower in range(TOWERS)]
+            copies = [run(tower, batch, copy) for tower, batch in given]
         return values(traces), values(copies)
 
     def values(results: list[TowerResult]) -> Any:
@@ -151,32 +152,14 @@ def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
     )
 
 
-def test_towers_with_operations_of_state_are_traced(cpu_devices: tuple[str, ...]) -> None:
+def test_towers_with_operations_of_state_are_traced() -> None:
     """A copied tf.random.uniform would draw the numbers of the first tower."""
-
-    class Noisy(Model):
-        name, dataset, image_size = "noisy", "imagenet", 4
-
-        def build(self, net: Any, images: Any) -> Any:
-            noise = net.apply(
-                lambda x: x + tf.random.uniform([BATCH, 48]),
-                net.flatten(images),
-                shape=(48,),
-            )
-            return net.logits(noise)
-
-    model = Noisy()
-    spec = declare(model, 10)
 
     @tf.function(autograph=False)
     def step() -> list[tf.Tensor]:
-        copied = CopiedTowers(Tower(model, spec, TRAINING, cpu_devices[0]))
-        images, labels = tf.ones([BATCH, 4, 4, 3]), tf.zeros([BATCH], tf.int32)
-        seed = tf.zeros([2], tf.int64)
-        reader = lambda v, dtype: tf.fill(v.shape, 0.1)  # noqa: E731
-        made = [copied(reader, images, labels, seed, None) for _ in range(3)]
-        return [one.gradients[0] for one in made]
+        copied = CopiedTowers(lambda read, given: tf.random.uniform([9]) + given)
+        return [copied(lambda spec, dtype: None, tf.fill([9], 1.0)) for _ in range(3)]
 
-    drawn = [gradient.numpy() for gradient in step()]
+    drawn = [tensor.numpy() for tensor in step()]
     assert not np.allclose(drawn[0], drawn[1])
     assert not np.allclose(drawn[1], drawn[2])
