@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -140,7 +139,7 @@ def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Mo
     count = float(manager.num_towers)
     means = [total / count for total in manager.add_up(sums)]
     return [
-        dataclasses.replace(layer[0], batch_mean=mean, batch_variance=variance)
+        layer[0]._replace(batch_mean=mean, batch_variance=variance)
         for layer, mean, variance in zip(
             layers, means[: len(layers)], means[len(layers) :], strict=True
         )
