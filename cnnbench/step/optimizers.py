@@ -139,6 +139,8 @@ class GradientDescent(Optimizer):
     def __init__(self) -> None:
         super().__init__()
         self._decays: dict[Any, float] = {}
+        # By device and decay, while updates are being made; many variables have the same.
+        self._proximal: dict[tuple[str, float], tuple[tf.Tensor, ...]] | None = None
 
     def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
         """See `Optimizer.fold_decay`; there is such an op for CPUs."""
@@ -154,15 +156,27 @@ class GradientDescent(Optimizer):
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=learning_rate, delta=gradient
             )
-        # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
-        # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
+        made = {} if self._proximal is None else self._proximal
+        key = variable.device, decay
+        if key not in made:
+            # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
+            # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
+            alpha = learning_rate / (1.0 - learning_rate * decay)
+            made[key] = alpha, tf.constant(0.0), tf.constant(decay)
+        alpha, l1, l2 = made[key]
         return tf.raw_ops.ResourceApplyProximalGradientDescent(
-            var=variable.handle,
-            alpha=learning_rate / (1.0 - learning_rate * decay),
-            l1=0.0,
-            l2=decay,
-            delta=gradient,
+            var=variable.handle, alpha=alpha, l1=l1, l2=l2, delta=gradient
         )
+
+    def apply_gradients(
+        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """See `Optimizer.apply_gradients`."""
+        self._proximal = {}
+        try:
+            return super().apply_gradients(pairs, learning_rate)
+        finally:
+            self._proximal = None
 
 
 class Momentum(Optimizer):

@@ -53,8 +53,9 @@ class Readers:
         readers = [reader for reader in of_variable if _task(reader.device) in near]
         if not readers:
             return gradient
-        # One signal from each device, however many readers it has.
-        with tf.control_dependencies([tf.group(*readers)]):
+        if any(reader.device != variable.device for reader in readers):
+            readers = [tf.group(*readers)]  # one signal from each device, however many it has
+        with tf.control_dependencies(readers):
             return tf.identity(gradient, name="waiting")
 
 

@@ -109,7 +109,8 @@ class WeightDecay:
           gradient: dense, float32.
           variable: what it is of.
         """
-        if variable.ref() not in self._refs - self._folded or self._manager.defers_gradients:
+        key = variable.ref()
+        if key not in self._refs or key in self._folded or self._manager.defers_gradients:
             return gradient
         with tf.device(variable.device):
             return gradient + self._manager.decayed(variable) * self._reduced_factor

@@ -30,6 +30,21 @@ def test_the_gradient_comes_after_every_reader():
     assert not {"none", "of_another"} & waited
 
 
+def test_readers_beside_the_variable_send_no_signal():
+    variable = tf.Variable(tf.ones([4]))
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.device(variable.device):
+            tf.sin(variable, name="reader")
+            gradient = tf.fill([4], 0.5)
+            waiting = Readers(gradient.graph).before_update(variable, gradient)
+        assert "reader" in {o.name for o in waiting.op.control_inputs}
+        return waiting
+
+    step.get_concrete_function()
+
+
 def test_readers_in_other_tasks_hold_copies():
     local = tf.Variable(tf.ones([4]))
     found = {}
