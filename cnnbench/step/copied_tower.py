@@ -53,8 +53,10 @@ class CopiedTowers(Generic[_R]):
         self._traced = True
         body = recorded.others(start)
         # A stateful operation, such as tf.random.uniform, would share its state with its copies,
-        # or draw the same numbers.
-        if not any(operation.op_def.is_stateful for operation in body):
+        # or draw the same numbers; and where in the job an operation beside the tower's device
+        # belongs for another tower, a copy cannot know.
+        stateless = not any(operation.op_def.is_stateful for operation in body)
+        if stateless and len({operation.device for operation in body}) == 1:
             self._original = _Original(graph, body, recorded.reads, tensors, result)
         return result
 
@@ -109,8 +111,6 @@ class _Original:
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
-        devices = [operation.device for operation in body]
-        self._device = max(set(devices), key=devices.count)
         # What it takes from elsewhere, by the name that this has in a definition.
         self._outer: dict[str, str] = {}
         self._nodes = [self._node(operation) for operation in body]
@@ -150,8 +150,7 @@ class _Original:
     def _node(self, operation: tf.Operation) -> Any:
         node = operation.node_def
         node.input[:] = [self._input(name) for name in node.input]
-        if node.device == self._device:
-            node.device = ""
+        node.device = ""
         if "_class" in node.attr:
             kept = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
             del node.attr["_class"]

@@ -70,9 +70,12 @@ def test_a_copy_computes_what_a_trace_does(case: str, cpu_devices: tuple[str, ..
             factor = None if config.forward_only else tf.constant(2.0**tower)
             return make(read, (*batch, tf.constant([tower, 3], tf.int64), factor))
 
+    traced: list[Any] = []
+
     @tf.function(autograph=False)
     def step() -> Any:
         def trace(read: Any, given: Any) -> TowerResult:
+            traced.append(given)
             return Tower(model, spec, config, cpu_devices[0])(read, *given)
 
         copy = CopiedTowers(trace)
@@ -88,6 +91,7 @@ def test_a_copy_computes_what_a_trace_does(case: str, cpu_devices: tuple[str, ..
         return [one._replace(moments=m) for one, m in zip(results, moments, strict=True)]
 
     traces, copies = step()
+    assert len(traced) == TOWERS + 1
     graph = step.get_concrete_function().graph
     for tower in range(1, TOWERS):
         assert operations(graph, f"copied/tower_{tower}/") == operations(
@@ -126,7 +130,12 @@ SPEECH = {"max_frames": 60, "min_frames": 50, "max_letters": 4, "units": 8, "rec
         },
         {"variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
         {"variable_update": "mirrored_strategy"},
-        {"variable_update": "independent", "model": "deepspeech2", "data_name": "librispeech"},
+        {
+            "variable_update": "independent",
+            "model": "deepspeech2",
+            "data_name": "librispeech",
+            "forward_only": True,  # its loss has operations with a state
+        },
     ],
     ids=lambda flags: flags["variable_update"],
 )
@@ -137,9 +146,19 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(
         monkeypatch.setattr(DeepSpeech2, name, size)
     sizes = {"num_gpus": 2, "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
     own = {"model": "resnet20", "data_name": "cifar10", **sizes, **flags}
+    traced = []
+    trace = Tower.__call__
+
+    def counted(tower: Tower, *args: Any) -> TowerResult:
+        traced.append(tower)
+        return trace(tower, *args)
+
+    monkeypatch.setattr(Tower, "__call__", counted)
     copied = names(BenchmarkCNN(Params.from_dict(own)).build())
+    assert len(traced) == 1
     monkeypatch.setattr(train_step, "CopiedTowers", lambda first: None)
     assert copied == names(BenchmarkCNN(Params.from_dict(own)).build())
+    assert len(traced) == 3
 
 
 def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
@@ -152,14 +171,39 @@ def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
     )
 
 
-def test_towers_with_operations_of_state_are_traced() -> None:
+def uniform(read: Any, given: Any) -> tf.Tensor:
+    return tf.random.uniform([9]) + given
+
+
+def on_two_devices(read: Any, given: Any) -> tf.Tensor:
+    with tf.device("CPU:3"):
+        beside = tf.sin(given)
+    return tf.exp(beside)
+
+
+def plain(read: Any, given: Any) -> tf.Tensor:
+    return tf.exp(given)
+
+
+@pytest.mark.parametrize(("trace", "times"), [(uniform, 3), (on_two_devices, 3), (plain, 1)])
+def test_what_a_copy_could_not_know_is_traced_each_time(trace: Any, times: int) -> None:
     """A copied tf.random.uniform would draw the numbers of the first tower."""
+    traced = []
 
     @tf.function(autograph=False)
     def step() -> list[tf.Tensor]:
-        copied = CopiedTowers(lambda read, given: tf.random.uniform([9]) + given)
-        return [copied(lambda spec, dtype: None, tf.fill([9], 1.0)) for _ in range(3)]
+        def counted(read: Any, given: Any) -> tf.Tensor:
+            traced.append(given)
+            return trace(read, given)
 
-    drawn = [tensor.numpy() for tensor in step()]
-    assert not np.allclose(drawn[0], drawn[1])
-    assert not np.allclose(drawn[1], drawn[2])
+        copied = CopiedTowers(counted)
+        made = []
+        for tower in range(3):
+            with tf.device(f"CPU:{tower}"), tf.name_scope(f"tower_{tower}"):
+                made.append(copied(lambda spec, dtype: None, tf.fill([9], float(tower))))
+        return made
+
+    results = [tensor.numpy() for tensor in step()]
+    assert len(traced) == times
+    assert not np.allclose(results[0], results[1])
+    assert not np.allclose(results[1], results[2])
