@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
-from cnnbench.variable_mgr.kept import traced_graph
 
 _R = TypeVar("_R")
 
@@ -24,32 +23,33 @@ class CopiedTowers(Generic[_R]):
 
     Args:
       trace: makes the first tower, of which the others are copies, in the current name scope and
-        on the current device: trace(read, given) returns tensors, and anything else that is the
+        on the current device: trace(read, *given) returns tensors, and anything else that is the
         same for all towers, in a nest.
     """
 
-    def __init__(self, trace: Callable[[Reader, Any], _R]) -> None:
+    def __init__(self, trace: Callable[..., _R]) -> None:
         self._trace = trace
         self._traced = False
         self._original: _Original | None = None
 
-    def __call__(self, read: Reader, given: Any) -> _R:
+    def __call__(self, read: Reader, *given: Any) -> _R:
         """One tower, in the current name scope and on the current device.
 
         Args:
           read: returns the tower's value of a variable.
-          given: a nest of what else is the tower's; its tensors are made within the function.
+          given: nests of what else is the tower's, with a tensor at least; their tensors are made
+            within the function.
         """
         tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             return self._original.copy(read, tensors)  # type: ignore[no-any-return]
         if self._traced:
-            return self._trace(read, given)
-        graph = traced_graph()
+            return self._trace(read, *given)
+        graph = tensors[0].graph
         recorded = _Recorded(read, graph)
         start = len(graph.get_operations())
-        result = self._trace(recorded, given)
+        result = self._trace(recorded, *given)
         self._traced = True
         body = recorded.others(start)
         # A stateful operation, such as tf.random.uniform, would share its state with its copies,
@@ -130,10 +130,14 @@ class _Original:
         wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
         found = {name: self._outside(name, own) for name in shapes if name not in wanted}
         scope = f"{self._graph.get_name_scope()}/"
+
+        def renamed(name: str) -> str:
+            return name.replace(self._scope, scope, 1)
+
         made = tf.graph_util.import_graph_def(
-            self._definition(scope),
+            self._definition(renamed),
             input_map={key: self._outside(name, own) for key, name in self._outer.items()},
-            return_elements=[name.replace(self._scope, scope, 1) for name in wanted],
+            return_elements=[renamed(name) for name in wanted],
             name="",  # all have the names that they would have in a trace
         )
         for name, tensor in zip(wanted, made, strict=True):
@@ -169,15 +173,15 @@ class _Original:
         self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
         return f"{elsewhere}:{number or 0}"
 
-    def _definition(self, scope: str) -> Any:
-        """Of a tower in this name scope, without a place."""
+    def _definition(self, renamed: Callable[[str], str]) -> Any:
+        """Of a tower with its own names, without a place."""
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()
             node.CopyFrom(original)
-            node.name = node.name.replace(self._scope, scope, 1)
-            node.input[:] = [name.replace(self._scope, scope, 1) for name in node.input]
+            node.name = renamed(node.name)
+            node.input[:] = [renamed(name) for name in node.input]
             if "_class" in node.attr:
                 old = node.attr["_class"].list.s
-                old[:] = [c.decode().replace(self._scope, scope, 1).encode() for c in old]
+                old[:] = [renamed(c.decode()).encode() for c in old]
         return definition

@@ -211,8 +211,7 @@ class TrainStep:
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         # Towers that meet are not made one after the other; frozen ones have other constants.
         alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
-        first = self._towers[0]
-        copied = None if alone else CopiedTowers(lambda read, given: first(read, *given))
+        copied = None if alone else CopiedTowers(self._towers[0])
         towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
         sums = self._sums(towers)
         if self._config.forward_only:
@@ -280,8 +279,8 @@ class TrainStep:
                 with tf.control_dependencies([] if begun is None else [begun]):
                     return reader(tower, spec.name, dtype)
 
-            given = (features, labels, seed, factor)
-            return self._towers[tower](read, *given) if copied is None else copied(read, given)
+            make = self._towers[tower] if copied is None else copied
+            return make(read, features, labels, seed, factor)
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self._loss_scale.factor()
