@@ -24,6 +24,9 @@ from cnnbench.runtime.supervisor import GUARDED
 GRACE_SECONDS = 10.0
 """Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
 
+LONGEST_WAIT_SECONDS = 1.0
+"""At a time: Python heeds a signal that came just before a wait only when the wait is over."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -215,8 +218,7 @@ def _receive(link: socket.socket, seconds: float) -> bytes | None:
     deadline = time.monotonic() + seconds
     data = b""
     while not data.endswith(b"\n"):
-        # A day at a time: what a socket can wait for has an end.
-        link.settimeout(min(max(deadline - time.monotonic(), 0.001), 86400.0))
+        link.settimeout(min(max(deadline - time.monotonic(), 0.001), LONGEST_WAIT_SECONDS))
         try:
             part = link.recv(4096)
         except TimeoutError:

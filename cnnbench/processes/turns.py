@@ -17,7 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cnnbench.processes.child import GRACE_SECONDS, Child, Finished, start
+from cnnbench.processes.child import (
+    GRACE_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    Child,
+    Finished,
+    start,
+)
 from cnnbench.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 
@@ -128,8 +134,8 @@ def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> Non
         patience = max(0.0, timeout - max(one.used for one in running))
         links = {one.link.fileno(): one for one in left if one.link is not None}
         guards = {one.child.fileno(): one for one in left}
-        # A day at a time: what `select` can wait for has an end.
-        ready, _, _ = select.select([*links, *guards], [], [], min(patience, 86400.0))
+        patience = min(patience, LONGEST_WAIT_SECONDS)
+        ready, _, _ = select.select([*links, *guards], [], [], patience)
         for descriptor in ready:
             if descriptor in links:
                 links[descriptor].listen()

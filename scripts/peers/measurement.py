@@ -8,7 +8,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TextIO, TypeAlias, TypeVar
 
@@ -197,7 +197,13 @@ def measure_in_turn(
 
     with ThreadPoolExecutor(len(works)) as pool:
         try:
-            measured = list(pool.map(one, places, works, turns))
+            futures = [pool.submit(one, *each) for each in zip(places, works, turns, strict=True)]
+            measured = []
+            for future in futures:
+                # Python heeds a signal that came just before a wait only when the wait is over.
+                while not wait([future], timeout=1.0).done:
+                    pass
+                measured.append(future.result())
         except BaseException:
             rotation.end()
             raise

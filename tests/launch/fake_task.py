@@ -79,8 +79,8 @@ with socket.create_server(("", port(TASK))):
         time.sleep(0.4)  # the others are about to see this one
     if deed == "ignore":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if deed in ("sleep", "ignore"):
-        time.sleep(600)
+    while deed in ("sleep", "ignore"):
+        time.sleep(0.1)  # not longer: a signal just before it would be heard after it
     if deed == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if deed.isdigit():

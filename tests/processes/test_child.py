@@ -52,7 +52,8 @@ def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
         def leave(*_): print("good-bye", flush=True); sys.exit(130)
         signal.signal(signal.SIGTERM, leave)
         print("ready", flush=True)
-        time.sleep(600)
+        while True:
+            time.sleep(0.1)
     """
     finished = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
     assert (finished.status, finished.timed_out) == (130, True)

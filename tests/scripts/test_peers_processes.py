@@ -595,5 +595,8 @@ _SLEEPER = (
     "-c",
     "import os, signal, sys, time\n"
     'print(\'MEASURED {"batch": 8, "step_seconds": [0.5]}\', flush=True)\n'
-    "if len(sys.argv) == 1: os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)",
+    "if len(sys.argv) == 1:\n"
+    "    time.sleep(0.5)  # until the parent waits: a signal just before would be heard after it\n"
+    "    os.kill(os.getppid(), signal.SIGTERM)\n"
+    "    time.sleep(600)",
 )
