@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.cli import main
+from cnnbench.observe.graphs import collecting_partitions
 
 
 def _read(path):
@@ -50,6 +51,24 @@ def test_every_device_has_its_part(run, tmp_path, name):
         assert "_Recv" in {node.op for node in graph.node}
         assert any("affine0" in node.name for node in graph.node)
         assert f"{path}: {len(graph.node)} operations on {device}" in err
+
+
+def test_functions_that_ran_since_an_earlier_collection_do_not_count():
+    def call(length):
+        @tf.function
+        def function(x):
+            for _ in range(length):
+                x = tf.sin(x) + x
+            return x
+
+        function(tf.constant(1.0))
+
+    for before in (1, 300):
+        call(before)
+        found = []
+        with collecting_partitions(found):
+            call(100)
+        assert 200 <= sum(len(graph.node) for graph in found) < 300
 
 
 @pytest.mark.parametrize(
