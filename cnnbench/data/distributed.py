@@ -19,7 +19,7 @@ class InputDistribution:
     """How a strategy distributes the batches of a pipeline.
 
     Attributes:
-      strategy: the strategy, over the towers' devices.
+      strategy: the strategy, over the towers' devices; with `per_replica` for this input alone.
       manual: whether the pipeline makes the replicas' batches itself, of this worker's part of
         the data; otherwise it makes global ones of all data, which TensorFlow splits.
       per_replica: with `manual`: whether every replica has a pipeline, which reads all records and

@@ -34,6 +34,7 @@ from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
@@ -368,8 +369,9 @@ def _distribution(params: Params, manager: VariableMgr) -> InputDistribution | N
     assert isinstance(manager, StrategyVariableMgr)
     per_replica = params.input_replication == "per_replica"
     on_device = params.prefetch_on_device
+    strategy = manager.strategy
     return InputDistribution(
-        strategy=manager.strategy,
+        strategy=make.for_input_per_replica(strategy) if per_replica else strategy,
         manual=params.input_sharding == "manual",
         per_replica=per_replica,
         auto_shard_policy=params.auto_shard_policy,

@@ -76,6 +76,14 @@ def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
         np.testing.assert_array_equal(one, other)
 
 
+def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path) -> None:
+    batches(files, **MIRRORED, **MANUAL, input_replication="per_replica")
+    found, _ = batches(files, **MIRRORED, **MANUAL)
+    wanted, _ = batches(files, **MIRRORED)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("mode", ["one_device_strategy", "multi_worker_mirrored_strategy"])
 @pytest.mark.parametrize("sharding", ["auto", "manual"])
 def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path) -> None:

@@ -38,6 +38,16 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
     return _mirrored(tuple(devices), spec.ops, spec.num_packs)
 
 
+def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
+    """A MirroredStrategy over the devices of another, for input with a pipeline per replica.
+
+    TensorFlow (2.21) remembers InputReplicationMode.PER_REPLICA in the strategy: every later input
+    of it would hand all batches to each replica.
+    """
+    devices = strategy.extended.worker_devices
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
 def central_storage(devices: Sequence[str], parameter_device: str) -> Any:
     """A CentralStorageStrategy.
 
