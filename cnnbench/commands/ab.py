@@ -286,10 +286,10 @@ def _turn_seconds(options: AbFlags, experiment: Experiment, reporter: Reporter) 
 
 
 def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
-    from cnnbench.ab.aa import aa_lines
     from cnnbench.ab.results import ResultsFolder
     from cnnbench.ab.session import Session
     from cnnbench.compare import processes_needed
+    from cnnbench.compare.noise import spread_lines
     from cnnbench.machine import facts
 
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
@@ -307,7 +307,7 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
-        for line in aa_lines(finding.comparison, experiment.policy):
+        for line in spread_lines(finding.comparison, experiment.policy):
             reporter.line(line)
         reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
     command = shlex.join(_same_from_files(experiment, finding, results.folder, options))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cnnbench.compare.comparability import Group, differences
 from cnnbench.compare.configuration import label
 from cnnbench.compare.estimate import aa_spread, usable
 from cnnbench.compare.matching import match
-from cnnbench.metrics.measurement import CONTEXT
+from cnnbench.compare.result import Comparison
+from cnnbench.metrics.measurement import CONTEXT, Measurement
 from cnnbench.metrics.policy import Policy
 from cnnbench.metrics.registry import Metric
 from cnnbench.text.numbers import count
@@ -62,10 +63,32 @@ def spread(group: Group | None, metric: Metric, policy: Policy) -> float | None:
       metric: to be judged.
       policy: the constants.
     """
-    runs = () if group is None else group.records
-    values = [metric.value(record) for record in runs if record.status == "ok"]
-    known = [value for value in values if value is not None and usable(value, metric)]
-    return aa_spread(known, policy, metric) if len(known) >= policy.min_processes else None
+    values = _values(() if group is None else group.records, metric)
+    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
+
+
+def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """The A/A spread of every metric, over both sides together, one line each.
+
+    Args:
+      comparison: of a side with itself.
+      policy: metrics that fewer than its `min_processes` measured are left out.
+    """
+    records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
+    lines = []
+    for metric in comparison.metrics:
+        values = _values(records, metric)
+        if len(values) >= policy.min_processes:
+            noise = metric.change_text(aa_spread(values, policy, metric), signed=False)
+            processes = count(len(values), "process", "processes")
+            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
+            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
+    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
+
+
+def _values(records: Iterable[Measurement], metric: Metric) -> list[float]:
+    values = [metric.value(record) for record in records if record.status == "ok"]
+    return [value for value in values if value is not None and usable(value, metric)]
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:

@@ -7,7 +7,7 @@ clipping are done to the gradient before it comes here.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -78,22 +78,6 @@ class Optimizer(abc.ABC):
         """Scalars that belong to no variable: one per group, by name."""
         return {s.name: [group[s.name] for group in self._groups] for s in self.shared}
 
-    @abc.abstractmethod
-    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        """Updates one variable and its slots by one op on the current device.
-
-        Args:
-          gradient: dense, of the variable's shape and dtype.
-          variable: must have its slots.
-          learning_rate: scalar of the variable's dtype.
-
-        Returns:
-          The op; None in eager mode.
-
-        Raises:
-          KeyError: for a variable without slots.
-        """
-
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
@@ -105,16 +89,41 @@ class Optimizer(abc.ABC):
 
         Returns:
           The ops; empty in eager mode.
+
+        Raises:
+          KeyError: for a variable without slots.
         """
         ops = []
         rates = {tf.float32: learning_rate}
+        common: dict[Any, Any] = {}
         for gradient, variable in pairs:
             dtype = variable.dtype
             if dtype not in rates:
                 rates[dtype] = tf.cast(learning_rate, dtype)
             with tf.device(variable.device):
-                ops.append(self.apply(cast(gradient, dtype), variable, rates[dtype]))
+                ops.append(self._apply(cast(gradient, dtype), variable, rates[dtype], common))
         return [op for op in ops if op is not None]
+
+    @abc.abstractmethod
+    def _apply(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        common: dict[Any, Any],
+    ) -> Any:
+        """Updates one variable and its slots by one op on the current device.
+
+        Args:
+          gradient: dense, of the variable's shape and dtype.
+          variable: must have its slots.
+          learning_rate: scalar of the variable's dtype.
+          common: what the updates of one call of `apply_gradients` have in common, by a key of
+            the optimizer's own; filled by the first that needs it.
+
+        Returns:
+          The op; None in eager mode.
+        """
 
     def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
         """Asks that updates of a variable include weight decay: g + factor w in place of g.
@@ -139,8 +148,6 @@ class GradientDescent(Optimizer):
     def __init__(self) -> None:
         super().__init__()
         self._decays: dict[Any, float] = {}
-        # By device and decay, while updates are being made; many variables have the same.
-        self._proximal: dict[tuple[str, float], tuple[tf.Tensor, ...]] | None = None
 
     def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
         """See `Optimizer.fold_decay`; there is such an op for CPUs."""
@@ -149,34 +156,28 @@ class GradientDescent(Optimizer):
         self._decays[variable.ref()] = factor
         return True
 
-    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        """See `Optimizer.apply`."""
+    def _apply(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        common: dict[Any, Any],
+    ) -> Any:
         decay = self._decays.get(variable.ref())
         if decay is None:
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=learning_rate, delta=gradient
             )
-        made = {} if self._proximal is None else self._proximal
         key = variable.device, decay
-        if key not in made:
+        if key not in common:
             # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
             # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
             alpha = learning_rate / (1.0 - learning_rate * decay)
-            made[key] = alpha, tf.constant(0.0), tf.constant(decay)
-        alpha, l1, l2 = made[key]
+            common[key] = alpha, tf.constant(0.0), tf.constant(decay)
+        alpha, l1, l2 = common[key]
         return tf.raw_ops.ResourceApplyProximalGradientDescent(
             var=variable.handle, alpha=alpha, l1=l1, l2=l2, delta=gradient
         )
-
-    def apply_gradients(
-        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
-    ) -> list[Any]:
-        """See `Optimizer.apply_gradients`."""
-        self._proximal = {}
-        try:
-            return super().apply_gradients(pairs, learning_rate)
-        finally:
-            self._proximal = None
 
 
 class Momentum(Optimizer):
@@ -192,8 +193,13 @@ class Momentum(Optimizer):
         super().__init__()
         self._momentum = momentum
 
-    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        """See `Optimizer.apply`."""
+    def _apply(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        common: dict[Any, Any],
+    ) -> Any:
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=self._slot("momentum", variable),
@@ -221,8 +227,13 @@ class RMSProp(Optimizer):
         self._momentum = momentum
         self._epsilon = epsilon
 
-    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        """See `Optimizer.apply`."""
+    def _apply(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+        common: dict[Any, Any],
+    ) -> Any:
         return tf.raw_ops.ResourceApplyRMSProp(
             var=variable.handle,
             ms=self._slot("mean_square", variable),
@@ -241,8 +252,7 @@ class Adam(Optimizer):
     m = b1 m + (1-b1) g, v = b2 v + (1-b2) g²,
     w -= lr sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps).
 
-    The powers of b1 and b2 are state of each group; `apply` uses them and
-    `apply_gradients` also advances them.
+    The powers of b1 and b2 are state of each group, which every step of it advances.
 
     Args:
       beta1, beta2: b1 and b2.
@@ -258,42 +268,35 @@ class Adam(Optimizer):
         self._beta2 = beta2
         self._epsilon = epsilon
 
-    def apply(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        """See `Optimizer.apply`."""
-        powers = self._groups[self._group_of[variable.ref()]]
-        return self._update(gradient, variable, learning_rate, powers)
-
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
         """See `Optimizer.apply_gradients`; counts as one step of the group."""
-        if not pairs:
-            return []
-        group = self._groups[self._group_of[pairs[0][1].ref()]]
-        # Read once for all variables: a conversion in each update would be an op in each.
-        powers = {name: tf.convert_to_tensor(power) for name, power in group.items()}
-        ops = []
-        for gradient, variable in pairs:
-            with tf.device(variable.device):
-                ops.append(self._update(gradient, variable, learning_rate, powers))
-        for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
-            with tf.device(group[name].device):
-                ops.append(group[name].assign(powers[name] * beta, read_value=False))
+        ops = super().apply_gradients(pairs, learning_rate)
+        for _, variable in pairs[:1]:
+            group = self._groups[self._group_of[variable.ref()]]
+            for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
+                power = group[name]
+                with tf.device(power.device):
+                    ops.append(power.assign(power * beta, read_value=False))
         return [op for op in ops if op is not None]
 
-    def _update(
+    def _apply(
         self,
         gradient: tf.Tensor,
         variable: tf.Variable,
         learning_rate: tf.Tensor,
-        powers: Mapping[str, tf.Tensor],
+        common: dict[Any, Any],
     ) -> Any:
+        number = self._group_of[variable.ref()]
+        if number not in common:
+            # Read once for all variables: a conversion in each update would be an op in each.
+            common[number] = {name: _read(power) for name, power in self._groups[number].items()}
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._slot("m", variable),
             v=self._slot("v", variable),
-            beta1_power=powers["beta1_power"],
-            beta2_power=powers["beta2_power"],
+            **common[number],
             lr=learning_rate,
             beta1=self._beta1,
             beta2=self._beta2,
@@ -317,6 +320,11 @@ def make_optimizer(flags: OptimizerParams) -> Optimizer:
     if flags.optimizer == "adam":
         return Adam(flags.adam_beta1, flags.adam_beta2, flags.adam_epsilon)
     raise FlagError("optimizer", flags.optimizer, "must be one of momentum, sgd, rmsprop, adam")
+
+
+def _read(variable: tf.Variable) -> tf.Tensor:
+    with tf.device(variable.device):
+        return tf.convert_to_tensor(variable)
 
 
 def _state(
