@@ -207,7 +207,7 @@ def test_a_single_update_leaves_the_others_alone(name, cpu_devices):
     variables = make_variables(cpu_devices[:1])
     before = [v.numpy() for v in variables]
     optimizer.create_slots(variables)
-    optimizer.apply(tf.ones(SHAPES[0]), variables[0], tf.constant(0.1))
+    optimizer.apply_gradients([(tf.ones(SHAPES[0]), variables[0])], tf.constant(0.1))
     expected, _ = ORACLES[name](before[0], [np.ones(SHAPES[0])], [0.1])
     np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5)
     assert all((v.numpy() == old).all() for v, old in zip(variables[1:], before[1:], strict=True))
@@ -231,7 +231,7 @@ def test_an_empty_group_is_ignored():
 def test_a_variable_without_slots_is_an_error(optimizer, cpu_devices):
     variable = make_variables(cpu_devices[:1])[0]
     with pytest.raises(KeyError):
-        optimizer.apply(tf.zeros(SHAPES[0]), variable, tf.constant(0.1))
+        optimizer.apply_gradients([(tf.zeros(SHAPES[0]), variable)], tf.constant(0.1))
 
 
 def test_flags_choose_the_class():
