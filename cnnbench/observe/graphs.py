@@ -56,7 +56,7 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
       BenchmarkError: the graphs cannot be had.
     """
     tf.summary.trace_on(graph=True, profiler=False)
-    _exported()  # drops what ran since an earlier trace, which (2.21) did not end the collecting
+    _exported()  # drops what ran since an earlier one: trace_off (2.21) leaves the collecting on
     tf.summary.trace_on(graph=True, profiler=False)
     try:
         yield
