@@ -25,6 +25,7 @@ from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
+from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
@@ -52,6 +53,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts with the models of the package alone; what the test registers is gone afterwards."""
+    registry.get_model("trivial", "imagenet")
+    models = {
+        key: make
+        for key, make in registry._factories.items()
+        if type(make()).__module__.startswith("cnnbench.models.")
+    }
+    monkeypatch.setattr(registry, "_factories", models)
+    monkeypatch.setattr(plugins, "_files", {})
+    monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
 
 
 @pytest.fixture(autouse=True)

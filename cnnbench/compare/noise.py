@@ -63,8 +63,7 @@ def spread(group: Group | None, metric: Metric, policy: Policy) -> float | None:
       metric: to be judged.
       policy: the constants.
     """
-    values = _values(() if group is None else group.records, metric)
-    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
+    return _spread(_values(() if group is None else group.records, metric), metric, policy)
 
 
 def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
@@ -78,8 +77,9 @@ def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     lines = []
     for metric in comparison.metrics:
         values = _values(records, metric)
-        if len(values) >= policy.min_processes:
-            noise = metric.change_text(aa_spread(values, policy, metric), signed=False)
+        found = _spread(values, metric, policy)
+        if found is not None:
+            noise = metric.change_text(found, signed=False)
             processes = count(len(values), "process", "processes")
             deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
             lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
@@ -89,6 +89,10 @@ def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
 def _values(records: Iterable[Measurement], metric: Metric) -> list[float]:
     values = [metric.value(record) for record in records if record.status == "ok"]
     return [value for value in values if value is not None and usable(value, metric)]
+
+
+def _spread(values: Sequence[float], metric: Metric, policy: Policy) -> float | None:
+    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:

@@ -17,13 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cnnbench.processes.child import (
-    GRACE_SECONDS,
-    LONGEST_WAIT_SECONDS,
-    Child,
-    Finished,
-    start,
-)
+from cnnbench.processes.child import GRACE_SECONDS, LONGEST_WAIT_SECONDS, Child, Finished, start
 from cnnbench.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 

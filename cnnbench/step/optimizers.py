@@ -7,7 +7,7 @@ clipping are done to the gradient before it comes here.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -22,6 +22,14 @@ class SlotSpec(NamedTuple):
 
     name: str
     initial: float
+
+
+class _Update(NamedTuple):
+    """A dense gradient of a variable, and the learning rate as a scalar."""
+
+    gradient: tf.Tensor
+    variable: tf.Variable
+    learning_rate: tf.Tensor
 
 
 class Optimizer(abc.ABC):
@@ -101,29 +109,28 @@ class Optimizer(abc.ABC):
             if dtype not in rates:
                 rates[dtype] = tf.cast(learning_rate, dtype)
             with tf.device(variable.device):
-                ops.append(self._apply(cast(gradient, dtype), variable, rates[dtype], common))
+                update = _Update(cast(gradient, dtype), variable, rates[dtype])
+                ops.append(self._apply(update, common))
+        ops.extend(self._finish(common))
         return [op for op in ops if op is not None]
 
     @abc.abstractmethod
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
-        common: dict[Any, Any],
-    ) -> Any:
+    def _apply(self, update: _Update, common: dict[Any, Any]) -> Any:
         """Updates one variable and its slots by one op on the current device.
 
         Args:
-          gradient: dense, of the variable's shape and dtype.
-          variable: must have its slots.
-          learning_rate: scalar of the variable's dtype.
+          update: of the variable's dtype and on its device.
           common: what the updates of one call of `apply_gradients` have in common, by a key of
             the optimizer's own; filled by the first that needs it.
 
         Returns:
           The op; None in eager mode.
         """
+
+    def _finish(self, common: Mapping[Any, Any]) -> list[Any]:
+        """The ops that change, after all updates of a call, what they have in common."""
+        del common
+        return []
 
     def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
         """Asks that updates of a variable include weight decay: g + factor w in place of g.
@@ -156,23 +163,18 @@ class GradientDescent(Optimizer):
         self._decays[variable.ref()] = factor
         return True
 
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
-        common: dict[Any, Any],
-    ) -> Any:
+    def _apply(self, update: _Update, common: dict[Any, Any]) -> Any:
+        gradient, variable, rate = update
         decay = self._decays.get(variable.ref())
         if decay is None:
             return tf.raw_ops.ResourceApplyGradientDescent(
-                var=variable.handle, alpha=learning_rate, delta=gradient
+                var=variable.handle, alpha=rate, delta=gradient
             )
         key = variable.device, decay
         if key not in common:
             # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
             # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
-            alpha = learning_rate / (1.0 - learning_rate * decay)
+            alpha = rate / (1.0 - rate * decay)
             common[key] = alpha, tf.constant(0.0), tf.constant(decay)
         alpha, l1, l2 = common[key]
         return tf.raw_ops.ResourceApplyProximalGradientDescent(
@@ -193,18 +195,12 @@ class Momentum(Optimizer):
         super().__init__()
         self._momentum = momentum
 
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
-        common: dict[Any, Any],
-    ) -> Any:
+    def _apply(self, update: _Update, common: dict[Any, Any]) -> Any:
         return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=self._slot("momentum", variable),
-            lr=learning_rate,
-            grad=gradient,
+            var=update.variable.handle,
+            accum=self._slot("momentum", update.variable),
+            lr=update.learning_rate,
+            grad=update.gradient,
             momentum=self._momentum,
             use_nesterov=True,
         )
@@ -227,22 +223,16 @@ class RMSProp(Optimizer):
         self._momentum = momentum
         self._epsilon = epsilon
 
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
-        common: dict[Any, Any],
-    ) -> Any:
+    def _apply(self, update: _Update, common: dict[Any, Any]) -> Any:
         return tf.raw_ops.ResourceApplyRMSProp(
-            var=variable.handle,
-            ms=self._slot("mean_square", variable),
-            mom=self._slot("momentum", variable),
-            lr=learning_rate,
+            var=update.variable.handle,
+            ms=self._slot("mean_square", update.variable),
+            mom=self._slot("momentum", update.variable),
+            lr=update.learning_rate,
             rho=self._decay,
             momentum=self._momentum,
             epsilon=self._epsilon,
-            grad=gradient,
+            grad=update.gradient,
         )
 
 
@@ -252,7 +242,8 @@ class Adam(Optimizer):
     m = b1 m + (1-b1) g, v = b2 v + (1-b2) g²,
     w -= lr sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps).
 
-    The powers of b1 and b2 are state of each group, which every step of it advances.
+    The powers of b1 and b2 are state of each group; a call of `apply_gradients` counts as one step
+    of it.
 
     Args:
       beta1, beta2: b1 and b2.
@@ -268,26 +259,8 @@ class Adam(Optimizer):
         self._beta2 = beta2
         self._epsilon = epsilon
 
-    def apply_gradients(
-        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
-    ) -> list[Any]:
-        """See `Optimizer.apply_gradients`; counts as one step of the group."""
-        ops = super().apply_gradients(pairs, learning_rate)
-        for _, variable in pairs[:1]:
-            group = self._groups[self._group_of[variable.ref()]]
-            for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
-                power = group[name]
-                with tf.device(power.device):
-                    ops.append(power.assign(power * beta, read_value=False))
-        return [op for op in ops if op is not None]
-
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
-        common: dict[Any, Any],
-    ) -> Any:
+    def _apply(self, update: _Update, common: dict[Any, Any]) -> Any:
+        variable = update.variable
         number = self._group_of[variable.ref()]
         if number not in common:
             # Read once for all variables: a conversion in each update would be an op in each.
@@ -297,12 +270,21 @@ class Adam(Optimizer):
             m=self._slot("m", variable),
             v=self._slot("v", variable),
             **common[number],
-            lr=learning_rate,
+            lr=update.learning_rate,
             beta1=self._beta1,
             beta2=self._beta2,
             epsilon=self._epsilon,
-            grad=gradient,
+            grad=update.gradient,
         )
+
+    def _finish(self, common: Mapping[Any, Any]) -> list[Any]:
+        ops = []
+        for number, powers in common.items():
+            for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
+                power = self._groups[number][name]
+                with tf.device(power.device):
+                    ops.append(power.assign(powers[name] * beta, read_value=False))
+        return ops
 
 
 def make_optimizer(flags: OptimizerParams) -> Optimizer:

@@ -14,6 +14,7 @@ from typing import TextIO, TypeAlias, TypeVar
 
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
+from cnnbench.processes.child import LONGEST_WAIT_SECONDS
 from peers.process import ProcessError
 from peers.turns import Rotation, Turn
 
@@ -200,8 +201,7 @@ def measure_in_turn(
             futures = [pool.submit(one, *each) for each in zip(places, works, turns, strict=True)]
             measured = []
             for future in futures:
-                # Python heeds a signal that came just before a wait only when the wait is over.
-                while not wait([future], timeout=1.0).done:
+                while not wait([future], timeout=LONGEST_WAIT_SECONDS).done:
                     pass
                 measured.append(future.result())
         except BaseException:

@@ -1,4 +1,4 @@
-"""Weights for networks under test, and a registry that forgets."""
+"""Weights for networks under test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench import plugins
-from cnnbench.models import VariableSpec, registry
+from cnnbench.models import VariableSpec
 
 
 class Weights:
@@ -41,20 +40,6 @@ def _draw(spec: VariableSpec) -> np.ndarray:
 def make_weights() -> Callable[[Iterable[VariableSpec]], Weights]:
     """Makes seeded weights with a `read` method for `forward`."""
     return Weights
-
-
-@pytest.fixture
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    registry.get_model("trivial", "imagenet")
-    models = {
-        key: make
-        for key, make in registry._factories.items()
-        if type(make()).__module__.startswith("cnnbench.models.")
-    }
-    monkeypatch.setattr(registry, "_factories", models)
-    monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
 
 
 def nchw_runs() -> bool:
