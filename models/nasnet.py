@@ -117,23 +117,23 @@ class Cell(Generic[T]):
     def normal(self, x: T, previous: T) -> T:
         """A cell that keeps height and width; six times ``filters`` channels."""
         net, drop = self.net, self._drop
-        p = self._adjusted(previous, x)
+        p = self._second(x, previous)
         h = self._ones(x)
         active_h, active_p = net.relu(h), net.relu(p)
         sums = [
             net.add(self._separable(active_h, 5), self._separable(active_p, 3)),
             net.add(self._separable(active_p, 5), self._separable(active_p, 3)),
-            net.add(drop(self._pool("avg", h)), p),
+            net.add(drop(self._pool("avg", h)), self._as_wide(p, active=True)),
         ]
         mean = self._pool("avg", p)
-        sums.append(net.add(drop(mean), drop(mean)))
+        sums.append(net.add(drop(self._as_wide(mean)), drop(self._as_wide(mean))))
         sums.append(net.add(self._separable(active_h, 3), h))
-        return net.concat([p, *sums])
+        return net.concat([self._as_wide(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
         """A cell that halves height and width; four times ``filters`` channels."""
         net, drop = self.net, self._drop
-        p = x if previous is x else self._adjusted(previous, x)
+        p = self._second(x, previous)
         h = self._ones(x)
         active_p = net.relu(p)
         largest = self._pool("max", h, 2)
@@ -144,8 +144,13 @@ class Cell(Generic[T]):
         fifth = net.add(self._separable(net.relu(first), 3), drop(largest))
         return net.concat([second, third, fourth, fifth])
 
-    def _adjusted(self, previous: T, x: T) -> T:
-        """The second input: as large as the first, with ``filters`` channels."""
+    def _second(self, x: T, previous: T) -> T:
+        """The second input: as large as the first, with ``filters`` channels.
+
+        The first cell has but one input, which is its second one too, as it is.
+        """
+        if previous is x:
+            return x
         net = self.net
         height, width, channels = net.shape(previous)
         if (height, width) != net.shape(x)[:2]:
@@ -158,7 +163,16 @@ class Cell(Generic[T]):
         return previous if channels == self.filters else self._ones(previous)
 
     def _ones(self, x: T) -> T:
-        return self.net.conv(self.net.relu(x), self.filters, 1, batch_norm=True, activation=None)
+        return self._projected(self.net.relu(x))
+
+    def _projected(self, x: T) -> T:
+        return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
+
+    def _as_wide(self, x: T, *, active: bool = False) -> T:
+        """``x``, projected if it has not ``filters`` channels; with ``active`` after a ReLU."""
+        if self.net.shape(x)[2] == self.filters:
+            return x
+        return self._ones(x) if active else self._projected(x)
 
     def _separable(self, active: T, kernel: int, stride: int = 1) -> T:
         """Two separable convolutions of what has gone through a ReLU."""

@@ -11,7 +11,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from cnnbench.models.blocks import round_channels, squeeze_excite
+from cnnbench.models.blocks import squeeze_excite
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -50,14 +50,19 @@ VARIANTS = {
 
 
 def stages(line: Line) -> tuple[tuple[int, int], ...]:
-    """Number of blocks and width of each stage; widths are multiples of the group's."""
+    """Number of blocks and width of each stage.
+
+    Widths are the nearest multiples of the group's, of two equally near ones the even multiple, as
+    in the paper's tables. torchvision rounds by another rule: its regnet_y_800mf and regnet_y_8gf
+    are wider.
+    """
     widths = []
     for block in range(line.depth):
         width = line.initial + line.slope * block
         power = round(math.log(width / line.initial) / math.log(line.factor))
         widths.append(8 * round(line.initial * line.factor**power / 8))
     return tuple(
-        (len(list(blocks)), round_channels(width, min(line.group, width)))
+        (len(list(blocks)), line.group * max(1, round(width / line.group)))
         for width, blocks in itertools.groupby(widths)
     )
 

@@ -1,4 +1,4 @@
-"""ResNet for ImageNet: bottleneck blocks in three versions.
+"""ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks of v1.
 
 ``v1`` strides in the first 1 x 1 convolution of a block, ``v1.5`` in the 3 x 3 one; ``v2``
 normalises before each convolution instead of after.
@@ -23,7 +23,8 @@ Layer = tuple[int, int, int]  # a convolution's filters, kernel and stride
 
 WIDTHS = (64, 128, 256, 512)  # of the 3 x 3 convolutions; blocks put out four times as many
 EXPANSION = 4
-BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # of two 3 x 3 convolutions
+BLOCKS = {**BASIC_BLOCKS, 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 # The norms of v2 that come before a block learn no gamma: a positive scale passes through the
 # ReLU into the next kernel anyway. Those of tf_cnn_benchmarks have none either.
@@ -31,11 +32,15 @@ PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
 
 
 class ResNet(Model):
-    """A bottleneck ResNet.
+    """Basic blocks up to 34 layers, bottlenecks from 50 on.
 
     Attributes:
       blocks: per stage.
-      version: where a block strides and normalises.
+      basic: whether blocks have two 3 x 3 convolutions instead of a bottleneck.
+      always_projects: whether the first block of a stage has a projection even where it changes
+        no shape, as basic blocks of the first stage do.
+      version: where a block normalises.
+      strides_inside: whether a bottleneck strides in its 3 x 3 convolution.
       preactivation: batch norm before the blocks of v2.
     """
 
@@ -43,6 +48,7 @@ class ResNet(Model):
     image_size = 224
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
     preactivation = PREACTIVATION
+    always_projects = False
     learning_rate = LearningRateSpec(
         0.128,
         base_batch=256,
@@ -53,9 +59,11 @@ class ResNet(Model):
 
     def __init__(self, depth: int, version: Version) -> None:
         self.name = f"resnet{depth}" if version == "v1" else f"resnet{depth}_{version}"
-        self.batch_size = 64 if depth == 50 else 32
+        self.batch_size = 64 if depth <= 50 else 32
+        self.basic = depth in BASIC_BLOCKS
         self.blocks = BLOCKS[depth]
         self.version = version
+        self.strides_inside = version == "v1.5"
 
     def build(self, net: Network[T], images: T) -> T:
         """Stem, four stages of blocks, mean over the image, logits."""
@@ -73,14 +81,18 @@ class ResNet(Model):
                 stride = 1 if index else first
                 with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
                     layers = self._layers(WIDTHS[stage], stride)
-                    x = block(net, x, layers, None if index else stride)
+                    reshapes = stride != 1 or net.shape(x)[2] != layers[-1][0]
+                    projects = reshapes or (self.always_projects and index == 0)
+                    x = block(net, x, layers, stride if projects else None)
         return x
 
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, 64, 7, 2, "SAME_RESNET", batch_norm=True)
 
     def _layers(self, width: int, stride: int) -> Sequence[Layer]:
-        first, middle = (1, stride) if self.version == "v1.5" else (stride, 1)
+        if self.basic:
+            return (width, 3, stride), (width, 3, 1)
+        first, middle = (1, stride) if self.strides_inside else (stride, 1)
         return (width, 1, first), (width, 3, middle), (EXPANSION * width, 1, 1)
 
     def _block(self, net: Network[T], x: T, layers: Sequence[Layer], projection: int | None) -> T:
@@ -111,6 +123,6 @@ class ResNet(Model):
 _VERSIONS: tuple[Version, ...] = ("v1", "v1.5", "v2")
 
 for _depth in BLOCKS:
-    for _version in _VERSIONS:
+    for _version in _VERSIONS if _depth not in BASIC_BLOCKS else _VERSIONS[:1]:
         _factory = functools.partial(ResNet, _depth, _version)
         register_model(_factory().name, "imagenet", _factory)

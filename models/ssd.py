@@ -15,8 +15,8 @@ from cnnbench.models.average_precision import THRESHOLDS, average_precision
 from cnnbench.models.elements import IMAGE, Element
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.official_resnet import OfficialResNet
 from cnnbench.models.registry import register_model
+from cnnbench.models.resnet import ResNet
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 from cnnbench.models.window import Padding
 
@@ -69,7 +69,7 @@ class SSD300(Model):
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:
         """``classes``, logits (8732, 81), and ``boxes``, encoded (8732, 4)."""
         with net.scope(self.backbone):
-            x = OfficialResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
+            x = ResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
         maps = [x]
         with net.scope("extra"):
             for narrow, filters, stride, padding in _EXTRAS:
