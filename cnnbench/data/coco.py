@@ -55,7 +55,7 @@ class CocoPipeline(RecordPipeline):
             require(count <= MAX_BOXES, count),
         ]
         with tf.control_dependencies(sound):
-            image = decode(found["jpeg"])
+            image = decode(found["jpeg"], spec)
         if spec.training:
             told_apart = is_crowd == 0
             boxes, classes, is_crowd = (

@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.imagenet_records import DECODING
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.spec import InputSpec
 
@@ -42,7 +41,7 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
     """
     size = spec.image_size
     if spec.resize_method == "crop":
-        image = decode(jpeg)
+        image = decode(jpeg, spec)
         top, left = _free_room(image, size)
         top = uniform_int(position, spec.seed, "crop top", top + 1)
         left = uniform_int(position, spec.seed, "crop left", left + 1)
@@ -75,7 +74,7 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
       float32 [image_size, image_size, 3], normalised.
     """
     size = spec.image_size
-    image = decode(jpeg)
+    image = decode(jpeg, spec)
     if spec.resize_method != "crop":
         sides = _official_sides(image, size) if spec.official else _sides(image, size)
         image = resize(image, sides[0], sides[1], position, spec)
@@ -86,10 +85,13 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
 
 
 def _sides(image: Any, size: int) -> tf.Tensor:
-    """Height and width, int32 [2], of which the centre of `size` pixels is 1/1.145."""
+    """Height and width, int32 [2], of which the centre of `size` pixels is 1/1.145.
+
+    Rounded down from the product of float32, in this order, as in tf_cnn_benchmarks: another order
+    gives some images a row more or less.
+    """
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
-    scale = CENTRAL_SCALE * size / tf.reduce_min(sides)
-    return tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), size)
+    return tf.cast(sides * tf.reduce_max(size / sides) * CENTRAL_SCALE, tf.int32)
 
 
 def _official_sides(image: Any, size: int) -> tf.Tensor:
@@ -99,9 +101,17 @@ def _official_sides(image: Any, size: int) -> tf.Tensor:
     return sides * shorter // tf.reduce_min(sides)
 
 
-def decode(jpeg: Any) -> tf.Tensor:
+def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
     """uint8 [height, width, 3] of a JPEG; grey and CMYK become RGB."""
-    return tf.io.decode_jpeg(jpeg, **DECODING)
+    return tf.io.decode_jpeg(jpeg, **_decoding(spec))
+
+
+def _decoding(spec: InputSpec) -> dict[str, Any]:
+    return {
+        "channels": 3,
+        "fancy_upscaling": spec.jpeg_fancy_upscaling,
+        "dct_method": "INTEGER_FAST",
+    }
 
 
 def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
@@ -140,9 +150,9 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
         use_image_if_no_bounding_boxes=True,
     )
     if not spec.fuse_decode_and_crop:
-        return tf.slice(decode(jpeg), begin, extent)
+        return tf.slice(decode(jpeg, spec), begin, extent)
     window = tf.concat([begin[:2], extent[:2]], axis=0)
-    return tf.image.decode_and_crop_jpeg(jpeg, window, **DECODING)
+    return tf.image.decode_and_crop_jpeg(jpeg, window, **_decoding(spec))
 
 
 def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:

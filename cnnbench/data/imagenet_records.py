@@ -16,10 +16,6 @@ ENCODED = "image/encoded"
 LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
-# The cheapest decoding that training tolerates, and the one tf_cnn_benchmarks used.
-DECODING = {"channels": 3, "fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
-
-
 MAX_ASPECT = 100
 """Longer side over shorter side; brought to size for an evaluation, a strip fills any memory."""
 MAX_PIXELS = 2**27
@@ -164,7 +160,7 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
                     f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
                     f"and no side more than {MAX_ASPECT} times as long as the other"
                 )
-            image = tf.io.decode_jpeg(jpeg, **DECODING)
+            image = tf.io.decode_jpeg(jpeg, channels=3)
         except tf.errors.InvalidArgumentError as error:
             raise RecordDefect("the JPEG cannot be decoded") from error
     return int(image.shape[0]), int(image.shape[1])

@@ -15,7 +15,7 @@ from cnnbench.data import output
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import reason
 from cnnbench.data.image_folder import ImageFile, ImageFolder
-from cnnbench.data.imagenet_records import DECODING, serialize
+from cnnbench.data.imagenet_records import serialize
 from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
 
@@ -119,7 +119,7 @@ def rgb_jpeg(path: Path) -> RgbJpeg:
             raise DataError(f"{path}: is neither a JPEG nor a PNG")
         try:
             image: Any = (
-                tf.io.decode_jpeg(content, **DECODING)
+                tf.io.decode_jpeg(content, channels=3)
                 if is_jpeg
                 else tf.io.decode_png(content, channels=3)
             )

@@ -75,6 +75,7 @@ class InputSpec:
     distortions: bool = False
     distort_color_in_yiq: bool = True
     fuse_decode_and_crop: bool = True
+    jpeg_fancy_upscaling: bool = True
     ml_perf: bool = False
     datasets_use_prefetch: bool = True
     datasets_prefetch_buffer_size: int = 1

@@ -1,11 +1,13 @@
 import colorsys
 import dataclasses
+import io
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from input_specs import input_spec
+from PIL import Image
 
 from cnnbench.data import IMAGENET, RESIZE_METHODS
 from cnnbench.data import image as image_module
@@ -126,7 +128,7 @@ def test_half_of_the_images_are_mirrored():
 def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
     photo = photos["cat"][:40, :50]
     encoded = jpeg(photo)
-    decoded = tf.io.decode_jpeg(encoded, fancy_upscaling=False, dct_method="INTEGER_FAST").numpy()
+    decoded = tf.io.decode_jpeg(encoded, dct_method="INTEGER_FAST").numpy()
     tops = set()
     for i in range(12):
         image = train(encoded, NO_BOXES, position(i), spec(36, resize_method="crop"))
@@ -145,7 +147,7 @@ def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
 
 def test_eval_crop_is_the_centre(photos):
     encoded = jpeg(photos["cat"][:41, :50])
-    decoded = tf.io.decode_jpeg(encoded, fancy_upscaling=False, dct_method="INTEGER_FAST").numpy()
+    decoded = tf.io.decode_jpeg(encoded, dct_method="INTEGER_FAST").numpy()
     image = eval_image(encoded, position(0), spec(36, resize_method="crop"))
     pixels = np.rint((image.numpy() + 1) * 127.5)
     np.testing.assert_array_equal(pixels, decoded[2:38, 7:43])
@@ -282,6 +284,61 @@ def test_one_pixel_against_the_standard_library():
     np.testing.assert_allclose(pixel[0, 0], expected, atol=0.02)
 
 
+# The evaluation of tf_cnn_benchmarks, from the file to the pixels, with Pillow and NumPy alone
+
+
+def decoded_by_pillow(file, mode):
+    """float64 [height, width, 3] in 0..255."""
+    pixels = np.asarray(Image.open(io.BytesIO(file)), float)
+    if mode == "L":
+        return np.repeat(pixels[..., None], 3, 2)
+    if mode == "CMYK":
+        return (255 - pixels[..., :3]) * (255 - pixels[..., 3:]) / 255
+    return pixels
+
+
+@pytest.mark.parametrize(
+    ("mode", "subsampling"), [("RGB", "4:2:0"), ("RGB", "4:4:4"), ("L", None), ("CMYK", "4:4:4")]
+)
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(101, 87, 24), (63, 201, 31), (140, 91, 47), (57, 57, 33), (333, 250, 48), (41, 53, 64)],
+)
+def test_evaluation_sees_the_pixels_that_the_ancestor_sees(
+    photos, mode, subsampling, height, width, size
+):
+    image = Image.fromarray(photos["flower"][40 : 40 + height, 60 : 60 + width]).convert(mode)
+    options = {} if subsampling is None else {"subsampling": subsampling}
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=95, **options)
+    pixels = decoded_by_pillow(file.getvalue(), mode)
+    # In float32 and in this order.
+    ratio = max(np.float32(size) / np.float32(side) for side in (height, width))
+    rows, columns = (int(np.float32(s) * ratio * np.float32(1.145)) for s in (height, width))
+    top, left = (rows - size) // 2, (columns - size) // 2
+    expected = bilinear(pixels, rows, columns)[top : top + size, left : left + size]
+    found = eval_image(file.getvalue(), position(0), spec(size, subset="validation")).numpy()
+    # Pillow's inverse cosine transform is the exact one, TensorFlow's the fast one.
+    off = np.abs((found + 1) * 127.5 - expected)
+    assert off.max() < 12
+    assert off.mean() < 1.5
+
+
+def test_colour_at_half_resolution_is_repeated_when_asked():
+    colours = np.random.default_rng(2).integers(0, 256, (8, 8, 3)).repeat(8, 0).repeat(8, 1)
+    file = io.BytesIO()
+    Image.fromarray(colours.astype(np.uint8)).save(file, "JPEG", subsampling="4:2:0")
+    asked = spec(64, resize_method="crop", subset="validation")
+    exact, fast = (
+        eval_image(file.getvalue(), position(0), dataclasses.replace(asked, **given)).numpy()
+        for given in ({}, {"jpeg_fancy_upscaling": False})
+    )
+    pixels = decoded_by_pillow(file.getvalue(), "RGB")
+    exact, fast = (np.abs((image + 1) * 127.5 - pixels) for image in (exact, fast))
+    assert exact.max() < 8
+    assert fast.max() > 20
+
+
 # The preparation of TensorFlow's official models ----------------------------------------------
 
 
@@ -317,7 +374,7 @@ def test_official_evaluation_resizes_the_shorter_side_and_cuts_the_centre(
     photos, shape, size, resized
 ):
     encoded = jpeg(photos["china"][: shape[0], : shape[1]])
-    expected = bilinear(image_module.decode(encoded).numpy(), *resized)
+    expected = bilinear(image_module.decode(encoded, spec()).numpy(), *resized)
     top, left = ((side - size) // 2 for side in resized)
     expected = expected[top : top + size, left : left + size] - (123.68, 116.78, 103.94)
     # Whatever the other flags say.
@@ -339,7 +396,7 @@ def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monk
 
     monkeypatch.setattr(tf.image, "stateless_sample_distorted_bounding_box", sample)
     top, left, height, width = window
-    decoded = image_module.decode(encoded).numpy()[top : top + height, left : left + width]
+    decoded = image_module.decode(encoded, spec()).numpy()[top : top + height, left : left + width]
     expected = bilinear(decoded, 96, 96) - (123.68, 116.78, 103.94)
     mirrored = 0
     given = official(96, resize_method="nearest", distortions=True, ml_perf=True)

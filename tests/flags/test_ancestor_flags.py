@@ -27,6 +27,7 @@ NEW_DEFAULTS = {"device": ("gpu", "auto"), "data_format": ("NCHW", "auto")}
 GONE_CHOICES = {"variable_update": {"horovod"}}
 NEW_FLAGS = {
     "input_only",
+    "jpeg_fancy_upscaling",
     "cross_device_ops",
     "bytes_per_pack",
     "num_packs",

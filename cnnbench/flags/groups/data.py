@@ -43,6 +43,11 @@ class DataParams:
         True, "Distort hue and saturation in YIQ space instead of HSV space."
     )
     fuse_decode_and_crop: bool = flag(True, "Decode only the part of a JPEG that is kept.")
+    jpeg_fancy_upscaling: bool = flag(
+        True,
+        "Interpolate the colour of JPEGs that store it at a lower resolution (4:2:0), as in "
+        "tf_cnn_benchmarks; without, pixels are repeated, which is faster and less exact.",
+    )
     input_preprocessor: str = flag(
         "default",
         "Preparation of the images; official_models_imagenet is that of TensorFlow's official "

@@ -36,9 +36,7 @@ def image_and_label(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         use_image_if_no_bounding_boxes=True,
     )
     window = tf.concat([begin[:2], extent[:2]], axis=0)
-    image = tf.io.decode_and_crop_jpeg(
-        jpeg, window, channels=3, fancy_upscaling=False, dct_method="INTEGER_FAST"
-    )
+    image = tf.io.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
     image = tf.image.resize(image, [SIZE, SIZE])
     image = tf.image.random_flip_left_right(image)
     return image / 127.5 - 1.0, example["image/class/label"]
