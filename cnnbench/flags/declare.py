@@ -86,6 +86,7 @@ class _Limits:
       below: the value must be less than this.
       lower: upper-case spellings mean the same and are stored in lower case.
       path: "file" or "folder" where the value is one, for the completion of shells; else "".
+      empty_is_none: an empty value on the command line stands for None instead of being refused.
       known: values that are worth proposing where there are no choices, for the same; of lists
         the items.
     """
@@ -99,6 +100,7 @@ class _Limits:
     below: float | None = None
     lower: bool = False
     path: str = ""
+    empty_is_none: bool = False
     known: Callable[[], Iterable[str]] | None = None
 
 
@@ -108,8 +110,7 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
     Args:
       default: value when the flag is not given; None needs an optional type.
       help: what the flag does, with its unit, as one sentence or two.
-      **limits: parser, choices, minimum, maximum, above, below, lower, path and known; see
-        `_Limits`.
+      **limits: attributes of `_Limits`.
 
     Returns:
       A ``dataclasses.field``.
@@ -153,7 +154,8 @@ class FlagSpec(_Limits):
 
         Raises:
           FlagError: the text does not spell such a value, or is empty as a shell variable that is
-            not set, where None would be a value. The range is not checked here.
+            not set, where None would be a value (but see `empty_is_none`). The range is not
+            checked here.
         """
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
@@ -161,6 +163,8 @@ class FlagSpec(_Limits):
         if "\0" in text:  # from a file: no path has one
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         if self.kind == "string" and self.optional and not text.strip():
+            if self.empty_is_none:
+                return None
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         value = self.normalise(self._read(text, text))
         return value if self.parser is None or value is None else self.parser(value)

@@ -17,7 +17,7 @@ from cnnbench.flags.cluster import ADDRESSES, located
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import OBSOLETE, obsolete_notices
+from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices
 
 HOROVOD = "horovod"
 """The mode of the ancestor that needs no Horovod here."""
@@ -52,10 +52,14 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
       FlagError: a value cannot be used.
       UsageError: an unknown flag, a missing value or a stray argument.
     """
-    given = parse_flags(argv, (*FLAGS, *OBSOLETE))
+    by_name = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
+    values = _flag_values(argv, by_name)
+    given = _given(values, by_name, choices=False)  # validate checks the choices
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
-    notices = obsolete_notices(given)
+    notices = obsolete_notices(given) + tuple(
+        f"--{old} is --{new} now" for old, new in RENAMED.items() if values[old].present
+    )
     if given.get("variable_update") == HOROVOD:
         given = _without_horovod(given)
         notices += (_INSTEAD_OF_HOROVOD,)
@@ -107,11 +111,14 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
       UsageError: an unknown flag, a missing value or a stray argument.
     """
     by_name = {spec.name: spec for spec in specs}
+    return _given(_flag_values(argv, by_name), by_name, choices=False)
+
+
+def _flag_values(argv: Sequence[str], by_name: dict[str, FlagSpec]) -> flags.FlagValues:
     values, arguments, leftovers = _split(argv, by_name, mixed=False)
     if leftovers:
         raise UsageError(_stray(arguments, leftovers, by_name))
-    # validate checks the choices.
-    return _given(values, by_name, choices=False)
+    return values
 
 
 def parse_command(
@@ -152,6 +159,9 @@ def _split(
     values.set_gnu_getopt(mixed)
     for spec in by_name.values():
         _define(values, spec)
+    for old, new in RENAMED.items():
+        if new in by_name:
+            flags.DEFINE_alias(old, new, flag_values=values)
     try:
         arguments = values.read_flags_from_files(list(argv), force_gnu=mixed)
         _, *leftovers = values(["cnnbench", *arguments])

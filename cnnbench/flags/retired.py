@@ -1,7 +1,8 @@
-"""Flags of tf_cnn_benchmarks without meaning in TensorFlow 2.
+"""Flags of tf_cnn_benchmarks without meaning in TensorFlow 2, and old names of flags.
 
-They parse as they always did, change nothing, and a value other than the old default brings a
-notice; the help says what to use instead.
+The former parse as they always did, change nothing, and a value other than the old default brings
+a notice; the help says what to use instead. They include flags that tf_cnn_benchmarks dropped
+itself, or that only its forks had, and that job files still give.
 """
 
 from __future__ import annotations
@@ -46,10 +47,28 @@ class ObsoleteParams:
     trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
     trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)
     horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
+    flush_stdout: bool = flag(False, "Every line is flushed; leave it out.")
+    use_nccl: bool = flag(True, "Use --all_reduce_spec=nccl.")
+    use_multi_device_iterator: bool = flag(True, "Each device has its own copies; leave it out.")
+    use_data_sets: bool = flag(False, "Input always comes from tf.data; leave it out.")
+    datasets_prefetch_threadpool_size: int = flag(1, "Use --datasets_num_private_threads.")
+    enable_layout_optimizer: bool = flag(False, "Use --noenable_optimizations to switch it off.")
+    memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave it out.")
+    gpu_pending_cap: int = flag(0, _GPU_TRACKER)
+    num_omp_threads: int = flag(0, _OPENMP)
+    result_storage: str | None = flag(None, "Use --result_json or --benchmark_log_dir.")
+    pretrain_dir: str | None = flag(None, "Use --train_dir or --backbone_model_path.")
     debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
 
 
 OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
+
+RENAMED: Mapping[str, str] = {
+    "learning_rate": "init_learning_rate",
+    "checkpoint_directory": "train_dir",
+    "cache_data": "datasets_repeat_cached_sample",
+}
+"""Flags by the names that early versions and forks of tf_cnn_benchmarks gave them."""
 
 
 def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -162,6 +162,30 @@ def test_obsolete_flag(spec):
     assert notice.endswith(spec.help)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("--learning_rate=0.5", "init_learning_rate", 0.5),
+        ("--checkpoint_directory=d", "train_dir", "d"),
+        ("--nocache_data", "datasets_repeat_cached_sample", False),
+    ],
+)
+def test_old_names_are_the_new_flags(old, new, value, tmp_path):
+    parsed = parse_args([old])
+    assert parsed.explicit_flags == (new,)
+    assert getattr(parsed.params, new) == value
+    name = old.removeprefix("--").removeprefix("no").partition("=")[0]
+    assert f"--{name} is --{new} now" in parsed.notices
+    file = tmp_path / "flags"
+    file.write_text(old)
+    assert parse_args([f"--flagfile={file}"]) == parsed
+
+
+def test_an_empty_all_reduce_spec_is_none():
+    parsed = parse_args(["--variable_update=replicated", "--all_reduce_spec="])
+    assert parsed.params == Params(variable_update="replicated")
+
+
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_every_flag_can_be_given_at_its_default(spec):
     if spec.default is not None:

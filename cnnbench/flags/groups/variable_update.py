@@ -107,6 +107,7 @@ class VariableUpdateParams:
         "Without it, replicated copies to one device.",
         parser=parse_all_reduce_spec,
         known=names,
+        empty_is_none=True,  # as the harnesses around tf_cnn_benchmarks write it
     )
     all_reduce_group_size: int = flag(
         0,
