@@ -11,6 +11,7 @@ from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import (
     datasets,
+    datasets_of,
     get_model,
     load_plugin,
     model_names,
@@ -38,6 +39,7 @@ __all__ = [
     "T",
     "VariableSpec",
     "datasets",
+    "datasets_of",
     "declare",
     "get_model",
     "load_plugin",

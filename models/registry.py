@@ -51,16 +51,13 @@ def get_model(name: str, dataset: str) -> Model:
     Installed entry points are only loaded when the name is not known without them.
 
     Raises:
-      FlagError: there is none (the message lists the data set's models and the nearest
-        name), or the registered factory does not make a usable `Model`.
+      FlagError: there is none (the message names the data sets that have it, or lists the data
+        set's models and the nearest name), or the registered factory makes no usable `Model`.
     """
     _load_builtin()
     key = (dataset, name)
     if key not in _factories:
-        try:
-            _load_entry_points()
-        except UsageError as error:
-            raise FlagError("model", name, str(error)) from error
+        _try_entry_points(name)
     if key not in _factories:
         raise FlagError("model", name, _unknown(name, dataset))
     try:
@@ -104,6 +101,18 @@ def datasets() -> tuple[str, ...]:
     return tuple(sorted({dataset for dataset, _ in _factories}))
 
 
+def datasets_of(name: str) -> tuple[str, ...]:
+    """Data sets that have a model of that name, sorted; none if it is unknown.
+
+    Raises:
+      FlagError: an installed entry point fails.
+    """
+    _load_builtin()
+    if not _owners(name):
+        _try_entry_points(name)
+    return _owners(name)
+
+
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_model`; see `plugins.load`.
 
@@ -127,6 +136,13 @@ def _load_builtin() -> None:
     for module in BUILTIN_MODULES:
         importlib.import_module(f"cnnbench.models.{module}")
     _loaded.add("builtin")
+
+
+def _try_entry_points(name: str) -> None:
+    try:
+        _load_entry_points()
+    except UsageError as error:
+        raise FlagError("model", name, str(error)) from error
 
 
 def _load_entry_points() -> None:
@@ -153,7 +169,14 @@ def _names(dataset: str) -> tuple[str, ...]:
     return tuple(sorted(name for owner, name in _factories if owner == dataset))
 
 
+def _owners(name: str) -> tuple[str, ...]:
+    return tuple(sorted(owner for owner, model in _factories if model == name))
+
+
 def _unknown(name: str, dataset: str) -> str:
+    owners = _owners(name)
+    if owners:
+        return f"is a model for {' and '.join(owners)}, not for {dataset}; give its --data_name"
     names = _names(dataset)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""

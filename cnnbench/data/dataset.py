@@ -15,6 +15,7 @@ from typing import Any
 from cnnbench import plugins
 from cnnbench.data.findings import Findings
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
+from cnnbench.models import registry
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
 
 SUBSETS = ("train", "validation")
@@ -187,28 +188,40 @@ def dataset_names() -> tuple[str, ...]:
     return tuple(_DATASETS)
 
 
-def find_dataset(data_name: str | None, data_dir: str | None) -> Dataset:
+def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
     """The data set the flags mean.
 
     Args:
       data_name: value of ``--data_name``, or None.
       data_dir: value of ``--data_dir``, or None. Without a name, the first data set whose
-        name is part of this path is taken, or else one whose files are there; without either,
-        ImageNet.
+        name is part of this path is taken, or else one whose files are there.
+      model: value of ``--model``. Without a name and a directory, the only data set it is
+        registered for is taken; without a model, or where ImageNet is among them, ImageNet.
 
     Raises:
-      FlagError: an unknown name, or a directory that neither its path nor its files tell.
+      FlagError: an unknown name, a directory that neither its path nor its files tell, or a model
+        of several data sets but ImageNet.
     """
     if data_name is not None:
         if data_name not in _DATASETS:
             raise FlagError("data_name", data_name, f"must be one of {_choices()}")
         return _DATASETS[data_name]
     if data_dir is None:
-        return _DATASETS["imagenet"]
+        return _of_model(model)
     for name, dataset in _DATASETS.items():
         if name in data_dir:
             return dataset
     return detect(data_dir)
+
+
+def _of_model(model: str | None) -> Dataset:
+    names = () if model is None else registry.datasets_of(model)
+    if not names or "imagenet" in names:
+        return _DATASETS["imagenet"]
+    if len(names) > 1:
+        reason = f"is a model for {' and '.join(names)}; give --data_name"
+        raise FlagError("model", str(model), reason)
+    return find_dataset(names[0], None)
 
 
 def detect(data_dir: str) -> Dataset:

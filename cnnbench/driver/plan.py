@@ -190,7 +190,7 @@ def make_plan(params: Params) -> Plan:
         load_plugin(params.dataset_plugin)
     if params.model_plugin:
         registry.load_plugin(params.model_plugin)
-    dataset = find_dataset(params.data_name, params.data_dir)
+    dataset = find_dataset(params.data_name, params.data_dir, params.model)
     model = registry.get_model(params.model, dataset.name)
     _set_aux_head(params, model)
     mode = _mode(params)

@@ -17,6 +17,7 @@ from cnnbench.data import (
     tfrecord,
 )
 from cnnbench.errors import FlagError
+from cnnbench.models import Model, registry
 
 
 def test_name_wins_over_directory():
@@ -30,6 +31,23 @@ def test_directory_is_searched_for_a_name():
 
 def test_neither_means_imagenet():
     assert find_dataset(None, None) is IMAGENET
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("resnet20", "cifar10"), ("ncf", "ratings"), ("ssd300", "coco"), ("nasnet", "imagenet")],
+)
+def test_a_model_implies_its_only_data_set(model, name):
+    assert find_dataset(None, None, model).name == name
+
+
+def test_a_model_of_several_data_sets_but_imagenet_implies_none(own_registry):
+    for name in ("cifar10", "coco"):
+        registry.register_model("small", name, Model)
+    with pytest.raises(FlagError, match="small: is a model for cifar10 and coco; give --data_name"):
+        find_dataset(None, None, "small")
+    assert find_dataset("coco", None, "small").name == "coco"
+    assert find_dataset(None, "/data/cifar10", "small") is CIFAR10
 
 
 def test_a_path_that_says_nothing_leaves_it_to_the_files(imagenet_dir, tmp_path):

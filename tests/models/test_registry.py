@@ -10,6 +10,7 @@ from cnnbench.models import (
     LearningRateSpec,
     Model,
     datasets,
+    datasets_of,
     declare,
     get_model,
     load_plugin,
@@ -89,7 +90,14 @@ def test_a_name_like_no_other_gets_no_guess():
 def test_an_unknown_dataset_has_no_models():
     assert model_names("mnist") == ()
     with pytest.raises(FlagError, match="models for mnist: none"):
-        get_model("lenet", "mnist")
+        get_model("zzz", "mnist")
+
+
+def test_a_model_of_another_data_set_names_those_that_have_it():
+    with pytest.raises(FlagError, match="is a model for imagenet, not for cifar10; give"):
+        get_model("resnet50", "cifar10")
+    assert datasets_of("nasnet") == ("cifar10", "imagenet")
+    assert datasets_of("zzz") == ()
 
 
 def test_a_name_is_taken_once_per_dataset():

@@ -261,7 +261,7 @@ def model_gradients(
 
     Args:
       name: value of --model.
-      data_name: value of --data_name; None for ImageNet.
+      data_name: value of --data_name; None for the model's.
       plugin: value of --model_plugin.
 
     Raises:
@@ -273,7 +273,7 @@ def model_gradients(
 
     if plugin:
         registry.load_plugin(plugin)
-    dataset = find_dataset(data_name, None)
+    dataset = find_dataset(data_name, None, name)
     model = registry.get_model(name, dataset.name)
     try:
         spec = declare(model, dataset.num_classes)

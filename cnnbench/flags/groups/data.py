@@ -22,7 +22,8 @@ class DataParams:
     data_name: str | None = flag(
         None,
         "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If "
-        "not given, told by the path of --data_dir or the files there; without it, imagenet.",
+        "not given, inferred from the path of --data_dir or the files there; without it, that of "
+        "--model, which is imagenet where it has several.",
         known=datasets,
     )
     dataset_plugin: str | None = flag(
