@@ -35,8 +35,11 @@ class Params(
 
     Values are brought into one form (device names in lower case, whole numbers for number
     flags as floats, ``use_fp16`` equal to ``precision == "fp16"``), but only ``validate``
-    refuses bad ones. Flags that have a parser hold what it makes; `from_dict` takes their
-    texts. An unknown name is a TypeError.
+    refuses bad ones. Flags that have a parser hold what it makes, and take the text that it
+    parses. An unknown name is a TypeError.
+
+    Raises:
+      FlagError: a text that its parser refuses.
     """
 
     validated = False
@@ -44,7 +47,9 @@ class Params(
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
-            object.__setattr__(self, spec.name, spec.normalise(getattr(self, spec.name)))
+            value = getattr(self, spec.name)
+            parsed = spec.parse(value) if spec.parser and isinstance(value, str) else value
+            object.__setattr__(self, spec.name, spec.normalise(parsed))
         if self.precision == "fp16" and self.use_fp16 is False:
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
@@ -55,14 +60,13 @@ class Params(
         """The parameters that `as_dict` gave, such as those of a record.
 
         Args:
-          values: by name, missing ones at their defaults; texts where a flag has a parser.
+          values: by name, missing ones at their defaults.
 
         Raises:
           FlagError: a text that its parser refuses.
           TypeError: an unknown name.
         """
-        texts = {s.name: s for s in FLAGS if s.parser and isinstance(values.get(s.name), str)}
-        return cls(**{**values, **{name: s.parse(values[name]) for name, s in texts.items()}})
+        return cls(**values)
 
     def replace(self, **changes: Any) -> Params:
         """A copy with some values changed; either name of fp16 takes the other along."""

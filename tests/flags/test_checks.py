@@ -441,9 +441,11 @@ def test_parsed_values_are_recorded_as_they_were_written():
     assert params.piecewise_learning_rate_schedule == PiecewiseSchedule((1.0, 0.1), (3,))
     assert {name: params.as_dict()[name] for name in texts} == texts
     assert parse_args([f"--{name}={text}" for name, text in texts.items()]).params == params
-    for wrong in ("xring", 3):
-        with pytest.raises(FlagError, match="must be of the type AllReduceSpec"):
-            validate(Params(all_reduce_spec=wrong))
+    assert Params(**texts) == params
+    with pytest.raises(FlagError, match="must be of the type AllReduceSpec"):
+        validate(Params(all_reduce_spec=3))
+    with pytest.raises(FlagError, match="all_reduce_spec=nosuch: "):
+        Params(all_reduce_spec="nosuch")
 
 
 def test_a_run_parses_its_all_reduce_once_and_checks_its_flags_once(quick_start, capsys):
