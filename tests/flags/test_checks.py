@@ -444,8 +444,8 @@ def test_parsed_values_are_recorded_as_they_were_written():
     assert Params(**texts) == params
     with pytest.raises(FlagError, match="must be of the type AllReduceSpec"):
         validate(Params(all_reduce_spec=3))
-    with pytest.raises(FlagError, match="all_reduce_spec=nosuch: "):
-        Params(all_reduce_spec="nosuch")
+    with pytest.raises(FlagError, match="all_reduce_spec=xring:2: "):
+        Params(all_reduce_spec="xring:2")
 
 
 def test_a_run_parses_its_all_reduce_once_and_checks_its_flags_once(quick_start, capsys):
