@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from built_runs import build
 from covering import covering_pairs
 from oracle import PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
 from worker_runs import run_in_process
@@ -305,6 +306,46 @@ def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode:
     assert len(set(run(fp16_vars=True, **flags))) == 1
     wide = run(fp16_vars=False, **flags)
     assert wide[-1] < wide[0]
+
+
+SIXTEEN_BITS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "variables": {"fp16_vars": True, "sparse_to_dense_grads": True},
+    "wide": {"compact_gradient_transfer": False, "optimizer": "momentum"},
+    "packed": {"gradient_repacking": 2},
+    "buckets": {"gradient_bucket_bytes": 64},
+}
+BY_ALGORITHMS = ("replicated", "distributed_all_reduce", "collective_all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "kind"),
+    covering_pairs(
+        (*MODES, "distributed_all_reduce"),
+        [1, 2, 3, 4, 8],
+        SIXTEEN_BITS,
+        allowed=lambda mode, _, kind: kind not in ("packed", "buckets") or mode in BY_ALGORITHMS,
+    ),
+)
+def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(
+    mode: str, devices: int, kind: str
+) -> None:
+    flags = {"variable_update": mode, "num_gpus": devices, **SIXTEEN_BITS[kind]}
+    if mode == "mirrored_strategy":
+        flags["cross_device_ops"] = "reduction_to_one_device"
+    if mode == "distributed_all_reduce":
+        flags["all_reduce_spec"] = "pscpu:16:xring"
+    built = build("steep", weight_decay=0.0, precision="fp16", fp16_loss_scale=128.0, **flags)
+    built.step().loss.numpy()
+    # The first of Nesterov's steps is 1 + 0.9 times as long.
+    rate = RATE * (1.9 if kind == "wide" else 1.0)
+    expected = -rate * np.array([1.0, 60.0, 70.0, 100.0, -300.0, 500.0])
+    kernel, table = (built.manager.savable_variables()[name] for name in ("kernel", "table"))
+    for copy in kernel.copies:
+        np.testing.assert_allclose(copy.numpy(), expected, rtol=1e-3)
+    for copy in table.copies:
+        np.testing.assert_allclose(copy.numpy()[1], expected, rtol=1e-3)
+        assert not copy.numpy()[[0, 2]].any()
 
 
 def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:

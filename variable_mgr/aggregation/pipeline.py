@@ -5,6 +5,7 @@ A packing flag is a field of `Packing` (spec.py), a stage here and its place in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,8 +56,8 @@ def make_stages(
     1. Small gradients: they are small, and float32, only before anything else is done.
     2. Buckets or repacking: from here on there are few tensors, so what follows costs few
        ops. Gradients of 16 and of 32 bits meet in packs of what is sent.
-    3. Scaling: before compacting, so on the way back after it. The multiplication is
-       done in float32, once per pack.
+    3. Scaling: before compacting, so on the way back after it. The mean is taken in
+       float32, once per pack. What is sent as float16 is reduced by a power of two first.
     4. Compacting: before deferral, which then keeps 16 bits per element.
     5. Deferral: what is kept is what is sent, so that nothing stands between the last
        step's gradients and their reduction, which begins with the step.
@@ -81,7 +82,8 @@ def make_stages(
     if packing.gradient_repacking:
         stages.append(Repacking(packing.gradient_repacking, devices, packing.compact_dtype))
     if scale is not None:
-        stages.append(Scale(scale, devices))
+        sent, received = _factors(scale, packing.compact_dtype)
+        stages.append(Scale(received, devices, sent))
     if packing.compact_dtype is not None:
         stages.append(CompactTransfer(packing.compact_dtype, devices))
     if packing.relaxed:
@@ -218,20 +220,29 @@ class Repacking:
 
 @dataclass(frozen=True)
 class Scale:
-    """Sends gradients as they are and multiplies what comes back, from sum to mean.
+    """Multiplies what is sent and what comes back, from sum to mean; a factor of 1 adds no op.
 
     A sum that several towers were given is multiplied once, where it was made.
 
     Attributes:
-      factor: of the sum.
+      factor: of what comes back.
       devices: of the towers.
+      sent: factor of what is sent.
     """
 
     factor: float
     devices: tuple[str, ...]
+    sent: float = 1.0
 
     def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
         """See `Stage.__call__`."""
+        if self.sent != 1.0:
+            columns = [
+                on_devices(self.devices, lambda tensor: tensor * self.sent, column)
+                for column in columns
+            ]
+        if self.factor == 1.0:
+            return columns, lambda reduced: reduced
         return columns, lambda reduced: [self._scaled(column) for column in reduced]
 
     def _scaled(self, column: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -244,6 +255,24 @@ class Scale:
                     made[id(tensor), device] = tensor * self.factor
             result.append(made[id(tensor), device])
         return result
+
+
+def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
+    """The factors of what is sent and of what comes back; their product is `scale`.
+
+    Float16 ends at 65504, which a sum may exceed where no gradient does. So what is sent as
+    float16 is multiplied by the largest power of two up to `scale`: for `scale` = 1 / N, N
+    numbers then add up to no more than the largest of them. Powers of two are exact in normal
+    numbers; the rest of the factor, below 2, is left for float32.
+
+    Args:
+      scale: of the sum.
+      dtype: that is sent; None for that of the gradients.
+    """
+    if dtype != "float16":  # bfloat16 ends where float32 does
+        return 1.0, scale
+    mantissa, exponent = math.frexp(scale)
+    return 2.0 ** (exponent - 1), 2.0 * mantissa
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_stages_are_in_the_one_order(cpu_devices):
     assert stages == [
         SmallGradients(100, 7, devices),
         Repacking(3, devices, "float16"),
-        Scale(0.5, devices),
+        Scale(1.0, devices, sent=0.5),
         CompactTransfer("float16", devices),
     ]
     assert isinstance(deferral, Deferral)

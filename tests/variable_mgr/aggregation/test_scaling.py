@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.variable_mgr.aggregation.pipeline import Scale
+from cnnbench.variable_mgr.aggregation.pipeline import Scale, make_stages
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 
 def test_nothing_is_done_to_what_is_sent(cpu_devices, place):
@@ -40,3 +41,23 @@ def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, trace):
     products = [op.device for op in operations if op.type == "Mul"]
     assert sorted(products) == sorted([devices[1], *devices])
     assert shared == [True]
+
+
+def test_what_is_sent_is_multiplied_on_its_tower(cpu_devices, place):
+    tensors = place([[np.arange(4.0)], [np.arange(4.0) + 1]], tf.float16)
+    sent, inverse = ByTower(Scale(1.0, cpu_devices[:2], sent=0.25))(tensors)
+    for tower, (own,) in enumerate(sent):
+        assert (own.dtype, own.device) == (tf.float16, cpu_devices[tower])
+        np.testing.assert_array_equal(own, (np.arange(4) + tower) / 4)
+    assert all(back is own for (back,), (own,) in zip(inverse(sent), sent, strict=True))
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4, 5, 6, 7, 8, 49, 512, 1000])
+def test_float16_is_divided_by_a_power_of_two_as_large_as_the_number_of_towers(towers):
+    scale = 1 / towers
+    (stage, _) = make_stages(AggregationSpec(compact_dtype="float16"), (), scale)
+    assert towers * stage.sent <= 1 < 2 * towers * stage.sent
+    assert np.log2(stage.sent) == round(np.log2(stage.sent))
+    assert stage.sent * stage.factor == scale
+    (stage, _) = make_stages(AggregationSpec(compact_dtype="bfloat16"), (), scale)
+    assert stage == Scale(scale, ())
