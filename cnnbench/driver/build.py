@@ -179,6 +179,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             scale_state,
             host=devices.cpu if devices.job.in_cluster else None,
             outlives_others=plan.asynchronous,
+            optimizer=params.optimizer if plan.trains else None,
         )
     exporter = None
     if params.export_dir is not None:

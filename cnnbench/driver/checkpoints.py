@@ -1,8 +1,8 @@
 """Checkpoints that every mode and tower count can read.
 
 A variable is stored once under its canonical name, whatever number of copies
-the manager keeps, and so are the optimizer's slots and an automatic loss scale. The
-format is tf.train's; checkpoint_folder.py knows the files.
+the manager keeps, and so are the optimizer's slots and an automatic loss scale, beside
+the name of the optimizer. The format is tf.train's; checkpoint_folder.py knows the files.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Checkpoints:
         where variables are in one process. Otherwise each process would write the part that it
         holds, by a function, of which TensorFlow takes none any more once a process is lost.
       outlives_others: whether saving must work after another process was lost.
+      optimizer: value of --optimizer, of which the slots are; None when only evaluating.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Checkpoints:
         loss_scale: Mapping[str, tf.Variable] | None = None,
         host: str | None = None,
         outlives_others: bool = False,
+        optimizer: str | None = None,
     ) -> None:
         self._manager = manager
         self._variables = manager.savable_variables()
@@ -68,6 +70,7 @@ class Checkpoints:
         self._loss_scale = dict(loss_scale or {})
         self._host = host
         self._outlives_others = outlives_others
+        self._optimizer = optimizer
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
 
     def save(self, directory: str, global_step: int) -> str:
@@ -130,7 +133,9 @@ class Checkpoints:
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
         scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
-        has_slots, has_scale = stored.has(slots), stored.has(scale)
+        before = stored.optimizer() if self._optimizer else None
+        has_slots = before == self._optimizer and stored.has(slots)
+        has_scale = stored.has(scale)
         stored.read_into(
             {
                 _GLOBAL_STEP: self._global_step,
@@ -141,8 +146,13 @@ class Checkpoints:
         )
         self._manager.after_restore(self._slots.values() if has_slots else ())
         notices = []
-        if not has_slots:
-            notices.append(f"{path} has no state of this optimizer, which starts afresh")
+        if before != self._optimizer:
+            notices.append(
+                f"{path} was written with --optimizer={before}; the state of "
+                f"{self._optimizer} starts afresh"
+            )
+        elif not has_slots:
+            notices.append(f"{path} lacks some of the state of {before}, which starts afresh")
         if not has_scale:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is where it starts")
         if not self._in_sync:
@@ -158,6 +168,9 @@ class Checkpoints:
             parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
+        if self._optimizer:
+            with tf.device(self._host or "CPU:0"):
+                parts["optimizer"] = tf.Variable(self._optimizer, trainable=False)
         return tf.train.Checkpoint(**parts)
 
     def _here(self, variable: tf.Variable) -> tf.Variable:
@@ -232,6 +245,16 @@ class _Stored:
         """Whether it holds all these keys."""
         return all(key in self._shapes for key in variables)
 
+    def optimizer(self) -> str:
+        """The value of --optimizer with which it was written."""
+        if _OPTIMIZER in self._shapes:
+            with self._readable():
+                return str(self._reader.get_tensor(_OPTIMIZER).decode())
+        # Earlier versions stored no name, and had these four optimizers.
+        slots = {_name(key).rpartition("/")[2] for key in self._shapes if key.startswith("slots/")}
+        telling = {"mean_square": "rmsprop", "momentum": "momentum", "beta1_power": "adam"}
+        return next((name for slot, name in telling.items() if slot in slots), "sgd")
+
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
         """Compares keys and shapes with what is to be restored.
 
@@ -279,6 +302,7 @@ class _Stored:
 
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
+_OPTIMIZER = f"optimizer{_ATTRIBUTE}"
 
 
 def _key(part: str, name: str) -> str:

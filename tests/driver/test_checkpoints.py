@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from built_runs import build
+from covering import covering_pairs
 
 from cnnbench.cli import main
 from cnnbench.driver.build import BuiltRun
+from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 TRIVIAL = (
@@ -102,6 +104,53 @@ def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(
     reader = tf.train.load_checkpoint(str(saved / "model.ckpt-4"))
     dtypes = {reader.get_tensor(name).dtype.name for name in stored if name.startswith("model/")}
     assert dtypes == {"float16" if narrow else "float32"}
+
+
+OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory):
+    """A run with each optimizer, a step done; where its checkpoints are; the state they hold.
+
+    Checkpoint 2 is as earlier versions wrote them, without the name of the optimizer.
+    """
+
+    @functools.cache
+    def make(optimizer: str) -> tuple[BuiltRun, str, dict[str, np.ndarray]]:
+        folder = tmp_path_factory.mktemp(optimizer)
+        made = build("oracle", optimizer=optimizer, train_dir=str(folder), num_gpus=2)
+        made.step().loss.numpy()
+        made.checkpoints.save(str(folder), 1)
+        Checkpoints(made.manager, made.slots).save(str(folder), 2)
+        state = {name: slot.primary.numpy() for name, slot in made.slots.items()}
+        return made, str(folder / "model.ckpt"), state
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "named"), covering_pairs(OPTIMIZERS, OPTIMIZERS, [True, False])
+)
+def test_an_optimizer_takes_over_its_own_state_alone(
+    before: str, now: str, named: bool, optimized
+) -> None:
+    _, path, state = optimized(before)
+    target, _, _ = optimized(now)
+    for slot in target.slots.values():
+        slot.assign(tf.fill(slot.shape, -7.0))
+    notices = target.checkpoints.restore(f"{path}-{1 if named else 2}").notices
+    told = f"was written with --optimizer={before}; the state of {now} starts afresh"
+    assert [notice.endswith(told) for notice in notices] == [True] * (before != now)
+    for name, slot in target.slots.items():
+        for copy in slot.copies:
+            assert copy.numpy() == (state[name] if before == now else -7.0)
+
+
+def test_an_evaluation_asks_for_no_optimizer(optimized) -> None:
+    made, path, _ = optimized("rmsprop")
+    for step in (1, 2):
+        assert not Checkpoints(made.manager).restore(f"{path}-{step}").notices
 
 
 def test_restoring_tells_the_manager(built, monkeypatch: pytest.MonkeyPatch) -> None:
