@@ -16,6 +16,9 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.variable_mgr.gradients import cast
 
+# Distance of 1 from the next smaller float32.
+_BELOW_ONE = 2.0**-24
+
 
 class SlotSpec(NamedTuple):
     """State an optimizer keeps: its name and the value of every element at the start."""
@@ -174,7 +177,10 @@ class GradientDescent(Optimizer):
         if key not in common:
             # The proximal step of FOBOS (Duchi and Singer, 2009), (w - a g) / (1 + a d), is
             # w - lr (g + d w) for a = lr / (1 - lr d): in place, without a tensor of d w.
-            alpha = rate / (1.0 - rate * decay)
+            # Where lr d is 1, a would be infinite; the next smaller number is taken instead,
+            # which is within the rounding of w.
+            kept = 1.0 - rate * decay
+            alpha = rate / tf.where(kept == 0.0, _BELOW_ONE, kept)
             common[key] = alpha, tf.constant(0.0), tf.constant(decay)
         alpha, l1, l2 = common[key]
         return tf.raw_ops.ResourceApplyProximalGradientDescent(

@@ -271,6 +271,20 @@ def test_folded_decay_is_that_of_the_gradient(decay, cpu_devices):
         np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dose", [0.5, 1 - 2**-24, 1.0, 1 + 2**-23, 1.5, 2.0, 16.0])
+def test_folded_decay_of_any_rate(dose, cpu_devices):
+    """Rate times decay, by which weights shrink: all of it is gone, or more."""
+    optimizer = make_optimizer(Flags(optimizer="sgd"))
+    (variable, *_) = make_variables(cpu_devices[:1])
+    before = variable.numpy().astype(np.float64)
+    optimizer.create_slots([variable])
+    optimizer.fold_decay(variable, 0.25)
+    ((gradient, *_),) = draw_gradients(1)
+    optimizer.apply_gradients([(tf.constant(gradient), variable)], tf.constant(4 * dose))
+    expected = before - 4 * dose * (gradient.astype(np.float64) + 0.25 * before)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6 * max(1, dose), atol=5e-7)
+
+
 @pytest.mark.parametrize("name", ["momentum", "rmsprop", "adam"])
 def test_other_updates_do_not_take_decay_along(name, cpu_devices):
     optimizer = make_optimizer(Flags(optimizer=name))
