@@ -53,15 +53,15 @@ class Ranks:
     Attributes:
       launcher: its name.
       rank, size: number of this process, and how many there are.
-      local_rank, local_size: the same on this machine.
+      local_rank, local_size: the same on this machine; None if unknown.
       job: tells jobs apart.
     """
 
     launcher: str
     rank: int
     size: int
-    local_rank: int
-    local_size: int
+    local_rank: int | None
+    local_size: int | None
     job: str
 
     @property
@@ -89,23 +89,39 @@ def resolve(cluster: str, ps: int, environ: Environment) -> Place:
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """What mpirun of Open MPI or MPICH, or srun, says about this process; None without any.
+    """What mpirun of Open MPI, MPICH or MVAPICH, or srun, says about this process.
+
+    The numbers on this machine may come from another row than rank and size, which has the same
+    rank and size: under ``srun --mpi=pmi2`` PMI_RANK is set, and SLURM_LOCALID alone tells them.
+    A row with another rank or size is that of another process, such as the one that Hydra starts
+    by srun on every node.
+
+    Returns:
+      None without any launcher.
 
     Raises:
       UsageError: a variable is malformed.
     """
-    for launcher, names in _RANK_VARIABLES.items():
-        if names[0] in environ and names[1] in environ:
-            rank, size, local_rank, local_size = (
-                _whole(environ, name, otherwise)
-                for name, otherwise in zip(names, (None, None, "0", "1"), strict=True)
-            )
-            if rank >= size:
-                raise _bad(environ, names[0], f"{names[1]} is {size}")
-            job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-            # The processes of one machine have the same parent.
-            return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
-    return None
+    said = {
+        launcher: (environ[names[0]], environ[names[1]])
+        for launcher, names in _RANK_VARIABLES.items()
+        if names[0] in environ and names[1] in environ
+    }
+    if not said:
+        return None
+    launcher = next(iter(said))
+    first = _RANK_VARIABLES[launcher]
+    rank, size = _whole(environ, first[0]), _whole(environ, first[1])
+    if rank >= size:
+        raise _bad(environ, first[0], f"{first[1]} is {size}")
+    same = [_RANK_VARIABLES[one] for one in said if said[one] == said[launcher]]
+    local_rank = next((_whole(environ, row[2]) for row in same if environ.get(row[2])), None)
+    local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
+    if size == 1:
+        local_rank, local_size = local_rank or 0, 1
+    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
+    # The processes of one machine have the same parent.
+    return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 # Rank, size, and both on this machine. Slurm's come last: mpirun within an allocation sets both.
@@ -113,10 +129,21 @@ _RANK_VARIABLES = {
     "Open MPI": tuple(
         f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     ),
+    "MVAPICH": tuple(
+        f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    ),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    # Not SLURM_NTASKS_PER_NODE: it is what was asked for, if it was.
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_JOB_ID")
+
+
+def _on_node(environ: Environment, name: str) -> int | None:
+    """Of a count for this node, or Slurm's counts of all nodes: that of this node, if known."""
+    counts = _tasks_per_node(environ, name)
+    node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
+    return counts[node] if node < len(counts) else None
 
 
 def _from_mpi(ps: int, environ: Environment) -> Place:

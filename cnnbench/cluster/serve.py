@@ -54,9 +54,8 @@ def serve(
         reserved = meet(job, facts, timeout, tell)
         settings = settings_of(job, settings)
         runtime.export_environment(settings)
-        with without_info_lines():
+        with reserved, without_info_lines():
             server = _start_server(job, settings)
-        reserved.close()
         tell(f"serving {job.chief} ({job.address(job.chief)})")
 
         def leave(message: str) -> None:

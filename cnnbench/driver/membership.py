@@ -80,17 +80,23 @@ class Membership:
         Raises:
           BenchmarkError: a process or a device is missing.
         """
-        global connected
         if self._watchdog is None:
             return devices
         assert self._reserved is not None
-        self._reserved.close()
-        if self._job.client_per_worker:
-            # Before: TensorFlow waits for the others without a word, and longer than that.
-            self._watchdog.start()
-            self._connect(devices.job)
-            self._joined = True
-            return devices
+        # Open until TensorFlow's server listens: no other program gets the port in between.
+        with self._reserved:
+            if self._job.client_per_worker:
+                # Before: TensorFlow waits for the others without a word, and longer than that.
+                self._watchdog.start()
+                self._connect_worker(devices.job)
+                self._joined = True
+                return devices
+            return self._connect_chief(devices)
+
+    def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects the process that runs the steps of all workers."""
+        global connected
+        assert self._watchdog is not None
         by = None
         if self._params.variable_update in COORDINATED:
             from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
@@ -101,7 +107,7 @@ class Membership:
         self._watchdog.start()
         return dataclasses.replace(devices, job=job)
 
-    def _connect(self, job: Job) -> None:
+    def _connect_worker(self, job: Job) -> None:
         """Connects a worker that runs a step of its own with the others, for collectives."""
         import tensorflow as tf
 

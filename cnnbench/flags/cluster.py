@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-from cnnbench.cluster.resolve import mpi_ranks, resolve
+from cnnbench.cluster.resolve import Place, mpi_ranks, resolve
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
@@ -101,21 +102,17 @@ def settled(
       tell: prints a line about who is missing.
 
     Raises:
-      FlagError: --rendezvous is needed.
+      FlagError: --rendezvous is needed, or the launcher does not say which GPUs are this process's.
       BenchmarkError: a process has not come in time.
     """
     if params.cluster not in ("slurm", "mpi"):
         return params
     # Not for --help and refused flags, which answer at once.
     from cnnbench.cluster.rendezvous import exchange
-    from cnnbench.machine.gpu import share_of_gpus
-    from cnnbench.machine.host import Host
 
     place = resolve(params.cluster, params.cluster_ps, environ)
-    if place.local_rank is not None and params.device != "cpu" and not params.gpu_indices:
-        share = share_of_gpus(Host(environ=environ), place.local_rank, params.num_gpus)
-        if share is not None:
-            environ["CUDA_VISIBLE_DEVICES"] = share
+    if params.device != "cpu" and not params.gpu_indices:
+        _take_gpus(params, place, environ)
     ranks = mpi_ranks(environ) if params.cluster == "mpi" else None
     if ranks is None:
         return params
@@ -124,6 +121,26 @@ def settled(
     return params.replace(
         worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:])
     )
+
+
+def _take_gpus(params: Params, place: Place, environ: MutableMapping[str, str]) -> None:
+    """Leaves this process its part of the GPUs of its machine."""
+    from cnnbench.machine.gpu import share_of_gpus, visible_gpus
+    from cnnbench.machine.host import Host
+
+    host = Host(environ=environ)
+    if place.local_rank is not None:
+        share = share_of_gpus(host, place.local_rank, params.num_gpus)
+        if share is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = share
+    elif place.task.job == WORKER and len(visible_gpus(host)) > params.num_gpus:
+        raise FlagError(
+            "cluster",
+            params.cluster,
+            f"{len(visible_gpus(host))} GPUs are to be divided, and the launcher does not number "
+            "the processes of a machine; give --gpu_indices, or each process a "
+            "CUDA_VISIBLE_DEVICES of its own",
+        )
 
 
 def without_outputs(params: Params) -> Params:

@@ -203,6 +203,14 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     )
 
 
+def visible_gpus(host: Host) -> list[str]:
+    """The GPUs that a process may use now, as CUDA_VISIBLE_DEVICES names them."""
+    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [part.strip() for part in visible.split(",") if part.strip()]
+    return [str(number) for number in range(_gpu_count(host))]
+
+
 def share_of_gpus(host: Host, index: int, count: int) -> str | None:
     """What CUDA_VISIBLE_DEVICES should be for one of several processes of a machine.
 
@@ -215,12 +223,7 @@ def share_of_gpus(host: Host, index: int, count: int) -> str | None:
       Its own GPUs among those that are visible now; None if these do not go round, as where
       there are none.
     """
-    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        gpus = [part.strip() for part in visible.split(",") if part.strip()]
-    else:
-        gpus = [str(number) for number in range(_gpu_count(host))]
-    share = gpus[index * count : (index + 1) * count]
+    share = visible_gpus(host)[index * count : (index + 1) * count]
     return ",".join(share) if len(share) == count else None
 
 

@@ -222,7 +222,8 @@ def test_mpi():
     ranks = mpi_ranks(OPEN_MPI)
     assert ranks == Ranks("Open MPI", 2, 4, 0, 2, "1844117505")
     assert mpi_ranks(MPICH).local_size == 4
-    assert mpi_ranks({**SLURM, **MPICH}).launcher == "MPICH"
+    mpich = mpi_ranks({**SLURM, **MPICH})
+    assert (mpich.launcher, mpich.local_rank, mpich.local_size) == ("MPICH", 3, 4)
     assert mpi_ranks(SLURM).launcher == "Slurm"
     assert mpi_ranks({}) is None
     place = resolve("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
@@ -231,10 +232,47 @@ def test_mpi():
     assert Job(task=place.task, worker_hosts=place.worker_hosts, ps_hosts=place.ps_hosts).ps
 
 
+# What srun --mpi=pmi2 sets beside its own variables, and hydra where one process per node is
+# started by srun: that process, not this one, is what Slurm's variables then number.
+PMI2 = {**SLURM, "PMI_RANK": "3", "PMI_SIZE": "5"}
+HYDRA = {**SLURM, "SLURM_NTASKS": "3", "PMI_RANK": "3", "PMI_SIZE": "6"}
+MVAPICH = {
+    f"MV2_COMM_WORLD_{name}": value
+    for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_SIZE", "2"))
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        (PMI2, ("MPICH", 3, 5, 1, 2)),
+        ({**PMI2, "PMI_RANK": "4", "SLURM_PROCID": "4", "SLURM_NODEID": "2"}, ("MPICH", 4, 5, 1, 1)),
+        ({**PMI2, "SLURM_LOCALID": ""}, ("MPICH", 3, 5, None, 2)),
+        ({**PMI2, "SLURM_NODEID": ""}, ("MPICH", 3, 5, 1, None)),
+        (HYDRA, ("MPICH", 3, 6, None, None)),
+        ({**HYDRA, "MPI_LOCALRANKID": "0"}, ("MPICH", 3, 6, 0, None)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("MPICH", 1, 2, None, None)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, ("MPICH", 0, 1, 0, 1)),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": ""}, ("Open MPI", 2, 4, None, 2)),
+        (MVAPICH, ("MVAPICH", 3, 4, 1, 2)),
+        # What --ntasks-per-node asked for says nothing of where this step runs.
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "5"}, ("Slurm", 3, 5, 1, 2)),
+    ],
+)
+def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, found):
+    ranks = mpi_ranks(environ)
+    seen = (ranks.launcher, ranks.rank, ranks.size, ranks.local_rank, ranks.local_size)
+    assert seen == found
+    assert resolve("mpi", 0, environ).local_rank == found[3]
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({}, "none of OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID is set"),
+        (
+            {},
+            "none of OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID is set",
+        ),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK=4: "),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many: "),
         ({**MPICH, "MPI_LOCALRANKID": "?"}, "MPI_LOCALRANKID=?: "),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cnnbench.cluster import rendezvous
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import agreed_facts, job_of, located, settled
 from cnnbench.version import __version__
@@ -54,3 +58,48 @@ def test_processes_of_a_machine_get_gpus_of_their_own():
         assert settled(mpi, own, print).worker_hosts.startswith("localhost:")
         assert own["CUDA_VISIBLE_DEVICES"] == gpus
     assert settled(params, {}, print) is params
+
+
+@pytest.fixture
+def _without_mpi4py(monkeypatch):
+    monkeypatch.setattr(rendezvous, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("_without_mpi4py")
+def test_processes_under_pmi2_get_gpus_of_their_own():
+    gpus = []
+    for rank in range(4):
+        own = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_NTASKS": "4",
+            "SLURM_LOCALID": str(rank % 2),
+            "PMI_RANK": str(rank),
+            "PMI_SIZE": "4",
+            "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+        }
+        with pytest.raises(FlagError, match="--rendezvous"):  # only the GPUs are known by then
+            settled(located(Params(cluster="mpi", num_gpus=2), own), own, print)
+        gpus.append(own["CUDA_VISIBLE_DEVICES"])
+    assert gpus == ["0,1", "2,3"] * 2
+
+
+@pytest.mark.usefixtures("_without_mpi4py")
+def test_gpus_are_not_divided_among_processes_without_numbers():
+    environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2"}
+
+    def refusal(expected, **changes):
+        params = Params(**{"cluster": "mpi", "num_gpus": 2, **changes})
+        own = dict(environ)
+        with pytest.raises(FlagError) as caught:
+            settled(located(params, own), own, print)
+        assert caught.value.flag == expected
+        return str(caught.value)
+
+    told = refusal("cluster")
+    assert told.startswith("--cluster=mpi: 3 GPUs are to be divided")
+    assert "\n" not in told
+    # Nothing to divide: all that are visible are this process's, it chooses, or it uses none.
+    for changes in ({"num_gpus": 3}, {"gpu_indices": "2,1"}, {"device": "cpu"}):
+        refusal("rendezvous", **changes)
+    environ["PMI_RANK"] = "1"
+    refusal("rendezvous", cluster_ps=1)
