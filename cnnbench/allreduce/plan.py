@@ -256,6 +256,11 @@ _UNUSED: tuple[Unused[AllReducePlan], ...] = (
         "without copy in --all_reduce_spec",
     ),
     Unused(
+        ("communication_hint",),
+        lambda plan: not _uses(plan, "collective"),
+        "without collective in --all_reduce_spec",
+    ),
+    Unused(
         ("all_reduce_group_size",),
         lambda plan: not _has_two_levels(plan),
         "without a two-level algorithm in --all_reduce_spec",

@@ -267,6 +267,7 @@ class Place:
       network_topology: of hierarchical copies.
       group_size: devices in a group of two-level algorithms, 0 for those of a process.
       share_memory: see `ReduceContext`.
+      communication_hint: see `ReduceContext`.
     """
 
     devices: tuple[str, ...]
@@ -277,6 +278,7 @@ class Place:
     share_memory: bool = True
     cpus: tuple[str, ...] = ()
     own: tuple[str, ...] | None = None
+    communication_hint: str = "auto"
 
     @property
     def context(self) -> ReduceContext:
@@ -289,6 +291,7 @@ class Place:
             add_on_cpu=self.add_on_cpu,
             network_topology=self.network_topology,
             share_memory=self.share_memory,
+            communication_hint=self.communication_hint,
         )
 
     def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:

@@ -244,6 +244,7 @@ class AllReduceBench:
             network_topology=self.params.network_topology,
             group_size=self.params.all_reduce_group_size,
             share_memory=self.params.all_reduce_share_memory,
+            communication_hint=self.params.communication_hint,
         )
 
     def _warn(self, found: Iterable[Condition]) -> None:

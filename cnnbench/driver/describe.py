@@ -83,11 +83,17 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         variable_copies=sum(len(variable.copies) for variable in variables),
         reduction_operations=None if built.step is None else built.step.reduction_operations,
     )
-    job = built.devices.job
-    if job.in_cluster and built.step is not None:
-        # Not for runs of one process, whose TensorFlow may not be loaded yet here.
-        from cnnbench.observe.traffic import traffic
+    if built.step is None:
+        return
+    from cnnbench.observe.traffic import communication, traffic  # late: it loads TensorFlow
 
+    job = built.devices.job
+    if measurements.placement.all_reduce:
+        by = communication(built.step.graph, job.own_tower_devices)
+        measurements.placement = dataclasses.replace(
+            measurements.placement, communication=by or None
+        )
+    if job.in_cluster:
         sent = traffic(built.step.graph, job.num_workers)
         measurements.messages_per_step, measurements.bytes_per_step = sent.messages, sent.bytes
 

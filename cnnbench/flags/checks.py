@@ -157,7 +157,13 @@ def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
 
 
 def check_all_reduce(
-    spec: AllReduceSpec, job: Job, device: str, *, network_topology: str, group_size: int
+    spec: AllReduceSpec,
+    job: Job,
+    device: str,
+    *,
+    network_topology: str,
+    group_size: int,
+    communication_hint: str = "auto",
 ) -> None:
     """Refuses an all-reduce that cannot work on the devices of a job.
 
@@ -167,6 +173,7 @@ def check_all_reduce(
       device: "cpu", "gpu", or "auto": then only what can work on neither is refused.
       network_topology: of hierarchical copies.
       group_size: devices in a group of two-level algorithms, 0 for those of one process.
+      communication_hint: of collectives.
 
     Raises:
       FlagError: points into the spec.
@@ -180,6 +187,7 @@ def check_all_reduce(
             cpus=job.cpu_devices,
             network_topology=network_topology,
             own=on_kind.own_tower_devices if job.client_per_worker else None,
+            communication_hint=communication_hint,
         )
         try:
             check_spec(spec, context, groups_of(context.devices, group_size))
@@ -409,21 +417,25 @@ def _check_variable_update(params: Params) -> Refusals:
             "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
             "replicated takes one algorithm",
         )
-    if not reduces(params) or not (spec or params.hierarchical_copy):
+    if not reduces(params):
         return
+    running = all_reduce_of(params)
     try:
         check_all_reduce(
-            spec or single("hierarchical_copy"),
+            running,
             job_of(params),
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
+            communication_hint=params.communication_hint,
         )
     except FlagError as error:
         if spec:
             raise
         # No spec was given that the error could point into.
-        yield "network_topology", error.reason.partition(": ")[2]
+        collective = running == single("collective")
+        name = "communication_hint" if collective else "network_topology"
+        yield name, error.reason.partition(": ")[2]
 
 
 def _check_strategies(params: Params) -> Refusals:

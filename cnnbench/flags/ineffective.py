@@ -299,6 +299,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         "with copy, collective or nccl: they do the same in either case",
     ),
     Unused(
+        ("communication_hint",),
+        lambda p: "collective" not in _running(p),
+        "without collective in --all_reduce_spec",
+    ),
+    Unused(
         ("allreduce_merge_scope",),
         lambda p: p.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins gradients",

@@ -8,13 +8,13 @@ will be sent is counted there, without running anything.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.context import process_of
+from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of
 
 # What a branch uses it takes from where that is; the operation of the branch itself moves nothing.
 _BRANCHES = ("If", "StatelessIf")
@@ -75,6 +75,27 @@ def traffic(graph: Any, processes: int) -> Traffic:
     # Every device of a strategy takes part in each of its collectives.
     of_strategy = next(iter(unnumbered.values()), [])
     return sum((*sent.values(), *rings.values(), *of_strategy), Traffic())
+
+
+def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
+    """How TensorFlow's collectives between some devices run.
+
+    By NCCL where the operation asks for it and is on a GPU, otherwise in TensorFlow's ring.
+
+    Args:
+      graph: of a traced function.
+      devices: full device strings; those of other devices, which are not of gradients, are left
+        out.
+
+    Returns:
+      "nccl", "ring", both, or nothing without collectives.
+    """
+    found = set()
+    for op in graph.get_operations():
+        if op.type in (*_REDUCE, *_GATHER) and op.device in devices:
+            by_nccl = op.get_attr("communication_hint") == b"nccl" and is_gpu(op.device)
+            found.add("nccl" if by_nccl else "ring")
+    return tuple(sorted(found))
 
 
 def _needed(graph: Any) -> Iterator[Any]:

@@ -70,6 +70,8 @@ class Placement:
       num_workers: workers of the job.
       variable_update: the mode.
       all_reduce: the aggregation in use, one entry per range of sizes; empty if none.
+      communication: how TensorFlow's collectives between the devices run: "ring", "nccl" or both;
+        None where there are none.
       variables: of the network; None where they were not made.
       variable_copies: of all of them together.
       reduction_operations: that the manager of variables added to the traced step between
@@ -85,6 +87,7 @@ class Placement:
     variables: int | None = field(default=None, metadata=OPTIONAL)
     variable_copies: int | None = field(default=None, metadata=OPTIONAL)
     reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
+    communication: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,11 @@ def notices(*flags):
             ["--all_reduce_spec=tree", "--num_gpus=4"],
             ["--all_reduce_spec=tree/copy", "--num_gpus=4", "--all_reduce_group_size=2"],
         ),
+        (
+            "--communication_hint=ring",
+            ["--all_reduce_spec=xring"],
+            ["--all_reduce_spec=collective"],
+        ),
         ("--noall_reduce_share_memory", ["--device=gpu"], ["--device=cpu"]),
         (
             "--noall_reduce_share_memory",

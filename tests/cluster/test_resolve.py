@@ -246,7 +246,10 @@ MVAPICH = {
     ("environ", "found"),
     [
         (PMI2, ("MPICH", 3, 5, 1, 2)),
-        ({**PMI2, "PMI_RANK": "4", "SLURM_PROCID": "4", "SLURM_NODEID": "2"}, ("MPICH", 4, 5, 1, 1)),
+        (
+            {**PMI2, "PMI_RANK": "4", "SLURM_PROCID": "4", "SLURM_NODEID": "2"},
+            ("MPICH", 4, 5, 1, 1),
+        ),
         ({**PMI2, "SLURM_LOCALID": ""}, ("MPICH", 3, 5, None, 2)),
         ({**PMI2, "SLURM_NODEID": ""}, ("MPICH", 3, 5, 1, None)),
         (HYDRA, ("MPICH", 3, 6, None, None)),

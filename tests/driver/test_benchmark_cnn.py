@@ -387,6 +387,7 @@ def test_the_seed_decides_the_losses() -> None:
         ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",)),
         ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, ()),
         ({"all_reduce_spec": "nccl", "forward_only": True}, ()),
+        ({"all_reduce_spec": "collective"}, ("collective",)),
         ({"variable_update": "independent"}, ()),
         (
             {
@@ -402,7 +403,12 @@ def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
 ) -> None:
     record, lines = run(**{"variable_update": "replicated", "num_gpus": 2, **flags})
     assert record.placement.all_reduce == reduced
+    assert record.placement.communication == (("ring",) if "collective" in reduced else None)
+    assert ("communication" in json.loads(record.to_json())["placement"]) == (
+        "collective" in reduced
+    )
     assert record.config["all_reduce_spec"] == flags.get("all_reduce_spec")
+    assert record.config["communication_hint"] == "auto"
     if flags.get("variable_update") != "independent":
         assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
 

@@ -146,6 +146,7 @@ AGGREGATION = [
     ("all_reduce_group_size", 3, "group_size", 3),
     ("all_reduce_share_memory", False, "share_memory", False),
     ("hierarchical_copy", True, "all_reduce", parse_all_reduce_spec("hierarchical_copy")),
+    ("communication_hint", "ring", "communication_hint", "ring"),
     ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
     ("gradient_repacking", 5, "gradient_repacking", 5),
     ("gradient_bucket_bytes", 9, "gradient_bucket_bytes", 9),

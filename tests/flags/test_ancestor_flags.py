@@ -34,6 +34,7 @@ EARLIER_FLAGS = {
 
 NEW_FLAGS = {
     "input_only",
+    "communication_hint",
     "jpeg_fancy_upscaling",
     "cross_device_ops",
     "bytes_per_pack",

@@ -367,6 +367,15 @@ def test_piecewise_refuses(text, reason):
         ({"all_reduce_spec": "copy#2"}, "copy takes no shards"),
         ({"all_reduce_spec": "copy#2", "device": "auto"}, "copy takes no shards"),
         ({"all_reduce_spec": "collective#3"}, "one or two rings, and not 3"),
+        (
+            {"all_reduce_spec": "copy/collective", "communication_hint": "nccl"}
+            | {"all_reduce_group_size": 2},
+            "NCCL needs GPUs, and /job:localhost/replica:0/task:0/device:CPU:0 is none; use ring",
+        ),
+        (
+            {"all_reduce_spec": "collective#2", "communication_hint": "nccl", "device": "gpu"},
+            "NCCL has no shards; leave them out, or use ring",
+        ),
         ({"all_reduce_spec": "xring#5"}, "5 rings need as many devices in each process"),
         ({"all_reduce_spec": "pscpu#2", "device": "gpu"}, "2 shards need as many different"),
         ({"all_reduce_spec": "copy/psgpu#3", "all_reduce_group_size": 2}, "3 shards between 2 gr"),
@@ -383,10 +392,22 @@ def test_all_reduces_that_the_devices_cannot_run(flags, message):
     assert caught.value.value == flags["all_reduce_spec"]
 
 
+def test_nccl_between_cpus_is_refused_by_the_flag_that_asks_for_it():
+    flags = {**FOUR, "variable_update": "collective_all_reduce", "communication_hint": "nccl"}
+    for job in ({}, {"job_name": "worker", "worker_hosts": "a:1,b:2", "num_gpus": 1}):
+        with pytest.raises(FlagError, match="NCCL needs GPUs") as caught:
+            validate(Params.from_dict({**flags, **job}))
+        assert str(caught.value).startswith("--communication_hint=nccl: NCCL")
+        assert "\n" not in str(caught.value)
+        validate(Params.from_dict({**flags, **job, "device": "auto"}))
+
+
 @pytest.mark.parametrize(
     "flags",
     [
         {"all_reduce_spec": "nccl", "device": "gpu"},
+        {"all_reduce_spec": "collective", "communication_hint": "nccl", "device": "auto"},
+        {"all_reduce_spec": "xring", "communication_hint": "nccl"},
         {"all_reduce_spec": "nccl", "device": "auto"},
         {"all_reduce_spec": "pscpu#4", "device": "auto"},
         {"all_reduce_spec": "tree#9"},

@@ -154,6 +154,7 @@ CASES += [
         ("noall_reduce_share_memory", ["--all_reduce_spec=xring"]),
         ("variable_consistency=relaxed", []),
         ("sparse_to_dense_grads", []),
+        ("communication_hint=ring", ["--all_reduce_spec=collective"]),
         ("network_topology=dgx1", ["--hierarchical_copy"]),
         ("network_topology=dgx1", ["--all_reduce_spec=hierarchical_copy"]),
         ("all_reduce_group_size=1", ["--all_reduce_spec=copy/xring"]),

@@ -52,6 +52,7 @@ class Aggregator:
             network_topology=options.network_topology,
             share_memory=options.share_memory,
             own=spec.devices,
+            communication_hint=options.communication_hint,
         )
         self._reduce = Reducer(
             options.all_reduce,

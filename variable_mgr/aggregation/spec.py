@@ -92,6 +92,7 @@ class AggregationSpec(Packing):
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for those of a process.
       share_memory: see `ReduceContext`.
+      communication_hint: see `ReduceContext`.
     """
 
     all_reduce: AllReduceSpec = single("copy")
@@ -99,6 +100,7 @@ class AggregationSpec(Packing):
     sparse_to_dense: bool = False
     group_size: int = 0
     share_memory: bool = True
+    communication_hint: str = "auto"
 
     def for_one_device(self) -> AggregationSpec:
         """What is left of it where nothing is sent."""

@@ -8,6 +8,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COMMUNICATION_HINTS = ("auto", "ring", "nccl")
+"""How TensorFlow's collectives may be asked to run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceContext:
@@ -27,6 +30,7 @@ class ReduceContext:
         device as having a memory of its own, as GPUs have.
       own: those of `devices` whose values are in this process, in the same order; None for
         all. The other processes reduce theirs in steps of their own.
+      communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
     """
 
     devices: tuple[str, ...]
@@ -36,6 +40,7 @@ class ReduceContext:
     network_topology: str = "dgx1"
     share_memory: bool = True
     own: tuple[str, ...] | None = None
+    communication_hint: str = "auto"
 
     @classmethod
     def of_towers(
@@ -48,6 +53,7 @@ class ReduceContext:
         network_topology: str = "dgx1",
         share_memory: bool = True,
         own: Sequence[str] | None = None,
+        communication_hint: str = "auto",
     ) -> ReduceContext:
         """The context of all towers of a run.
 
@@ -59,6 +65,7 @@ class ReduceContext:
           network_topology: see `ReduceContext`.
           share_memory: see `ReduceContext`.
           own: see `ReduceContext`.
+          communication_hint: see `ReduceContext`.
         """
         towers = [device for device in devices if "/device:CPU:" in device]
         return cls(
@@ -68,6 +75,7 @@ class ReduceContext:
             network_topology=network_topology,
             share_memory=share_memory,
             own=None if own is None else tuple(own),
+            communication_hint=communication_hint,
         )
 
     @property
@@ -81,6 +89,18 @@ class ReduceContext:
     def complete(self) -> bool:
         """Whether the values of all devices are here."""
         return len(self.own_devices) == len(self.devices)
+
+    @property
+    def collective_hint(self) -> str:
+        """The attribute `communication_hint` of a collective between the devices.
+
+        That of TensorFlow's operations is "auto", which takes the ring through the hosts between
+        GPUs, too. Here "auto" is NCCL between GPUs, and with `shards` the ring, which alone has
+        them.
+        """
+        on_gpus = all(is_gpu(device) for device in self.devices)
+        auto = self.communication_hint == "auto"
+        return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
 
     def memory_of(self, device: str) -> str:
         """A name for the memory that a device computes in."""
@@ -115,6 +135,11 @@ class ReduceContext:
 def process_of(device: str) -> str:
     """Job, replica and task of a full device string."""
     return device.rpartition("/device:")[0]
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a full device string names a GPU."""
+    return "/device:GPU:" in device
 
 
 def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:

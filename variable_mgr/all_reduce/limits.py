@@ -12,6 +12,7 @@ from typing import TypeAlias
 from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
     groups_of,
+    is_gpu,
     process_of,
     speakers_of,
     turns_of,
@@ -135,6 +136,13 @@ def _no_shards(name: str) -> Limit:
 def _collective(context: ReduceContext) -> None:
     if context.shards > 2:
         raise ValueError(f"collective has one or two rings, and not {context.shards}")
+    cpus = [device for device in context.devices if not is_gpu(device)]
+    if 0 < len(cpus) < len(context.devices):
+        raise ValueError(f"collective joins devices of one kind, and {cpus[0]} is not a GPU")
+    if context.communication_hint == "nccl" and cpus:
+        raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is none; use ring")
+    if context.communication_hint == "nccl" and context.shards > 1:
+        raise ValueError("NCCL has no shards; leave them out, or use ring")
 
 
 def _hierarchical_copy(context: ReduceContext) -> None:
@@ -149,7 +157,7 @@ def _hierarchical_copy(context: ReduceContext) -> None:
 def _nccl(context: ReduceContext) -> None:
     _no_shards("nccl")(context)
     for device in context.devices:
-        if "/device:GPU:" not in device:
+        if not is_gpu(device):
             raise ValueError(f"nccl sums on GPUs only, and {device} is none")
     processes = sorted(set(map(process_of, context.devices)))
     if len(processes) > 1:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.errors import BenchmarkError, UsageError, first_line
 from cnnbench.runtime.job import Job
-from cnnbench.variable_mgr.all_reduce.context import process_of
+from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, CrossDeviceSpec, refuse_towers
 
 _collective_devices: tuple[str, ...] | None = None
@@ -124,12 +124,22 @@ def _multi_worker(
         ) from error
 
 
-def communication(spec: CrossDeviceSpec) -> tf.distribute.experimental.CommunicationOptions:
-    """How collective operations of a strategy reduce."""
+def communication(
+    spec: CrossDeviceSpec, devices: Sequence[str]
+) -> tf.distribute.experimental.CommunicationOptions:
+    """How collective operations of a strategy reduce.
+
+    TensorFlow's AUTO is the ring, through the hosts, between GPUs of several processes, too.
+
+    Args:
+      spec: how it reduces.
+      devices: full device strings of the towers.
+    """
     kinds = tf.distribute.experimental.CommunicationImplementation
+    ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
     return tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=spec.bytes_per_pack,
-        implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(spec.ops, kinds.AUTO),
+        implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(ops, kinds.AUTO),
     )
 
 
@@ -160,7 +170,7 @@ def check_devices(devices: Sequence[str]) -> None:
     """Refuses devices over which TensorFlow fails an assertion, or takes others instead.
 
     Raises:
-      UsageError: no device or one twice, or devices of several processes.
+      UsageError: no device or one twice, devices of several processes, or GPUs beside CPUs.
     """
     if not devices:
         raise UsageError("a strategy needs at least one device")
@@ -169,6 +179,8 @@ def check_devices(devices: Sequence[str]) -> None:
             raise UsageError(f"a strategy takes every device once, and {device} is given twice")
     if len({process_of(device) for device in devices}) > 1:
         raise UsageError("a MirroredStrategy reduces between the devices of one process")
+    if len(set(map(is_gpu, devices))) > 1:
+        raise UsageError("a strategy takes devices of one kind, GPUs or CPUs")
 
 
 def _claim(devices: tuple[str, ...]) -> None:

@@ -33,4 +33,4 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
-        return make.communication(spec) if spec.ops in COLLECTIVE else None
+        return make.communication(spec, self._spec.devices) if spec.ops in COLLECTIVE else None

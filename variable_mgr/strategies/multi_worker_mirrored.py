@@ -53,7 +53,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         return self._spec.devices
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions:
-        return make.communication(self._spec.cross_device)
+        return make.communication(self._spec.cross_device, self._spec.devices)
 
 
 def _alone(devices: Sequence[str]) -> Job:

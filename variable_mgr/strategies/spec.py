@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cnnbench.errors import FlagError
 from cnnbench.runtime.job import Job
+from cnnbench.variable_mgr.all_reduce.context import is_gpu
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
@@ -22,8 +23,8 @@ class CrossDeviceSpec:
     """Cross-device operations of a strategy.
 
     Attributes:
-      ops: one of `CROSS_DEVICE_OPS`; "auto" is TensorFlow's default, a collective operation: a
-        ring on CPUs, NCCL on GPUs.
+      ops: one of `CROSS_DEVICE_OPS`; "auto" is a collective operation: a ring on CPUs, NCCL on
+        GPUs.
       bytes_per_pack: of the tensors that a collective operation joins; 0 for all in one.
       num_packs: of hierarchical copies and NCCL; 0 for no packing.
     """
@@ -41,7 +42,7 @@ class CrossDeviceSpec:
         Raises:
           FlagError: says why.
         """
-        refuse_devices(self.ops, len(devices), on_gpu=all("GPU:" in device for device in devices))
+        refuse_devices(self.ops, len(devices), on_gpu=all(map(is_gpu, devices)))
 
     def running(self, on_gpu: bool) -> str:
         """The operation that runs, as records name it."""

@@ -95,6 +95,12 @@ class AlgorithmParams:
     )
     network_topology: str = flag_of(VariableUpdateParams, "network_topology")
     all_reduce_group_size: int = flag_of(VariableUpdateParams, "all_reduce_group_size")
+    communication_hint: str = flag_of(
+        VariableUpdateParams,
+        "communication_hint",
+        help="How TensorFlow's collectives run: through the hosts in a ring, or by NCCL. auto is "
+        "NCCL between GPUs and the ring between CPUs, and for collective#2.",
+    )
     all_reduce_share_memory: bool = flag_of(VariableUpdateParams, "all_reduce_share_memory")
     local_parameter_device: str = flag_of(
         VariableUpdateParams,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
+from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
@@ -114,6 +115,13 @@ class VariableUpdateParams:
         "Consecutive devices that form a group of a two-level algorithm; 0 for the devices of "
         "one process.",
         minimum=0,
+    )
+    communication_hint: str = flag(
+        "auto",
+        "How TensorFlow's collectives run, of collective_all_reduce and of collective in "
+        "--all_reduce_spec: through the hosts in a ring, or by NCCL. auto is NCCL between GPUs and "
+        "the ring between CPUs, and for collective#2. The strategies have --cross_device_ops.",
+        choices=COMMUNICATION_HINTS,
     )
     all_reduce_share_memory: bool = flag(
         True,

@@ -13,10 +13,23 @@ from cnnbench.variable_mgr.all_reduce.algorithms import collective
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
 
 GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(4))
+TASKS = tuple(device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2))
 
 
-def make(devices, shards=1):
-    return create("collective", ReduceContext(devices=devices, shards=shards))
+@pytest.fixture(autouse=True)
+def nccl_exists(monkeypatch):
+    """nccl_exists(False): a TensorFlow without NCCL; with it until then, whichever is installed."""
+
+    def exist(there):
+        monkeypatch.setattr(collective, "kernel_exists", lambda: there)
+
+    exist(True)
+    return exist
+
+
+def make(devices, shards=1, hint="auto", own=None):
+    context = ReduceContext(devices=devices, shards=shards, communication_hint=hint, own=own)
+    return create("collective", context)
 
 
 def constants(devices, shape, dtype=tf.float32):
@@ -28,9 +41,9 @@ def constants(devices, shape, dtype=tf.float32):
     return values
 
 
-def operations(function, devices, shape=(3,)):
-    graph = function.get_concrete_function([tf.TensorSpec(shape)] * len(devices)).graph
-    return [op for op in graph.get_operations() if op.type == "CollectiveReduce"]
+def operations(function, devices, shape=(3,), dtype=tf.float32):
+    graph = function.get_concrete_function([tf.TensorSpec(shape, dtype)] * len(devices)).graph
+    return [op for op in graph.get_operations() if op.type.startswith("Collective")]
 
 
 def step_of(algorithm, indices):
@@ -229,6 +242,88 @@ def test_rings_are_offset_by_the_devices_of_one_process(trace):
         "CollectiveReduce"
     )
     assert list(found[0].get_attr("subdiv_offsets")) == [0, -2]
+
+
+@pytest.mark.parametrize(
+    ("devices", "shards", "asked", "hint"),
+    [
+        (GPUS, 1, "auto", "nccl"),
+        (TASKS, 1, "auto", "nccl"),
+        (GPUS, 1, "nccl", "nccl"),
+        (GPUS, 1, "ring", "ring"),
+        (GPUS, 2, "auto", "auto"),
+        ("cpu_devices", 1, "auto", "auto"),
+        ("cpu_devices", 2, "auto", "auto"),
+        ("cpu_devices", 1, "ring", "ring"),
+    ],
+)
+def test_the_hint_of_a_group(devices, shards, asked, hint, request):
+    devices = request.getfixturevalue(devices)[:2] if isinstance(devices, str) else devices
+    context = ReduceContext(devices=devices, shards=shards, communication_hint=asked)
+    assert context.collective_hint == hint
+    algorithm = make(devices, shards, asked)
+    reduced = operations(step_of(algorithm, [0]), devices)
+    gathered = operations(tf.function(algorithm.gather, autograph=False), devices)
+    found = [(op.type, op.device, op.get_attr("communication_hint")) for op in reduced + gathered]
+    kinds = ("CollectiveReduce", "CollectiveGather")
+    assert found == [(kind, device, hint.encode()) for kind in kinds for device in devices]
+
+
+def test_nccl_has_one_reduction_under_way():
+    """Processes that launch operations of a communicator in another order wait for ever."""
+    own = TASKS[2:]
+    by_nccl, ring = make(TASKS, own=own), make(TASKS, hint="ring", own=own)
+
+    @tf.function(autograph=False)
+    def step(values):
+        by_ring = [ring(values, index) for index in range(2)]
+        return by_ring, [by_nccl(values, index) for index in range(3)], by_nccl.gather(values)
+
+    found = operations(step, own)
+    assert {op.device for op in found} == {*own}
+    for d in range(2):
+        mine = found[d::2]
+        assert [list(op.control_inputs) for op in mine] == [[], [], *([op] for op in mine[1:-1])]
+
+
+def test_bfloat16_travels_as_float32_by_nccl_alone():
+    def dtypes(hint):
+        step = step_of(make(GPUS[:2], hint=hint), [0])
+        found = operations(step, GPUS[:2], dtype=tf.bfloat16)
+        results = step.get_concrete_function([tf.TensorSpec((3,), tf.bfloat16)] * 2)
+        assert [one.dtype for one in results.outputs] == [tf.bfloat16] * 2
+        return {op.get_attr("T") for op in found}
+
+    assert dtypes("nccl") == {tf.float32}
+    assert dtypes("ring") == {tf.bfloat16}
+
+
+def test_a_build_without_nccl_has_the_ring(nccl_exists):
+    nccl_exists(False)
+    (hint,) = {
+        op.get_attr("communication_hint") for op in operations(step_of(make(GPUS), [0]), GPUS)
+    }
+    assert hint == b"ring"
+    with pytest.raises(ValueError, match=f"{tf.__version__} was built without NCCL; use ring"):
+        make(GPUS, hint="nccl")
+
+
+@pytest.mark.parametrize(
+    ("devices", "shards", "hint", "words"),
+    [
+        ((*GPUS[:2], GPUS[0].replace("GPU", "CPU")), 1, "auto", "of one kind, and .*CPU:0 is not"),
+        (GPUS, 2, "nccl", "NCCL has no shards"),
+        (
+            tuple(gpu.replace("GPU", "CPU") for gpu in GPUS),
+            1,
+            "nccl",
+            "NCCL needs GPUs, and .*CPU:0",
+        ),
+    ],
+)
+def test_groups_that_tensorflow_cannot_join_are_refused(devices, shards, hint, words):
+    with pytest.raises(ValueError, match=words):
+        make(devices, shards, hint)
 
 
 def test_more_than_two_rings_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.runtime.devices import device_string
 from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
@@ -20,6 +21,8 @@ def test_m1_devices_are_checked(cpu_devices):
     with pytest.raises(UsageError, match="CPU:0 is given twice"):
         make.central_storage([cpu_devices[0]] * 2, cpu_devices[0])
     elsewhere = "/job:worker/replica:0/task:1/device:CPU:0"
+    with pytest.raises(UsageError, match="devices of one kind"):
+        make.mirrored([cpu_devices[0], device_string("localhost", 0, "gpu", 0)], SIMPLE)
     with pytest.raises(UsageError, match="devices of one process"):
         make.mirrored([cpu_devices[0], elsewhere], SIMPLE)
 
@@ -59,6 +62,22 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
     with pytest.raises(FlagError, match=words) as error:
         make.mirrored(cpu_devices[:count], CrossDeviceSpec(ops=ops))
     assert error.value.flag == "cross_device_ops"
+
+
+@pytest.mark.parametrize(
+    ("ops", "kind", "implementation"),
+    [
+        ("auto", "gpu", "NCCL"),
+        ("nccl", "gpu", "NCCL"),
+        ("ring", "gpu", "RING"),
+        ("auto", "cpu", "AUTO"),
+        ("ring", "cpu", "RING"),
+    ],
+)
+def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
+    devices = [device_string("worker", task, kind, 0) for task in range(2)]
+    options = make.communication(CrossDeviceSpec(ops=ops, bytes_per_pack=9), devices)
+    assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
 
 @pytest.mark.parametrize(

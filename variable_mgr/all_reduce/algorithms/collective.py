@@ -1,4 +1,4 @@
-"""TensorFlow's own collective: the runtime's ring, or NCCL where there are GPUs."""
+"""TensorFlow's own collective: the runtime's ring, or NCCL between GPUs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import limits
+from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
 
@@ -23,6 +24,12 @@ from cnnbench.variable_mgr.all_reduce.registry import register
 # CollectiveReduceV2, which TensorFlow orders by a token per device, took 1.5 times as
 # long as this and thousands of threads.
 IN_FLIGHT = 8
+
+# NCCL matches the operations of a communicator by their order, which must be the same in all
+# processes, and TensorFlow launches a collective when the devices of its process have joined
+# (tensorflow/core/nccl/collective_communicator.cc). Only one under way at a time has one order;
+# TensorFlow's strategies do the same by a token per device.
+IN_FLIGHT_BY_NCCL = 1
 
 # Names of the last ops of each device, oldest first, in the graph that has them. Not the
 # ops, which would keep the graph that is the key.
@@ -45,11 +52,14 @@ class Collective:
     uses, and the other devices then wait for it for ever. Any error of a collective is
     final: all later ones of the process fail.
 
+    By NCCL, for whose collectives TensorFlow takes no bfloat16 (2.21), such a tensor travels as
+    float32, which holds every bfloat16 number and doubles the bytes.
+
     Attributes:
       runs_together: tells callers that results must not go unused.
 
     Raises:
-      ValueError: more than two shards.
+      ValueError: more than two shards, GPUs beside CPUs, or NCCL where there is none.
     """
 
     runs_together = True
@@ -60,6 +70,11 @@ class Collective:
         self._group_size = len(context.devices)
         self._group_key = group_key(context.devices)
         self._offsets = _subdivision_offsets(context.devices, context.shards)
+        self._hint = context.collective_hint
+        if self._hint == "nccl" and not kernel_exists():
+            if context.communication_hint == "nccl":
+                raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL; use ring")
+            self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; every device of this process gets a sum of its own.
@@ -82,9 +97,10 @@ class Collective:
                 merge_op="Add",
                 final_op="Id",
                 subdiv_offsets=self._offsets,
+                communication_hint=self._hint,
             )
 
-        return collectively(reduce, self._devices, tensors, self._group_key)
+        return self._collectively(reduce, tensors)
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Joins the tensors of all devices end to end, in one order on every device.
@@ -105,9 +121,29 @@ class Collective:
                 group_key=self._group_key,
                 instance_key=instance_key,
                 shape=shape,
+                communication_hint=self._hint,
             )
 
-        return collectively(join, self._devices, tensors, self._group_key)
+        return self._collectively(join, tensors)
+
+    def _collectively(
+        self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """See `collectively`; on the devices of this process."""
+        if self._hint != "nccl":
+            return collectively(op, self._devices, tensors, self._group_key)
+        dtype = tensors[0].dtype
+        if dtype == tf.bfloat16:
+            tensors = self._cast(tensors, tf.float32)
+        key, in_flight = self._group_key, IN_FLIGHT_BY_NCCL
+        return self._cast(collectively(op, self._devices, tensors, key, in_flight), dtype)
+
+    def _cast(self, tensors: Sequence[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+        cast = []
+        for device, tensor in zip(self._devices, tensors, strict=True):
+            with tf.device(device):
+                cast.append(tf.cast(tensor, dtype))
+        return cast
 
 
 def collectively(
@@ -115,6 +151,7 @@ def collectively(
     devices: Sequence[str],
     tensors: Sequence[tf.Tensor],
     key: int,
+    in_flight: int = IN_FLIGHT,
 ) -> list[tf.Tensor]:
     """Adds one collective to the function that is being traced.
 
@@ -123,6 +160,8 @@ def collectively(
       devices: of this process.
       tensors: one for each device.
       key: of the group of all devices that take part.
+      in_flight: begins when the one so many before it has ended on its device; `IN_FLIGHT` at
+        most.
 
     Returns:
       What the op gives on each device; it must be used.
@@ -138,7 +177,8 @@ def collectively(
     results = []
     for device, tensor in zip(devices, tensors, strict=True):
         last = under_way[device]
-        before = [graph.get_operation_by_name(last[0])] if len(last) == IN_FLIGHT else []
+        names = [last[-in_flight]] if len(last) >= in_flight else []
+        before = [graph.get_operation_by_name(name) for name in names]
         with (
             tf.device(device),
             tf.control_dependencies(before),
