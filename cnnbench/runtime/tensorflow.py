@@ -18,7 +18,10 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.runtime import supervisor
 from cnnbench.runtime.job import Job
 
-_DECLARED = ((2, 18), (2, 22))
+OLDEST = (2, 18)
+NEWEST_TESTED = (2, 21)
+"""Versions of TensorFlow, major and minor: an older one is refused, a newer one gets a notice."""
+
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -62,7 +65,7 @@ class Devices:
       labels: this process's towers in the short form of tf_cnn_benchmarks, for the header
         ("/cpu:0").
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
-      notices: lines about the choice of devices, for the user.
+      notices: lines about TensorFlow's version and the choice of devices, for the user.
     """
 
     job: Job
@@ -148,21 +151,32 @@ def load_tensorflow() -> Any:
       The module.
 
     Raises:
-      BenchmarkError: it is missing, broken or of a version cnnbench does not know.
+      BenchmarkError: it is missing, broken or too old.
     """
     try:
         with _hidden(*(_OF_KERAS if supervisor.is_program() else ())):
             import tensorflow as tf
     except ImportError as error:
         raise BenchmarkError(f"TensorFlow cannot be imported: {first_line(error)}") from error
-    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
-    if not _DECLARED[0] <= version < _DECLARED[1]:
-        oldest, newest = (".".join(map(str, v)) for v in _DECLARED)
+    if _version(tf) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
-            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest} and "
-            f"less than {newest}"
+            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
         )
     return tf
+
+
+def _version(tf: Any) -> tuple[int, ...]:
+    """Major and minor version."""
+    return tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
+def _untested(tf: Any) -> tuple[str, ...]:
+    """A notice where TensorFlow is newer than cnnbench knows."""
+    if _version(tf) <= NEWEST_TESTED:
+        return ()
+    newest = ".".join(map(str, NEWEST_TESTED))
+    return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
 
 
 _OF_KERAS = ("sklearn", "matplotlib", "pandas")
@@ -213,6 +227,7 @@ def choose_devices(settings: Settings) -> ChosenDevices:
 
     gpus = tf.config.list_physical_devices("GPU")
     kind, notices = _device_kind(settings, len(gpus))
+    notices = (*_untested(tf), *notices)
     intra, inter = thread_counts(settings, kind, available_cores())
     visible: tuple[int, ...] = ()
     order = tuple(range(settings.num_gpus))

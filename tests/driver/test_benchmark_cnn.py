@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.driver.console import Console
@@ -148,6 +149,14 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(
 def test_more_gpus_than_there_are_is_refused() -> None:
     with pytest.raises(FlagError, match=r"--num_gpus=2: TensorFlow sees 0 GPU"):
         run(device="gpu", num_gpus=2)
+
+
+def test_an_untested_tensorflow_runs_and_says_so_once(monkeypatch) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.22.0")
+    err = io.StringIO()
+    record = BenchmarkCNN(Params(**TINY), messages=Messages(err)).run()
+    assert record.status == "ok"
+    assert err.getvalue().count("TensorFlow 2.22.0 is newer than 2.21") == 1
 
 
 def test_auto_falls_back_to_the_cpu_and_says_so() -> None:

@@ -12,13 +12,15 @@ import pytest
 import tensorflow as tf
 from forked import Forked, cnnbench
 
-from cnnbench.errors import ExitCode
+from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
 from cnnbench.runtime.tensorflow import (
     XLA_CACHE,
     Settings,
+    configure,
     export_environment,
     input_threads,
+    load_tensorflow,
     peak_memory,
     reset_peak_memory,
     thread_counts,
@@ -148,6 +150,33 @@ def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
     reset_peak_memory("gpu")
     assert reset == ["GPU:0", "GPU:1"]
     assert peak_memory("gpu") == 30
+
+
+@pytest.mark.parametrize(
+    ("version", "notices"),
+    [
+        ("2.18.0", 0),
+        ("2.21.7", 0),
+        ("2.22.0", 1),
+        ("2.23.0-dev20270101", 1),
+        ("3.0.0rc1", 1),
+    ],
+)
+def test_a_newer_tensorflow_runs_with_one_notice(version, notices, monkeypatch):
+    monkeypatch.setattr(tf, "__version__", version)
+    assert load_tensorflow() is tf
+    found = [
+        line
+        for line in configure(Settings.of(Params(device="cpu"))).notices
+        if "TensorFlow" in line
+    ]
+    assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
+
+
+def test_an_older_tensorflow_is_refused(monkeypatch):
+    monkeypatch.setattr(tf, "__version__", "2.17.1")
+    with pytest.raises(BenchmarkError, match=r"TensorFlow 2\.17\.1 .* needs at least 2\.18$"):
+        load_tensorflow()
 
 
 def test_a_program_loads_tensorflow_without_what_only_keras_uses():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from cnnbench.runtime.tensorflow import NEWEST_TESTED, OLDEST
+
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "scripts" / "Dockerfile").read_text(encoding="utf-8")
 SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
@@ -19,10 +21,11 @@ def test_the_base_is_of_one_version_that_cnnbench_supports():
     assert set(re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE)) <= stages | {"${BASE}"}
 
 
-def test_tensorflow_is_one_that_is_declared():
+def test_tensorflow_is_one_that_is_tested():
     (version,) = re.findall(r"^ARG TENSORFLOW=2\.(\d+)\.\d+$", TEXT, re.MULTILINE)
-    low, high = re.search(r"tensorflow>=2\.(\d+),<2\.(\d+)", SETUP).groups()
-    assert int(low) <= int(version) < int(high)
+    (oldest,) = re.findall(r'"tensorflow>=([\d.]+)"', SETUP)
+    assert oldest == ".".join(map(str, OLDEST))
+    assert OLDEST <= (2, int(version)) <= NEWEST_TESTED
     assert {"and-cuda"} == set(re.findall(r'"\.\[([\w-]+)\]"', TEXT))
     assert '"and-cuda": [' in SETUP
 

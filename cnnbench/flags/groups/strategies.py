@@ -26,8 +26,8 @@ class StrategyParams:
 
     cross_device_ops: str = flag(
         "auto",
-        "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is "
-        "TensorFlow's default: a ring on CPUs, NCCL on GPUs. Between workers: auto, ring or nccl.",
+        "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is a ring "
+        "on CPUs and NCCL on GPUs. Between workers: auto, ring or nccl.",
         choices=CROSS_DEVICE_OPS,
     )
     bytes_per_pack: int = flag(
