@@ -16,6 +16,7 @@ from cnnbench.bisect.search import Step
 from cnnbench.errors import FlagError
 from cnnbench.processes.results_dir import Journal, hold, unusable
 from cnnbench.records.codec import encode
+from cnnbench.runtime.lock import FILE as LOCK
 
 JOURNAL = "bisect.jsonl"
 _STEP = frozenset(field.name for field in fields(Step))
@@ -41,20 +42,16 @@ class BisectFolder:
         self.folder = Path(folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            used = any(self.folder.iterdir())
-            begun = (self.folder / JOURNAL).exists()
         except OSError as error:
             raise unusable(folder, error) from None
-        if used and not (begun and resume):
-            hint = "go on with what is there by --resume, or " if begun else ""
-            raise FlagError("results", folder, f"is not empty; {hint}name another folder")
-        self._lock = hold(self.folder / JOURNAL, folder, "bisection")
+        self._lock = hold(folder)
         self._journal = Journal(self.folder / JOURNAL)
         asked = encode(dict(question))
         try:
+            self._refuse_used(folder, resume)
             self.steps = self._read(asked)
         except FlagError:
-            self._lock.close()
+            self._lock.release()
             raise
         self._journal.add("bisect", question=asked, steps=len(self.steps))
 
@@ -63,7 +60,7 @@ class BisectFolder:
 
     def __exit__(self, *_: object) -> None:
         """Lets another bisection have the directory."""
-        self._lock.close()
+        self._lock.release()
 
     def add(self, step: Step) -> None:
         """Remembers an answer.
@@ -72,6 +69,17 @@ class BisectFolder:
           BenchmarkError: it cannot be written.
         """
         self._journal.add("step", **asdict(step))
+
+    def _refuse_used(self, folder: str, resume: bool) -> None:
+        """Refuses a directory with files, unless a bisection goes on there."""
+        try:
+            names = {path.name for path in self.folder.iterdir()} - {LOCK}
+        except OSError as error:
+            raise unusable(folder, error) from None
+        begun = JOURNAL in names
+        if names and not (begun and resume):
+            hint = "go on with what is there by --resume, or " if begun else ""
+            raise FlagError("results", folder, f"is not empty; {hint}name another folder")
 
     def _read(self, asked: Any) -> dict[str, Step]:
         """The answers of before."""

@@ -171,6 +171,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     from cnnbench.launch import scaling
     from cnnbench.launch.tasks import Layout, check, shares_of_cores
     from cnnbench.predict.links import parse_link
+    from cnnbench.processes.results_dir import hold
     from cnnbench.records.files import prove_folder, resolve_output, write_bytes, write_text
     from cnnbench.runtime.tensorflow import available_cores
 
@@ -203,7 +204,8 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     if reason:
         notice(f"no prediction: {reason}")
     cores = None if shared else shares_of_cores(largest)
-    records = _measure(options, layouts, params, flags, cores)
+    with hold(options.results):
+        records = _measure(options, layouts, params, flags, cores)
     points = scaling.points(
         records.pop(0),
         records,

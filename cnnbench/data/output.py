@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +11,7 @@ from typing import TypeVar
 
 from cnnbench.data.folder import UNFINISHED, reason
 from cnnbench.errors import DataError, UsageError, first_line
+from cnnbench.runtime.lock import FolderLock
 
 V = TypeVar("V")
 
@@ -21,29 +20,30 @@ V = TypeVar("V")
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Makes ``out``, and in it the folder that the files are written to; removed at the end.
 
-    It is locked while this process lives, so that what a killed one left can be told from what
-    another one is writing.
+    ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left.
 
     Args:
       out: where the files go in the end.
       patterns: names of the files of such a data set, which must not be there yet.
 
     Raises:
-      UsageError: ``out`` cannot be written to or holds such files already.
+      UsageError: ``out`` cannot be written to, another process is writing there, or it holds such
+        files already.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        _clear(out, patterns)
-        folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
-    except FileExistsError as error:
-        raise UsageError(f"{out}: is not a folder") from error
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
-    try:
-        with locked(folder):
+    with contextlib.ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FolderLock(out))
+            _clear(out, patterns)
+            folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
+        except FileExistsError as error:
+            raise UsageError(f"{out}: is not a folder") from error
+        except OSError as error:
+            raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
+        try:
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _clear(out: Path, patterns: Sequence[str]) -> None:
@@ -54,26 +54,7 @@ def _clear(out: Path, patterns: Sequence[str]) -> None:
         state = "an unfinished data set" if left else existing.name
         raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
     for folder in left:
-        with locked(folder):
-            shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Where no other process works in a folder.
-
-    Raises:
-      UsageError: another one does.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{folder}: another process is writing here") from error
-        yield
-    finally:
-        os.close(descriptor)
+        shutil.rmtree(folder)
 
 
 def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, Sequence[V]]]:

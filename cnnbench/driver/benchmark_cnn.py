@@ -114,12 +114,7 @@ class BenchmarkCNN:
             self._console, self._progress = Console.silent(), Progress.silent()
             self._messages = Messages.silent()
         self._workers: WorkerGroup | None = None
-        self._files = ResultFiles(
-            params.result_json,
-            params.result_csv,
-            RUNS,
-            params.train_dir if self.plan.trains else None,
-        )
+        self._files = ResultFiles(params.result_json, params.result_csv, RUNS)
         self._watch: Watch | None = None
         self._turns = Turns()
         self._membership = Membership(self.plan.job, params, tell, self._lost_another)
@@ -145,6 +140,13 @@ class BenchmarkCNN:
         if notice is not None:
             self._messages.notice(notice)
         outputs.prepare(self.params)
+        folder = self.params.train_dir
+        if folder is None or not self.plan.trains:
+            return self._run_to_its_end()
+        with outputs.hold_train_dir(folder, self._messages.warning):
+            return self._run_to_its_end()
+
+    def _run_to_its_end(self) -> RunRecord:
         try:
             total = self._run()
         except UsageError as error:

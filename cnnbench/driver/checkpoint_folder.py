@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.files import write_whole
+from cnnbench.records.files import remove_abandoned, write_whole
 
 NAME = "model.ckpt"
 STATE = "checkpoint"
@@ -24,11 +24,9 @@ _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
 _TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # of LevelDB's format, in which an index is
-# A folder that TensorFlow writes in before it moves files; files of ours and of TensorFlow that
-# wait to take the place of `checkpoint`.
-_LEFTOVER = re.compile(
-    rf"{re.escape(NAME)}-\d+_temp.*|{STATE}\.tmp.*|\.cnnbench-\d+-[0-9a-f]+\.tmp"
-)
+# A folder that TensorFlow writes in before it moves files, and a file of TensorFlow that waits to
+# take the place of `checkpoint`.
+_LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp.*|{STATE}\.tmp.*")
 
 
 def is_prefix(path: str) -> bool:
@@ -92,7 +90,12 @@ def tidy(folder: str, keep: int) -> None:
 
 
 def clean(folder: str) -> None:
-    """Removes what runs that were killed while they saved left in a folder, and nothing else."""
+    """Removes what runs that were killed while they saved left in a folder, and nothing else.
+
+    To be called by its only writer, see `cnnbench.runtime.lock`: what another one is saving looks
+    alike.
+    """
+    remove_abandoned(Path(folder))
     with contextlib.suppress(FileNotFoundError):
         for path in Path(folder).iterdir():
             if _LEFTOVER.fullmatch(path.name):

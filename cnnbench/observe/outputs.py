@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder, resolve_output
+from cnnbench.runtime.lock import NO_LOCKS, FolderLock
+
+_RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
 
 
 def partition_file(prefix: str, number: int) -> str:
@@ -59,6 +64,38 @@ def prepare(params: Params) -> None:
     prefix = params.partitioned_graph_file_prefix
     if prefix:
         resolve_output("partitioned_graph_file_prefix", partition_file(prefix, 0))
+
+
+def hold_train_dir(
+    folder: str, warn: Callable[[str], None]
+) -> contextlib.AbstractContextManager[object]:
+    """Keeps the folder of checkpoints for one training; runs that read it are not affected.
+
+    Args:
+      folder: value of --train_dir; made if it is not there.
+      warn: takes a line about locks that may not reach all writers.
+
+    Returns:
+      Where no other training writes there.
+
+    Raises:
+      FlagError: it cannot hold checkpoints, or another process holds it.
+    """
+    if re.search(r"ckpt-\d+$", folder):
+        raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
+    prove_folder("train_dir", folder)
+    try:
+        lock = FolderLock(folder, _RESTART_SECONDS)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise FlagError("train_dir", folder, error.strerror or str(error)) from None
+        why = f"cannot be locked ({error.strerror}); let no other training write there"
+        warn(f"--train_dir={folder}: {why}")
+        return contextlib.nullcontext()
+    if lock.left_by:
+        why = f"was not released by {lock.left_by}; if that still runs, end one of the two"
+        warn(f"--train_dir={folder}: {why}")
+    return lock
 
 
 def _prepare_layer_files(paths: str) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import TIME
 from cnnbench.records.files import sync_folder, write_all, write_whole
+from cnnbench.runtime.lock import FolderLock
 
 
 def unusable(folder: str | Path, error: OSError) -> FlagError:
@@ -27,33 +27,19 @@ def unusable(folder: str | Path, error: OSError) -> FlagError:
     return FlagError("results", str(folder), f"cannot be used: {error.strerror}")
 
 
-def hold(file: Path, folder: str | Path, what: str) -> IO[str]:
+def hold(folder: str | Path) -> FolderLock:
     """Keeps a results directory for one command.
 
     Args:
-      file: to lock; made if it is not there.
-      folder: value of --results, for the error.
-      what: the command is, as in "sweep".
-
-    Returns:
-      The open file. The lock goes when it is closed, and by the system when this process ends, in
-      whatever way.
+      folder: value of --results; is there.
 
     Raises:
       FlagError: another process holds it, or it cannot be used.
     """
     try:
-        held = open(file, "a+", encoding="ascii")  # noqa: SIM115 - stays open
+        return FolderLock(folder)
     except OSError as error:
         raise unusable(folder, error) from None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        held.close()
-        busy = isinstance(error, BlockingIOError)
-        reason = f"another {what} is writing there" if busy else f"no lock: {error.strerror}"
-        raise FlagError("results", str(folder), reason) from None
-    return held
 
 
 def write_durably(target: Path, data: bytes, via: Path | None = None) -> None:

@@ -113,7 +113,7 @@ def write_whole(target: Path, data: bytes) -> None:
     Raises:
       OSError: nothing was changed.
     """
-    _remove_abandoned(target.parent)
+    remove_abandoned(target.parent)
     temporary = _temporary_beside(target)
     try:
         descriptor = _locked(temporary)
@@ -188,7 +188,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """A new file, locked as long as its descriptor is open; see `_remove_abandoned`."""
+    """A new file, locked as long as its descriptor is open; see `remove_abandoned`."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything
@@ -198,7 +198,7 @@ def _locked(path: Path) -> int:
         os.close(descriptor)  # removed by another process between its creation and its lock
 
 
-def _remove_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Removes temporary files whose writers are dead: the kernel has released their locks."""
     for path in folder.glob(".cnnbench-*.tmp"):
         with contextlib.suppress(OSError):

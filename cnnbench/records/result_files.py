@@ -9,12 +9,10 @@ the last cell of every row is the schema number.
 from __future__ import annotations
 
 import csv
-import errno
 import fcntl
 import io
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -23,10 +21,10 @@ from typing import Protocol
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.records.codec import Json, encode
-from cnnbench.records.files import prove_folder, resolve_output, sync_folder, write_all, write_whole
+from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
+from cnnbench.runtime.lock import NO_LOCKS
 
 _JSON, _CSV = "result_json", "result_csv"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Record(Protocol):
@@ -167,20 +165,12 @@ class ResultFiles:
       json_path: --result_json, a document of the whole process; None without it.
       csv_path: --result_csv, a table to append to; None without it.
       table: the kind of table.
-      train_dir: directory that checkpoints are saved to; None if none are.
     """
 
-    def __init__(
-        self,
-        json_path: str | None,
-        csv_path: str | None,
-        table: CsvTable,
-        train_dir: str | None = None,
-    ) -> None:
+    def __init__(self, json_path: str | None, csv_path: str | None, table: CsvTable) -> None:
         self._json = json_path
         self._csv = csv_path
         self._table = table
-        self._train_dir = train_dir
 
     @property
     def wanted(self) -> bool:
@@ -206,12 +196,6 @@ class ResultFiles:
                 notice += f"without the columns {', '.join(lacking)}; a new file has them"
             if self._json and _are_one(self._json, self._csv):
                 raise FlagError(_CSV, self._csv, f"is the file of --{_JSON} too")
-        if self._train_dir is not None:
-            if re.search(r"ckpt-\d+$", self._train_dir):
-                raise FlagError(
-                    "train_dir", self._train_dir, "names one checkpoint; only --eval can use one"
-                )
-            prove_folder("train_dir", self._train_dir)
         return notice
 
     def holds(self, run_id: str) -> str | None:
@@ -313,7 +297,7 @@ def _locked(descriptor: int) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         # Some network file systems have no locks; O_APPEND still keeps rows apart.
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
         yield
         return

@@ -48,7 +48,7 @@ class Store:
       folder: made if it is not there.
 
     Raises:
-      FlagError: it cannot be made or written, or another sweep holds it.
+      FlagError: it cannot be made or written, or another process holds it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -58,7 +58,7 @@ class Store:
             self._private.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unusable(folder, error) from None
-        self._lock = hold(self._private / "lock", folder, "sweep")
+        self._lock = hold(folder)
         self.journal = Journal(self.folder / JOURNAL)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         self._clean()
@@ -68,7 +68,7 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         """Lets another sweep have the directory."""
-        self._lock.close()
+        self._lock.release()
 
     def find(self, run: Run) -> list[Path]:
         """Records of this run, oldest first; sound or not."""

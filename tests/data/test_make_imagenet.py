@@ -13,6 +13,7 @@ from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.imagenet_records import ENCODED, examine
 from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.runtime.lock import FolderLock
 
 
 def examples(directory, subset):
@@ -275,7 +276,10 @@ def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(ph
     assert not left.exists()
     busy = tmp_path / "out" / "unfinished-busy"
     busy.mkdir(parents=True)
-    with output.locked(busy), pytest.raises(UsageError, match="another process is writing"):
+    with (
+        FolderLock(busy.parent),
+        pytest.raises(UsageError, match=r"out: .*another process is writing there: pid \d+ on "),
+    ):
         make_imagenet(folder_of(photo), busy.parent, {"train": 1, "validation": 1})
     assert busy.exists()
 

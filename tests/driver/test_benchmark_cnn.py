@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +15,14 @@ import pytest
 import tensorflow as tf
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import graph
-from cnnbench.runtime import peak_flops
+from cnnbench.observe import outputs
+from cnnbench.runtime import lock, peak_flops
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.lock import FolderLock
 from cnnbench.step.train_step import TrainStep
 from cnnbench.text.progress import Messages
 
@@ -229,6 +235,63 @@ def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_hold_checkpoints_is_refused_at_once(train_dir: str) -> None:
     with pytest.raises(FlagError, match="--train_dir="):
         run(train_dir=train_dir)
+
+
+def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removed what the first one was saving, even if it was refused for other reasons."""
+    monkeypatch.setattr(outputs, "_RESTART_SECONDS", 0.0)
+    write, refusals = Checkpoints._write, []
+
+    def saving(self: Checkpoints, prefix: str, directory: str, global_step: int) -> None:
+        part = Path(f"{prefix}_temp") / "part-00000-of-00001"
+        part.parent.mkdir()
+        part.touch()
+        for more in ({}, {"num_batches": 1}):
+            with pytest.raises(FlagError) as caught:
+                run(train_dir=str(tmp_path), **more)
+            refusals.append(str(caught.value))
+        assert part.exists()
+        write(self, prefix, directory, global_step)
+
+    monkeypatch.setattr(Checkpoints, "_write", saving)
+    record, _ = run(train_dir=str(tmp_path))
+    assert record.status == "ok"
+    holder = f"another process is writing there: pid {os.getpid()} on {socket.gethostname()} since"
+    assert len(refusals) == 2
+    assert all(one.startswith(f"--train_dir={tmp_path}: {holder} ") for one in refusals)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_evaluations_and_inference_work_beside_a_training(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with FolderLock(tmp_path):
+        run(eval=True, train_dir=str(tmp_path), num_eval_batches=1)
+        run(forward_only=True, train_dir=str(tmp_path), num_batches=1)
+
+
+def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
+    (tmp_path / lock.FILE).write_text(json.dumps(about))
+    with outputs.hold_train_dir(str(tmp_path), said.append):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    with outputs.hold_train_dir(str(tmp_path), said.append):
+        pass
+    assert said == [
+        f"--train_dir={tmp_path}: was not released by pid 7 on elsewhere since "
+        "2026-01-01 00:00:00 UTC; if that still runs, end one of the two",
+        f"--train_dir={tmp_path}: cannot be locked (No locks available); let no other training "
+        "write there",
+    ]
 
 
 def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,15 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder: Path) 
         "notes.txt",
     ]
     assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-100")
+
+
+def test_a_file_that_another_process_is_writing_there_is_left_alone(folder: Path) -> None:
+    """As of an evaluation whose --result_json is in the folder."""
+    waiting = folder / ".cnnbench-12-0123456789ab.tmp"
+    with waiting.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        tidy(str(folder), keep=1)
+        assert waiting.exists()
 
 
 def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder: Path) -> None:

@@ -56,8 +56,8 @@ def a_record(**config):
     return run.record()
 
 
-def files(json_path=None, csv_path=None, train_dir=None):
-    return ResultFiles(json_path, csv_path, RUNS, train_dir)
+def files(json_path=None, csv_path=None):
+    return ResultFiles(json_path, csv_path, RUNS)
 
 
 def test_write_then_read(tmp_path):
@@ -111,8 +111,6 @@ def test_one_file_cannot_be_both(tmp_path):
     [
         (("/none/r.json",), "--result_json=.*there is no folder"),
         ((None, "/none/r.csv"), "--result_csv=.*there is no folder"),
-        ((None, None, "/proc/none/ckpt"), "--train_dir=.*must be a directory"),
-        ((None, None, "/tmp/model.ckpt-12"), "--train_dir=.*names one checkpoint"),
     ],
 )
 def test_paths_that_cannot_be_written_are_refused(paths, reason):

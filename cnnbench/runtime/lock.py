@@ -1,0 +1,109 @@
+"""One writer per folder, by a lock that the system releases when its process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+FILE = ".cnnbench-lock"
+"""The file in a folder that its writer locks."""
+
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of file systems that have no locks."""
+
+_POLL_SECONDS = 0.05
+
+
+class FolderLock:
+    """Keeps other writers of cnnbench out of a folder; readers do not notice.
+
+    An flock on a file that names the holder: process number, host and time. The file is removed
+    on release. A process that is killed leaves it there unlocked, and the next writer takes it
+    over. NFS passes such locks between machines, and drops those of a machine that is gone when
+    its lease ends; other network file systems may keep them to one machine or have none.
+
+    Attributes:
+      left_by: the holder that a file of another machine names, which has been killed there, or
+        which still writes where locks do not reach it; "" for none.
+
+    Args:
+      folder: is there.
+      patience: seconds to wait for a holder, which may be about to end.
+
+    Raises:
+      BlockingIOError: another process holds it; the message names that one.
+      OSError: it cannot be locked; `errno` is one of `NO_LOCKS` where no file there can.
+    """
+
+    def __init__(self, folder: str | Path, patience: float = 0.0) -> None:
+        self._path = Path(folder) / FILE
+        self._descriptor = self._locked(time.monotonic() + patience)
+        host = socket.gethostname()
+        left, where = _holder(self._descriptor)
+        self.left_by = left if where != host else ""
+        now = datetime.now(timezone.utc)
+        about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
+        with contextlib.suppress(OSError):  # such as a full disk; it is locked all the same
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Lets another process have the folder."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()  # while it is locked: the next writer makes a file of its own
+        os.close(self._descriptor)
+
+    def _locked(self, deadline: float) -> int:
+        """A descriptor of the file, locked."""
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            try:
+                with contextlib.suppress(OSError):  # who may write the folder may lock it
+                    os.fchmod(descriptor, stat.S_IMODE(self._path.parent.stat().st_mode) & 0o666)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
+                    return descriptor
+            except FileNotFoundError:
+                pass  # removed by its holder between the opening and the lock
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    reason = self._refusal(descriptor)
+                    os.close(descriptor)
+                    raise BlockingIOError(error.errno, reason) from None
+                time.sleep(_POLL_SECONDS)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _refusal(self, descriptor: int) -> str:
+        holder, host = _holder(descriptor)
+        reason = "another process is writing there"
+        if not holder:
+            return reason
+        if host != socket.gethostname():
+            holder += f"; if that machine is down, remove {self._path}"
+        return f"{reason}: {holder}"
+
+
+def _holder(descriptor: int) -> tuple[str, str]:
+    """Who a lock file names, in words, and the host; empty if it names nobody."""
+    try:
+        about = json.loads(os.pread(descriptor, 4096, 0))
+        return f"pid {about['pid']} on {about['host']} since {about['since']}", str(about["host"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "", ""
