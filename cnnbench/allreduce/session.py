@@ -92,7 +92,9 @@ class AllReduceBench:
         self._explicit = tuple(explicit_flags)
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
-        self._results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS)
+        self._results = ResultFiles(
+            params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
+        )
         self._run_id = uuid.uuid4().hex
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._placement: RingDevices | None = None

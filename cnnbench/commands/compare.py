@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
             "quote patterns, so that the shell leaves them alone"
         )
     options = CompareFlags(**given)
-    options.check()
+    options.check(arguments)
     comparison = _compare(arguments, options)
     warn_of_skipped(comparison.skipped)
     options.write(comparison)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.metrics.registry import HISTORY
 from cnnbench.models.registry import all_names
-from cnnbench.records.files import resolve_output, write_bytes
+from cnnbench.records.files import write_bytes
+from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.report.exports import FORMATS as EXPORTS
 from cnnbench.text.numbers import count
 from cnnbench.text.terminal import print_message
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since = _since(options.since)
-    _check_outputs(options)
+    _check_outputs(options, arguments[0])
     from cnnbench.history import METRICS, contents
 
     folder = Path(arguments[0])
@@ -156,17 +156,15 @@ def _since(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _check_outputs(options: HistoryFlags) -> None:
+def _check_outputs(options: HistoryFlags, folder: str) -> None:
     _check_commit_url(options)
-    if options.output is not None:
-        resolve_output("output", options.output)
+    kind = {"table": "table of history", "json": "history"}.get(options.format, options.format)
+    outputs = [Output("output", options.output, kind)]
     if options.plot is not None:
         from cnnbench.history import page
 
-        resolve_output("plot", options.plot, page.SUFFIXES)
-        same = os.path.realpath(options.output or "") == os.path.realpath(options.plot)
-        if options.output is not None and same:
-            raise FlagError("plot", options.plot, "is the file of --output too; name another")
+        outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
+    check_outputs(outputs, [folder])
 
 
 def _check_commit_url(options: HistoryFlags) -> None:

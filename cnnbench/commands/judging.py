@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,11 @@ class JudgingFlags:
         None, "Write that to this file; the table goes to stdout.", path="file"
     )
 
-    def check(self) -> None:
+    def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Checks what no flag's declaration says.
+
+        Args:
+          inputs: files, folders and patterns that are compared.
 
         Raises:
           FlagError: an unknown metric, or a file that cannot be written.
@@ -69,9 +73,11 @@ class JudgingFlags:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
         if self.output is not None:
-            from cnnbench.records.files import resolve_output
+            from cnnbench.records.outputs import Output, check_outputs
 
-            resolve_output("output", self.output)
+            kind = {"table": "table of comparison", "json": "comparison"}.get(self.format)
+            read = (*inputs, self.baseline_aa)
+            check_outputs([Output("output", self.output, kind or self.format)], read)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -172,7 +172,8 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     from cnnbench.launch.tasks import Layout, check, shares_of_cores
     from cnnbench.predict.links import parse_link
     from cnnbench.processes.results_dir import hold
-    from cnnbench.records.files import prove_folder, resolve_output, write_bytes, write_text
+    from cnnbench.records.files import prove_folder, write_bytes, write_text
+    from cnnbench.records.outputs import Output, check_outputs
     from cnnbench.runtime.tensorflow import available_cores
 
     for name in ("workers", "affinity", "log_dir"):
@@ -188,9 +189,12 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         if (value := getattr(any_params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; see --results")
     prove_folder("results", options.results)
-    for name, suffixes in (("output", (".csv",)), ("plot", (".svg", ".png", ".pdf"))):
-        if (path := getattr(options, name)) is not None:
-            resolve_output(name, path, suffixes)
+    check_outputs(
+        [
+            Output("output", options.output, suffixes=(".csv",)),
+            Output("plot", options.plot, suffixes=(".svg", ".png", ".pdf")),
+        ]
+    )
     shared = available_cores() < largest
     if shared:
         notice(
@@ -213,7 +217,6 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         shared=shared,
         predicted=predicted,
     )
-    print_result("\n".join(scaling.table(points)))
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:
@@ -222,6 +225,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         label = f"Scaling of {any_params.model}, {any_params.variable_update}"
         picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
         write_bytes("plot", options.plot, picture)
+    print_result("\n".join(scaling.table(points)))
     return ExitCode.OK
 
 

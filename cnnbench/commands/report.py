@@ -73,13 +73,12 @@ def main(argv: Sequence[str]) -> int:
             "cnnbench report takes run records: files, folders or quoted patterns; "
             "cnnbench run --result_json=FILE writes one"
         )
-    from cnnbench.records.files import resolve_output
+    from cnnbench.records.outputs import Output, check_outputs
 
     output = options.output
     if output is None and options.format == "html":
         output = "report.html"
-    if output is not None:
-        resolve_output("output", output)
+    check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
     loaded = _load(arguments)
     results = _gather(options, loaded, arguments)
     text = _text(options, results)

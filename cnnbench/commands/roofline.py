@@ -132,19 +132,21 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
 
 
 def _check_outputs(options: RooflineFlags) -> None:
-    from cnnbench.records.files import resolve_output
+    from cnnbench.records.outputs import Output, check_outputs
 
-    for name in ("csv", "json", "plot"):
-        path = getattr(options, name)
-        if path is not None:
-            resolve_output(name, path, _SUFFIXES if name == "plot" else ())
+    check_outputs(
+        [
+            Output("csv", options.csv, "csv"),
+            Output("json", options.json, "json of roofline"),
+            Output("plot", options.plot, suffixes=_SUFFIXES),
+        ]
+    )
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str, config: dict[str, Any]) -> None:
     from cnnbench.records.files import write_bytes, write_text
     from cnnbench.roofline import output
 
-    print_result(output.table(roofline, f"roofline of {title}", options.rows))
     if options.csv is not None:
         write_text("csv", options.csv, output.to_csv(roofline))
     if options.json is not None:
@@ -155,3 +157,4 @@ def _write(options: RooflineFlags, roofline: Roofline, title: str, config: dict[
         suffix = Path(options.plot).suffix.lower()[1:]
         drawn = output.chart(roofline, title)
         write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))
+    print_result(output.table(roofline, f"roofline of {title}", options.rows))

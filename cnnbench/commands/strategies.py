@@ -118,12 +118,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_outputs(options: StrategiesFlags) -> None:
-    from cnnbench.records.files import resolve_output
+    from cnnbench.records.outputs import Output, check_outputs
 
-    if options.output is not None:
-        resolve_output("output", options.output)
-    if options.plot is not None:
-        resolve_output("plot", options.plot, _SUFFIXES)
+    kind = options.format if options.format == "csv" else f"{options.format} of strategies"
+    plot = Output("plot", options.plot, suffixes=_SUFFIXES)
+    check_outputs([Output("output", options.output, kind), plot])
 
 
 def _run(
@@ -165,7 +164,6 @@ def _run(
         text = table.to_csv(rows)
     else:
         text = table.json_text(rows, tolerance)
-    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     if options.plot is not None:
         from cnnbench.charts.draw import render
         from cnnbench.records.files import write_bytes
@@ -175,4 +173,5 @@ def _run(
         drawn = table.chart(rows, results, title)
         content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
         write_bytes("plot", options.plot, content)
+    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     return ExitCode.FAILED if table.failed(rows) else ExitCode.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -29,6 +28,7 @@ from cnnbench.flags.groups.strategies import (
 )
 from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.records.outputs import refuse_shared
 from cnnbench.runtime.job import Job
 from cnnbench.text import labels
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
@@ -524,15 +524,15 @@ def _check_output(params: Params) -> Refusals:
     looking = [flag for flag in LOOKING if getattr(params, flag)]
     if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
         yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
-    files: dict[str, str] = {}
-    for flag in (*_INPUTS, *_FILES):
-        given = getattr(params, flag) or ""
-        if flag == "trace_file" and not params.use_chrome_trace_format:
-            continue  # a folder, which may be that of the checkpoints
-        for path in filter(None, given.split(",") if flag == "profile_layers" else [given]):
-            other = files.setdefault(os.path.realpath(path), flag)
-            if other != flag:
-                yield flag, f"is the file of --{other} too"
+    refuse_shared(
+        (flag, path)
+        for flag in (*_INPUTS, *_FILES)
+        # A folder, which may be that of the checkpoints.
+        if flag != "trace_file" or params.use_chrome_trace_format
+        for given in [getattr(params, flag) or ""]
+        for path in (given.split(",") if flag == "profile_layers" else [given])
+        if path
+    )
 
 
 def _one_of_two(other: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder, resolve_output
+from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder
+from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.runtime.lock import NO_LOCKS, FolderLock
 
 _RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
@@ -40,16 +41,9 @@ def prepare(params: Params) -> None:
     Raises:
       FlagError: names the flag of a path that cannot be written.
     """
-    files = {"graph_file": params.graph_file, "tfprof_file": params.tfprof_file}
-    if params.use_chrome_trace_format:
-        files["trace_file"] = params.trace_file
-    elif params.trace_file:
+    check_outputs([*_files(params), *_layer_files(params.profile_layers or "")])
+    if params.trace_file and not params.use_chrome_trace_format:
         prove_folder("trace_file", params.trace_file)
-    for flag, path in files.items():
-        if path:
-            resolve_output(flag, path)
-    if params.profile_layers is not None:
-        _prepare_layer_files(params.profile_layers)
     if params.export_dir is not None:
         resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
     if summarizes_evaluations(params):
@@ -61,9 +55,20 @@ def prepare(params: Params) -> None:
         prove_folder("xla_cache_dir", params.xla_cache_dir)
     if params.benchmark_log_dir:
         prove_folder("benchmark_log_dir", params.benchmark_log_dir)
+
+
+def _files(params: Params) -> Iterator[Output]:
+    yield Output("graph_file", params.graph_file, _graph(params.graph_file))
+    yield Output("tfprof_file", params.tfprof_file, "table of operations")
+    yield Output("trace_file", params.trace_file if params.use_chrome_trace_format else "", "trace")
     prefix = params.partitioned_graph_file_prefix
-    if prefix:
-        resolve_output("partitioned_graph_file_prefix", partition_file(prefix, 0))
+    for number in range(params.num_gpus + 1 if prefix else 0):  # all devices and the host
+        path = partition_file(prefix or "", number)
+        yield Output("partitioned_graph_file_prefix", path, _graph(path))
+
+
+def _graph(path: str | None) -> str:
+    return "graph as text" if (path or "").endswith("txt") else "graph"
 
 
 def hold_train_dir(
@@ -98,13 +103,15 @@ def hold_train_dir(
     return lock
 
 
-def _prepare_layer_files(paths: str) -> None:
+def _layer_files(paths: str) -> Iterator[Output]:
+    if not paths:
+        return
     from cnnbench.charts.draw import FORMATS  # late, as few runs draw
     from cnnbench.observe.layers import TABLES
 
     known = (*TABLES, *FORMATS)
     for path in paths.split(","):
-        if path and Path(path).suffix.lower()[1:] not in known:
+        if Path(path).suffix.lower()[1:] not in known:
             listed = ", ".join(f".{suffix}" for suffix in known)
             raise FlagError("profile_layers", path, f"must end in one of {listed}")
-        resolve_output("profile_layers", path)
+        yield Output("profile_layers", path)

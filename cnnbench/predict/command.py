@@ -17,6 +17,7 @@ from cnnbench.flags.groups.allreduce import (
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.predict import plot, report
+from cnnbench.predict.document import PredictionDocument
 from cnnbench.predict.fit import CostModel, Fit, Residual, fit, held_out
 from cnnbench.predict.formulas import FORMULAS
 from cnnbench.predict.host import WORK, Host
@@ -25,7 +26,7 @@ from cnnbench.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.predict.points import MeasuredReduction, read_points
 from cnnbench.predict.predict import fastest_by_size, predict
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
-from cnnbench.records.files import resolve_output
+from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.text.terminal import print_message, print_result
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -56,10 +57,10 @@ def main(given: Mapping[str, Any]) -> int:
     sent = params_of(given)
     _check_companions(given)
     device_counts = parse_device_counts(params.devices)
-    files = ResultFiles(sent.result_json, sent.result_csv, report.TABLE)
-    files.prepare()
-    if params.plot is not None:
-        resolve_output("plot", params.plot, plot.SUFFIXES)
+    kind = PredictionDocument.kind
+    files = ResultFiles(sent.result_json, sent.result_csv, report.TABLE, kind)
+    read = [*map(str.strip, (params.points or "").split(",")), params.record]
+    files.prepare([Output("plot", params.plot, suffixes=plot.SUFFIXES)], read)
     step = _step(params, sent)
     fitted = None if params.points is None else _fit(params.points, params.link)
     points = () if fitted is None else fitted.used

@@ -14,6 +14,27 @@ from pathlib import Path
 from cnnbench.errors import BenchmarkError, FlagError
 
 
+def real_path(flag: str, path: str) -> Path:
+    """A path with its symbolic links followed, as far as it is there.
+
+    Args:
+      flag: name of the flag that gave the path, for the error.
+      path: as given.
+
+    Raises:
+      FlagError: the links lead in a circle, the working directory is gone, or it is no path.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if os.path.islink(target):
+            raise FlagError(flag, path, "is a symbolic link that leads back to itself")
+    except (OSError, ValueError) as error:
+        if isinstance(error, FlagError):
+            raise
+        raise FlagError(flag, path, f"cannot be used: {_reason(error)}") from error
+    return target
+
+
 def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """The file that a result will be written to, symbolic links followed.
 
@@ -30,8 +51,8 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+    target = real_path(flag, path)
     try:
-        target = Path(os.path.realpath(path))
         if not path or path.endswith(os.sep) or target.is_dir():
             raise FlagError(flag, path, "is a folder; name a file")
         if target.exists() and not target.is_file():
@@ -84,8 +105,8 @@ def resolve_folder(flag: str, path: str, marker: str) -> Path:
     Raises:
       FlagError: something else is there, or nothing can be written beside it.
     """
+    target = real_path(flag, path)
     try:
-        target = Path(os.path.realpath(path))
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
         if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():

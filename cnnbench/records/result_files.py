@@ -16,12 +16,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from pathlib import Path
 from typing import Protocol
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.records.codec import Json, encode
+from cnnbench.records.codec import IMPLIED_KIND, Json, encode
 from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
+from cnnbench.records.outputs import Output, check_outputs, refuse_shared
 from cnnbench.runtime.lock import NO_LOCKS
 
 _JSON, _CSV = "result_json", "result_csv"
@@ -165,20 +165,34 @@ class ResultFiles:
       json_path: --result_json, a document of the whole process; None without it.
       csv_path: --result_csv, a table to append to; None without it.
       table: the kind of table.
+      kind: of the document.
     """
 
-    def __init__(self, json_path: str | None, csv_path: str | None, table: CsvTable) -> None:
+    def __init__(
+        self,
+        json_path: str | None,
+        csv_path: str | None,
+        table: CsvTable,
+        kind: str = IMPLIED_KIND,
+    ) -> None:
         self._json = json_path
         self._csv = csv_path
         self._table = table
+        self._kind = kind
 
     @property
     def wanted(self) -> bool:
         """Whether a record will be written anywhere."""
         return self._json is not None or self._csv is not None
 
-    def prepare(self) -> str | None:
+    def prepare(
+        self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
+    ) -> str | None:
         """Proves that every file can be written, and leaves no trace.
+
+        Args:
+          others: files that the command writes besides.
+          inputs: files that it reads, see `check_outputs`.
 
         Returns:
           A notice that a table lacks columns; None if none does.
@@ -186,16 +200,16 @@ class ResultFiles:
         Raises:
           FlagError: names the flag of a path that cannot be written.
         """
-        if self._json is not None:
-            _check_replaceable(self._json, resolve_output(_JSON, self._json))
+        outputs = [Output(_JSON, self._json, self._kind), *others]
+        check_outputs(outputs, inputs)
         notice = None
         if self._csv is not None:
             lacking = self._table.prepare(self._csv)
             if lacking:
                 notice = f"--{_CSV}={self._csv} was begun by an earlier version and is continued "
                 notice += f"without the columns {', '.join(lacking)}; a new file has them"
-            if self._json and _are_one(self._json, self._csv):
-                raise FlagError(_CSV, self._csv, f"is the file of --{_JSON} too")
+            files = ((one.flag, one.path) for one in outputs if one.path)
+            refuse_shared((*files, (_CSV, self._csv)))
         return notice
 
     def holds(self, run_id: str) -> str | None:
@@ -249,26 +263,6 @@ def write_json(path: str, record: Record) -> None:
       OSError: such as a full disk; an older file is unchanged.
     """
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))
-
-
-def _are_one(path: str, other: str) -> bool:
-    """Whether two paths lead to one file, by whatever links."""
-    if os.path.exists(path) and os.path.exists(other):
-        return os.path.samefile(path, other)
-    return os.path.realpath(path) == os.path.realpath(other)
-
-
-def _check_replaceable(path: str, target: Path) -> None:
-    """Refuses to replace a file that is no document of ours; an empty file is nobody's."""
-    if not target.exists():
-        return
-    try:
-        content = target.read_bytes()
-        document = json.loads(content) if content.strip() else {"schema": None}
-    except (OSError, ValueError):
-        document = None
-    if not (isinstance(document, dict) and "schema" in document):
-        raise FlagError(_JSON, path, "is a file of another kind, not to be overwritten")
 
 
 def _cell(value: Json) -> str:

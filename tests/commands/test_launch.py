@@ -16,6 +16,7 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.cluster.watchdog import REFUSED, probe
+from cnnbench.records.outputs import Output, check_outputs
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_task.py"
 
@@ -97,6 +98,7 @@ def test_scaling(launch, tmp_path):
     assert status == 0, err
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
+    check_outputs(Output("output", str(tmp_path / name)) for name in ("t.csv", "p.svg"))
     assert all(float(row["predicted_images_per_sec"]) > 0 for row in rows)
     assert [line.split()[0] for line in out.splitlines()] == ["workers", "1", "2"]
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from cnnbench.cli import main
+from cnnbench.commands.roofline import RooflineFlags, _check_outputs
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
 from cnnbench.roofline.work import FORWARD, TO_INPUT, TO_KERNEL
@@ -52,6 +53,12 @@ def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_p
     assert {"update", "reduction", "pooling", "remainder"} <= kinds
     assert "in operations and" in out
     assert files[1].read_text().startswith("<?xml")
+    _check_outputs(
+        RooflineFlags(
+            csv=str(tmp_path / "rows.csv"),
+            **dict(zip(("json", "plot"), map(str, files), strict=True)),
+        )
+    )
 
 
 @pytest.mark.parametrize(

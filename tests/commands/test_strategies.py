@@ -10,6 +10,7 @@ import pytest
 
 from cnnbench.cli import main
 from cnnbench.compare import load_records
+from cnnbench.records.outputs import KINDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,7 +43,10 @@ def test_modes_are_measured_and_have_equal_weights(
     modes = "--modes=parameter_server,replicated"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
     assert main(["strategies", *TINY, *STEPS, modes, *out]) == 0
-    document = json.loads(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    assert KINDS["json of strategies"](text.encode())
+    assert KINDS[".svg"](plot.read_bytes())
+    document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
     names = ["one_tower", "parameter_server", "replicated"]
     assert list(rows) == names

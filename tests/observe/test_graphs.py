@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from cnnbench.cli import main
 from cnnbench.observe.graphs import collecting_partitions
+from cnnbench.records.outputs import KINDS
 
 
 def _read(path):
@@ -24,6 +25,7 @@ def test_the_graph_of_the_step_can_be_imported(run, tmp_path):
     names = {operation.name for operation in graph.get_operations()}
     assert "tower_0/affine0/MatMul" in names
     assert any("gradient_tape" in name for name in names)
+    assert KINDS["graph"](path.read_bytes())
 
 
 def test_a_name_in_txt_means_text(run, tmp_path):
@@ -32,6 +34,7 @@ def test_a_name_in_txt_means_text(run, tmp_path):
     text = path.read_text()
     assert 'op: "MatMul"' in text
     assert "gradient_tape" not in text
+    assert KINDS["graph as text"](path.read_bytes())
 
 
 @pytest.mark.parametrize("name", ["part.pb", "part.txt"])
@@ -41,6 +44,7 @@ def test_every_device_has_its_part(run, tmp_path, name):
     files = [tmp_path / f"part{number}{suffix}" for number in range(2)]
     assert sorted(tmp_path.iterdir()) == files
     for number, path in enumerate(files):
+        assert KINDS["graph" if suffix == ".pb" else "graph as text"](path.read_bytes())
         device = f"/job:localhost/replica:0/task:0/device:CPU:{number}"
         if suffix == ".txt":
             assert f'device: "{device}"' in path.read_text()

@@ -12,6 +12,7 @@ from cnnbench.models import get_model
 from cnnbench.models.declare import declare, scope_flops
 from cnnbench.observe.layers import REST, Layer, chart, layers_of, table
 from cnnbench.observe.operations import Operation
+from cnnbench.records.outputs import Output, check_outputs
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
@@ -92,6 +93,7 @@ def test_a_run_writes_table_and_plot(run, tmp_path):
     assert text.startswith("layers of warm-up step 1 of resnet20, 2 images per device\n")
     assert "stage2/block2/conv1" in text
     assert "stage2/block2/conv1" in files[2].read_text()
+    check_outputs(Output("profile_layers", str(path)) for path in files)
 
 
 def test_inference_has_no_backward_pass(run, tmp_path):
@@ -119,7 +121,7 @@ def test_the_table_and_the_plot_of_many_layers():
     [
         ("layers.txt,layers.doc", "--profile_layers=layers.doc: must end in one of .txt, .csv, "),
         ("none/layers.svg", "--profile_layers=none/layers.svg: there is no folder"),
-        ("layers.svg,", "--profile_layers=: is a folder; name a file"),
+        ("layers.svg,", "--profile_layers=: must end in one of .txt, .csv, "),
     ],
 )
 def test_wrong_paths_are_refused(tmp_path, monkeypatch, capsys, path, message):

@@ -12,6 +12,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from cnnbench.cli import main
 from cnnbench.observe import xplane
 from cnnbench.observe.operations import Operation, operations, table
+from cnnbench.records.outputs import KINDS, is_replaceable
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
 """What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""
@@ -98,6 +99,7 @@ def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     assert "total images/sec" in out
     assert "profiler" not in err.lower()
     content = path.read_bytes()
+    assert is_replaceable(path, KINDS["trace"])
     trace = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
     assert trace["otherData"]["step"].startswith("warm-up step 1 of trivial")
     done = [event for event in trace["traceEvents"] if event["ph"] == "X"]
@@ -132,6 +134,7 @@ def test_the_top_operations_are_a_table(run, tmp_path):
     path = tmp_path / "operations.txt"
     run("--forward_only", f"--tfprof_file={path}")
     text = path.read_text()
+    assert is_replaceable(path, KINDS["table of operations"])
     assert text.startswith("operations of warm-up step 1 of trivial, 2 images per device\n")
     head, _, single = text.partition("the 20 longest operations")
     shares = [float(share) for share in re.findall(r"([\d.]+) %", head)]

@@ -38,7 +38,10 @@ def test_relative_path(tmp_path, monkeypatch):
         ("file/r.json", "there is no folder"),
         ("fifo", "is not a regular file"),
         ("x" * 300, "cannot be written: File name too long"),
-        ("nul\0byte", "cannot be written"),
+        ("nul\0byte", "cannot be used: embedded null byte"),
+        ("loop", "is a symbolic link that leads back to itself"),
+        ("there", "is a symbolic link that leads back to itself"),
+        ("loop/r.json", "there is no folder"),
     ],
 )
 def test_bad_path_names_flag_value_and_reason(path, reason, tmp_path, monkeypatch):
@@ -46,6 +49,8 @@ def test_bad_path_names_flag_value_and_reason(path, reason, tmp_path, monkeypatc
     (tmp_path / "sub").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "fifo")
+    for link, target in (("loop", "loop"), ("there", "back"), ("back", "there")):
+        (tmp_path / link).symlink_to(target)
     with pytest.raises(FlagError) as caught:
         resolve_output("result_json", path)
     assert str(caught.value).startswith(f"--result_json={path}: ")

@@ -11,6 +11,7 @@ import pytest
 
 from cnnbench.charts.draw import render
 from cnnbench.processes.commands import Resolved
+from cnnbench.records.outputs import KINDS
 from cnnbench.records.run import Measured, StartupSeconds
 from cnnbench.strategies import table
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan, StrategyCase
@@ -107,7 +108,10 @@ def test_weights_that_differ_fail_the_command_and_are_named(results, value: floa
 def test_the_table_for_people(results: list[CaseResult]) -> None:
     found = tuple(rows_of(results).values())
     assert table.failed(found)
-    lines = table.table_text(found, PLAN, TOLERANCE).splitlines()
+    text = table.table_text(found, PLAN, TOLERANCE)
+    assert KINDS["table of strategies"](text.encode())
+    assert KINDS["csv"](table.to_csv(found).encode())
+    lines = text.splitlines()
     heads = lines[0]
     for title in ("mode", "images/sec", "range", "overhead", "copies", "reduction ops", "weights"):
         assert title in heads

@@ -1,0 +1,157 @@
+"""The files that flags of any command name for its results: checked before the work begins.
+
+A file that is there is replaced only by one of its kind, which its content tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cnnbench.errors import FlagError
+from cnnbench.records.codec import IMPLIED_KIND
+from cnnbench.records.files import real_path, resolve_output
+
+_GZIP = b"\x1f\x8b"
+_HEAD = 1 << 12
+
+
+class Output(NamedTuple):
+    """A file that a flag names.
+
+    Attributes:
+      flag: without dashes.
+      path: as given; None or "" if the flag was not given.
+      kind: key of `KINDS`; "" for that of the path's suffix.
+      suffixes: which the path may have, in lower case; any if empty.
+    """
+
+    flag: str
+    path: str | None
+    kind: str = ""
+    suffixes: Sequence[str] = ()
+
+
+def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
+    """Proves that every file can be written, and that none takes the place of something else.
+
+    Args:
+      outputs: of one command.
+      inputs: files, folders and patterns that it reads; None and "" are passed over.
+
+    Raises:
+      FlagError: a path cannot become a regular file, names an input or another output, or is that
+        of a file of another kind.
+    """
+    read = [path for path in inputs if path]
+    for flag, path, kind, suffixes in (wanted := [one for one in outputs if one.path]):
+        assert path is not None
+        target = resolve_output(flag, path, suffixes)
+        if any(are_one(path, other) for other in read):
+            raise FlagError(flag, path, "is a file that this command reads; name another")
+        if not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
+            raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
+    refuse_shared((one.flag, one.path or "") for one in wanted)
+
+
+def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
+    """Refuses one file for two flags.
+
+    Args:
+      files: names of flags and paths; one flag may have several.
+
+    Raises:
+      FlagError: names both.
+    """
+    seen: list[tuple[str, str]] = []
+    for flag, path in files:
+        for other, taken in seen:
+            if other != flag and are_one(path, taken):
+                raise FlagError(flag, path, f"is the file of --{other} too; name another")
+        real_path(flag, path)
+        seen.append((flag, path))
+
+
+def are_one(path: str, other: str) -> bool:
+    """Whether two paths lead to one file, by whatever links."""
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):
+        pass  # one of them is not there
+    try:
+        return os.path.realpath(path) == os.path.realpath(other)
+    except (OSError, ValueError):
+        return False
+
+
+def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
+    """Whether nothing is lost when a file is replaced: it is not there, empty, or one of ours."""
+    try:
+        if not target.exists():
+            return True
+        content = target.read_bytes()
+        if content.startswith(_GZIP):
+            content = zlib.decompressobj(wbits=31).decompress(content, _HEAD)
+    except (OSError, zlib.error):
+        return False
+    return not content.strip() or is_ours(content)
+
+
+def _begins(pattern: bytes) -> Callable[[bytes], bool]:
+    compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
+    return lambda content: compiled.match(content) is not None
+
+
+def _document(kind: str) -> Callable[[bytes], bool]:
+    def is_ours(content: bytes) -> bool:
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError):
+            return False
+        named = isinstance(found, dict) and "schema" in found
+        return named and found.get("kind", IMPLIED_KIND) == kind
+
+    return is_ours
+
+
+_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?(configuration|run_id|mode|workers|layer),|""\s')
+_PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
+
+KINDS: dict[str, Callable[[bytes], bool]] = {
+    **{
+        name: _document(name)
+        for name in (IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history")
+    },
+    ".html": _begins(rb"\s*<!doctype html.*cnnbench"),
+    ".md": _begins(_PAGE),
+    ".csv": _ANY_CSV,
+    ".txt": _begins(rb"layers of warm-up step "),
+    ".svg": _begins(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
+    ".png": _begins(rb"\x89PNG\r\n.*Matplotlib"),
+    ".pdf": _begins(rb"%PDF-.*Matplotlib"),
+    "html": _begins(rb"\s*<!doctype html.*cnnbench"),
+    "markdown": _begins(rb"### cnnbench: |" + _PAGE),
+    "csv": _ANY_CSV,
+    "junit": _begins(rb'<\?xml[^>]*>\s*<testsuites name="cnnbench'),
+    "github": _begins(rb"::(error|warning|notice) title="),
+    "bencher": _begins(rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)'),
+    "github-action-benchmark": _begins(rb'\[(\s*\{\s*"name": |\]\s*$)'),
+    "mlflow": _begins(rb'\{\s*"runs": \['),
+    "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
+    "table of comparison": _begins(rb"BASE [^\n]*\nNEW "),
+    "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
+    "table of strategies": _begins(rb"mode +all-reduce +images/sec"),
+    "json of strategies": _begins(rb'\{\s*"rows": \['),
+    "json of roofline": _begins(rb'\{\s*"config": \{.*"winnable_seconds"'),
+    "table of operations": _begins(rb"operations of warm-up step "),
+    "trace": _begins(rb'\{"displayTimeUnit": '),
+    "graph": _begins(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
+    "graph as text": _begins(rb"node \{"),
+}
+"""Whether content is that of a file that cnnbench writes, by format or suffix, and where commands
+write different things in one format, by both."""

@@ -1,0 +1,126 @@
+"""Files of results: what may be replaced, and what is refused before the work."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from cnnbench.charts import Axis, Row, Rows
+from cnnbench.charts.draw import FORMATS, render
+from cnnbench.errors import FlagError
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.outputs import KINDS, Output, check_outputs, is_replaceable
+from cnnbench.records.tables import REDUCTIONS, RUNS
+
+TESTS = Path(__file__).parents[1]
+GOLDEN = {
+    "table of comparison": "report/renderers/golden/table.txt",
+    "markdown": "report/renderers/golden/comment.md",
+    "junit": "report/renderers/golden/junit.xml",
+    "github": "report/renderers/golden/annotations.txt",
+    "comparison": "report/renderers/golden/comparison.json",
+    "bencher": "report/exports/golden/bencher.json",
+    "github-action-benchmark": "report/exports/golden/github-action-benchmark.json",
+    "mlflow": "report/exports/golden/mlflow.json",
+    "openmetrics": "report/exports/golden/openmetrics.txt",
+    ".md": "report/golden/report.md",
+    "table of history": "history/golden/table.txt",
+    "history": "history/golden/history.json",
+    "allreduce": "frozen/allreduce.json",
+}
+SAME = ({"html", ".html"}, {"csv", ".csv"}, {"markdown", ".md"})
+
+
+def picture(format):
+    rows = (Row(label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"),)
+    return render([Rows(title="t", x=Axis(label="x"), rows=rows)], format, "a chart")
+
+
+@pytest.fixture(scope="module")
+def samples():
+    found = {name: (TESTS / path).read_bytes() for name, path in GOLDEN.items()}
+    found |= {f".{format}": picture(format) for format in FORMATS}
+    found["run"] = Measurements(command=["cnnbench"], config={}).record().to_json().encode()
+    found["csv"] = ",".join(RUNS.columns).encode()
+    return found
+
+
+def test_every_kind_is_told_from_all_others(samples):
+    for name, content in samples.items():
+        kinds = {kind for kind, is_ours in KINDS.items() if is_ours(content)}
+        assert name in kinds
+        assert kinds in ({name}, *SAME)
+
+
+FOREIGN = [
+    b"import cnnbench\n",
+    b"# Notes\n\nSome cnnbench numbers.\n",
+    b"<!doctype html><title>my page</title>",
+    b"name,value\n1,2\n",
+    b'{"a": 1}',
+    b"[1, 2]",
+    b"{",
+    b"\x89PNG\r\n\x1a\nphoto",
+    b"%PDF-1.7 a paper",
+    b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+    b"\nmodel: resnet50\n",
+    gzip.compress(b"a log"),
+    b"\x1f\x8bno gzip",
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_other_file_is_replaced(kind, tmp_path):
+    target = tmp_path / "file"
+    for content in FOREIGN:
+        target.write_bytes(content)
+        assert not is_replaceable(target, KINDS[kind])
+    for content in (b"", b"\n"):
+        target.write_bytes(content)
+        assert is_replaceable(target, KINDS[kind])
+    assert is_replaceable(tmp_path / "none", KINDS[kind])
+
+
+def test_tables_of_all_commands_are_csv():
+    for columns in (RUNS.columns, REDUCTIONS.columns):
+        assert KINDS["csv"](b"\xef\xbb\xbf" + ",".join(columns).encode())
+    assert KINDS["csv"](b'""\n')  # of a frame without columns
+
+
+def test_a_file_of_another_kind_names_its_flag(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import this\n")
+    with pytest.raises(FlagError, match=r"^--output=.*mine\.py: is a file of another kind"):
+        check_outputs([Output("output", str(path), "csv")])
+    assert path.read_text() == "import this\n"
+
+
+@pytest.mark.parametrize("way", ["plain", "symbolic", "hard"])
+def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path, samples):
+    path, link = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_bytes(samples["csv"])
+    if way == "plain":
+        link = path
+    else:
+        (link.symlink_to if way == "symbolic" else link.hardlink_to)(path)
+    output = Output("output", str(link), "csv")
+    with pytest.raises(FlagError, match=r"^--output=.*: is a file that this command reads"):
+        check_outputs([output], [None, "", str(path)])
+    with pytest.raises(FlagError, match=r"^--output=.*: is the file of --csv too"):
+        check_outputs([Output("csv", str(path)), output])
+    check_outputs([output, Output("plot", None), Output("plot", "")], ["*.json", str(tmp_path)])
+
+
+def test_nothing_is_left_where_the_working_directory_is_gone(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FlagError, match=r"^--output=r\.csv: cannot be used: No such file"):
+        check_outputs([Output("output", "r.csv")])
+    assert not os.path.exists(gone)
