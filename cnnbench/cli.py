@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.runtime import supervisor
-from cnnbench.text.terminal import discard, print_message, print_result, unwritable
+from cnnbench.text.terminal import StandardStream, print_message, print_result, standard_streams
 
 DEFAULT_COMMAND = "run"
 
@@ -59,19 +59,22 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
       The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
-      unexpected one also prints its traceback.
+      unexpected one also prints its traceback. A command that has succeeded but for its
+      standard output, which is lost, has failed.
     """
-    status = _outcome(argv)
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        discard(sys.stdout)
-        return status or BROKEN_PIPE
-    except (OSError, ValueError) as error:
-        discard(sys.stdout)
-        return status or _fail(unwritable(error), ExitCode.FAILED)
-    return status
+    with standard_streams() as stdout:
+        status = _outcome(argv)
+        unwritten = 0 if stdout is None else _flushed(stdout)
+        return status or unwritten
+
+
+def _flushed(stdout: StandardStream) -> int:
+    """Exit code of a command that has succeeded, by what has become of its standard output."""
+    before = stdout.lost
+    stdout.flush()
+    if isinstance(stdout.lost, BrokenPipeError):
+        return 0 if before else BROKEN_PIPE  # it was known to what wrote before
+    return int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
 
 
 def _outcome(argv: Sequence[str]) -> int:

@@ -170,6 +170,31 @@ def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
     assert capsys.readouterr().err == error
 
 
+@pytest.mark.parametrize(("outcome", "status"), [(0, 4), (1, 1), (3, 3), (UsageError("no"), 2)])
+def test_a_command_that_succeeds_without_its_output_has_failed(
+    run_command, monkeypatch, capsys, outcome, status
+):
+    """Whatever wrote it; codes that say something else stay."""
+    run_command.module.outcome = outcome
+    for buffering in (1, -1):
+        with open("/dev/full", "w", buffering=buffering) as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            main = run_command.module.main
+            monkeypatch.setattr(
+                run_command.module, "main", lambda argv, main=main: (print("a line"), main(argv))[1]
+            )
+            assert cli.main([]) == status
+    assert capsys.readouterr().err.count("cannot write to standard output: No space left") == 2
+
+
+def test_a_full_disk_under_standard_error_changes_nothing(run_command, monkeypatch, capsys):
+    for outcome, status in ((0, 0), (UsageError("no"), 2), (RuntimeError("surprise"), 4)):
+        run_command.module.outcome = outcome
+        with open("/dev/full", "w", buffering=1) as full:
+            monkeypatch.setattr(sys, "stderr", full)
+            assert cli.main([]) == status
+
+
 def test_a_reader_that_leaves_is_no_error():
     read, write = os.pipe()
     os.close(read)

@@ -63,7 +63,7 @@ def write_output(path: str | None, text: str) -> None:
       text: the result.
 
     Raises:
-      BenchmarkError: the file or standard output cannot be written.
+      BenchmarkError: the file cannot be written.
     """
     if path is None:
         with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from cnnbench.text.terminal import StandardStream
+
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
@@ -75,7 +77,8 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             stack.callback(_shared.append, shared)
             stack.callback(shared.seek, 0)
             stack.callback(os.ftruncate, shared.fileno(), 0)
-        sys.stderr.flush()
+        stderr = StandardStream(sys.stderr)
+        stderr.flush()
         os.dup2(held.fileno(), 2)
         ended_by: BaseException | None = None
         try:
@@ -84,12 +87,12 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             ended_by = error
             raise
         finally:
-            sys.stderr.flush()
+            stderr.flush()
             os.dup2(original, 2)
             os.close(original)
             held.seek(0)
-            sys.stderr.write(select(held.read().decode(errors="replace"), ended_by))
-            sys.stderr.flush()
+            stderr.write(select(held.read().decode(errors="replace"), ended_by))
+            stderr.flush()
 
 
 def without_info_lines() -> contextlib.AbstractContextManager[None]:

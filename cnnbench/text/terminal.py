@@ -1,23 +1,97 @@
-"""Line output that survives closed pipes, full disks and limited encodings."""
+"""Output that survives closed pipes, full disks and limited encodings."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
-from cnnbench.errors import BenchmarkError
 from cnnbench.text.escape import one_line
 
 
-class LineWriter:
-    """Writes and flushes whole lines, and stops writing after the first failure.
+class StandardStream:
+    """A standard stream that takes everything: a failure to write is kept, not raised.
 
-    The exit code of a command does not depend on whether its output is read. Standard output
-    that cannot be written, such as on a full disk, is reported once on standard error.
+    From the first failure on, what is written goes to the null device. Text that the encoding of
+    the stream lacks is an error as before.
+
+    Attributes:
+      lost: the first failure; None so far.
     """
+
+    def __init__(self, stream: TextIO, tell: Callable[[Exception], None] | None = None) -> None:
+        """Writes to a stream.
+
+        Args:
+          stream: sys.stdout or sys.stderr.
+          tell: called at the first failure.
+        """
+        self.lost: Exception | None = None
+        self._stream = stream
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes text as the stream does; returns its length."""
+        try:
+            return self._stream.write(text)
+        except UnicodeError:
+            raise
+        except (OSError, ValueError) as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Hands on what was written."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        first = self.lost is None
+        self.lost = self.lost or error
+        discard(self._stream)
+        if first and self._tell is not None:
+            self._tell(error)
+
+
+@contextmanager
+def standard_streams() -> Iterator[StandardStream | None]:
+    """Keeps the loss of standard output and standard error from ending what runs in the block.
+
+    Losing standard error loses nothing: it is for people. The loss of standard output is reported
+    on standard error at once.
+
+    Yields:
+      Standard output, None if it is closed.
+    """
+    before = sys.stdout, sys.stderr
+    out = None if sys.stdout is None else StandardStream(sys.stdout, _report)
+    if out is not None:
+        sys.stdout = cast("TextIO", out)
+    if sys.stderr is not None:
+        sys.stderr = cast("TextIO", StandardStream(sys.stderr))
+
+    try:
+        yield out
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _report(error: Exception) -> None:
+    if not isinstance(error, BrokenPipeError):
+        reason = error.strerror if isinstance(error, OSError) else None
+        print_message(f"error: cannot write to standard output: {reason or error}")
+
+
+class LineWriter:
+    """Writes and flushes whole lines, and stops writing after the first failure."""
 
     def __init__(
         self, stream: TextIO | None, before_line: Callable[[], None] | None = None
@@ -40,34 +114,27 @@ class LineWriter:
         stream = self._stream
         try:
             _write(stream, "".join(f"{line}\n" for line in lines))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError):
             self._stream = None
             discard(stream)
-            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-                print_message(f"error: {unwritable(error)}")
 
 
 def print_result(text: str) -> None:
-    """Prints the result of a command, without which it has failed.
+    """Prints the result of a command, within `standard_streams`.
 
     Args:
       text: lines; the last may lack its end.
 
     Raises:
-      BenchmarkError: standard output cannot be written.
-      BrokenPipeError: its reader has closed the pipe.
+      BrokenPipeError: the reader of standard output has closed the pipe.
     """
     stream = sys.stdout
     if stream is None:
         return
-    try:
-        _write(stream, text if text.endswith("\n") else f"{text}\n")
-    except BrokenPipeError:
-        discard(stream)
-        raise
-    except (OSError, ValueError) as error:
-        discard(stream)
-        raise BenchmarkError(unwritable(error)) from error
+    _write(stream, text if text.endswith("\n") else f"{text}\n")
+    lost = getattr(stream, "lost", None)
+    if isinstance(lost, BrokenPipeError):
+        raise lost
 
 
 def print_message(message: str) -> None:
@@ -76,12 +143,6 @@ def print_message(message: str) -> None:
     Control characters, which names of files and text of records may contain, are removed.
     """
     LineWriter(sys.stderr).lines([f"cnnbench: {one_line(message)}"])
-
-
-def unwritable(error: Exception) -> str:
-    """The message for a failure to write to standard output."""
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"cannot write to standard output: {reason or error}"
 
 
 def _write(stream: TextIO, text: str) -> None:

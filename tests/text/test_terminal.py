@@ -3,12 +3,18 @@
 import errno
 import io
 import sys
+import traceback
 
 import pytest
 
 from cnnbench import cli
-from cnnbench.errors import BenchmarkError
-from cnnbench.text.terminal import LineWriter, is_terminal, print_message, print_result
+from cnnbench.text.terminal import (
+    LineWriter,
+    is_terminal,
+    print_message,
+    print_result,
+    standard_streams,
+)
 
 
 class Faulty(io.StringIO):
@@ -25,7 +31,6 @@ class Faulty(io.StringIO):
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-SAID = "cannot write to standard output: No space left on device"
 
 
 def test_a_closed_stream_takes_nothing_and_is_no_terminal():
@@ -33,36 +38,66 @@ def test_a_closed_stream_takes_nothing_and_is_no_terminal():
     assert not is_terminal(None)
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (FULL, f"cnnbench: error: {SAID}\n"),
-        (BrokenPipeError(), ""),
-        (ValueError("I/O operation on closed file"), None),
-    ],
-)
-def test_output_that_cannot_be_written_is_told_once_and_ends_nothing(
-    monkeypatch, capsys, error, said
+ERRORS = [
+    (FULL, "No space left on device"),
+    (ValueError("I/O operation on closed file"), "I/O operation on closed file"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), [*ERRORS, (BrokenPipeError(), "")])
+def test_the_loss_of_standard_output_is_told_once_and_ends_nothing(
+    monkeypatch, capsys, error, reason
 ):
     stream = Faulty(error)
     monkeypatch.setattr(sys, "stdout", stream)
-    writer = LineWriter(stream)
-    writer.lines(["one"])
-    writer.lines(["two"])
-    assert stream.tried == 1
-    expected = f"cnnbench: error: cannot write to standard output: {error}\n"
-    assert capsys.readouterr().err == (expected if said is None else said)
+    with standard_streams() as out:
+        assert out.lost is None
+        writer = LineWriter(sys.stdout)
+        writer.lines(["one"])
+        writer.lines(["two"])
+        print("of a plug-in")
+        assert out.lost is error
+    assert sys.stdout is stream
+    said = f"cnnbench: error: cannot write to standard output: {reason}\n"
+    assert capsys.readouterr().err == (said if reason else "")
 
 
-def test_what_a_command_is_for_must_be_written(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", Faulty(FULL))
-    with pytest.raises(BenchmarkError, match=SAID):
+@pytest.mark.parametrize("error", [FULL, BrokenPipeError(), ValueError("closed")])
+def test_the_loss_of_standard_error_loses_nothing(monkeypatch, capsys, error):
+    stream = Faulty(error)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with standard_streams() as out:
+        print_message("notice: something")
+        print("of a plug-in", file=sys.stderr)
+        try:
+            raise RuntimeError("surprise")
+        except RuntimeError:
+            traceback.print_exc()
         print_result("text")
+        assert out.lost is None
+    assert sys.stderr is stream
+    assert stream.tried
+    assert capsys.readouterr().out == "text\n"
+
+
+def test_a_reader_that_leaves_ends_what_only_prints(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Faulty(BrokenPipeError()))
-    with pytest.raises(BrokenPipeError):
+    with standard_streams(), pytest.raises(BrokenPipeError):
         print_result("text")
     monkeypatch.setattr(sys, "stdout", None)
-    print_result("text")
+    with standard_streams() as out:
+        print_result("text")
+        assert out is None
+
+
+def test_a_standard_stream_is_otherwise_the_stream(monkeypatch, tmp_path):
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with standard_streams():
+            assert sys.stdout.fileno() == stream.fileno()
+            assert not is_terminal(sys.stdout)
+            print_result("caf\u00e9")  # which the encoding lacks
+    assert (tmp_path / "out").read_text() == "caf\\xe9\n"
 
 
 @pytest.mark.parametrize("text", ["text", "text\n"])
