@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.reading import read_file
+
+_MOST_MIB = 16
 
 Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 
@@ -62,9 +66,9 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         name that is taken.
     """
     kind = _kinds[flag]
-    file = Path(path).resolve()
     try:
-        source = file.read_bytes()
+        file = Path(os.path.realpath(path))
+        source = read_file(file, _MOST_MIB)
     except OSError as error:
         reason = f"cannot be read ({error.strerror}); give the path of a Python file"
         raise FlagError(flag, path, reason) from error

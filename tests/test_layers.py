@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    ("errors", "version"),
+    ("errors", "reading", "version"),
     ("text", "stats", "plugins"),
     ("charts",),
     ("models", "runtime"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def checked_out(flag: str, text: str) -> Iterator[Path]:
       FlagError: it is neither.
       BenchmarkError: git cannot make the worktree.
     """
-    if Path(text).is_dir():
+    if os.path.isdir(text):
         yield Path(text).resolve()
         return
     commit = commit_of(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.history import METRICS, contents
 
     folder = Path(arguments[0])
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     order = _order(options.git)

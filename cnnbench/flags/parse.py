@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import io
+import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,10 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices
+from cnnbench.reading import read_file
+
+_FLAG_FILE = "flagfile"
+_MOST_NESTED, _MOST_MIB = 64, 16
 
 HOROVOD = "horovod"
 """The mode of the ancestor that needs no Horovod here."""
@@ -163,13 +169,65 @@ def _split(
         if new in by_name:
             flags.DEFINE_alias(old, new, flag_values=values)
     try:
-        arguments = values.read_flags_from_files(list(argv), force_gnu=mixed)
+        arguments = list(_with_flag_files(argv, by_name, mixed))
         _, *leftovers = values(["cnnbench", *arguments])
+    except UsageError:
+        raise
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, by_name)) from None
     except (flags.Error, ValueError) as error:
         raise UsageError(_absl_message(error)) from None
     return values, arguments, leftovers
+
+
+def _with_flag_files(
+    argv: Sequence[str], by_name: Mapping[str, FlagSpec], mixed: bool
+) -> Iterator[str]:
+    """The arguments, with what flag files hold in the places of --flagfile, as absl has it."""
+    words = iter(argv)
+    for word in words:
+        name, equals, text = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == _FLAG_FILE:
+            path = text if equals else next(words, None)
+            if path is None:
+                raise UsageError(f"--{_FLAG_FILE} needs a value: write --{_FLAG_FILE}=FILE")
+            yield from _lines_of(path.strip(), ())
+            continue
+        yield word
+        if word == "--" or not (mixed or word.startswith("-")):
+            break
+        spec = by_name.get(name) if word.startswith("-") and not equals else None
+        if spec is not None and spec.kind != "boolean":
+            yield from itertools.islice(words, 1)  # its value, whatever that looks like
+    yield from words
+
+
+def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
+    """The flags in a file.
+
+    Args:
+      path: as given; "" holds none.
+      around: the files that lead to it, the outermost first.
+    """
+    if not path:
+        return
+    file = os.path.expanduser(path)
+    if len(around) >= _MOST_NESTED:
+        raise FlagError(_FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
+    try:
+        real = os.path.realpath(file)
+        text = "" if real in around else read_file(file, _MOST_MIB).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise FlagError(_FLAG_FILE, path, f"cannot be read: {reason}") from None
+    if real in around:
+        raise FlagError(_FLAG_FILE, path, "leads back to itself")
+    for line in io.StringIO(text, newline=None):
+        name, equals, inner = line.lstrip("-").partition("=")
+        if line.startswith("-") and equals and name == _FLAG_FILE:
+            yield from _lines_of(inner.strip(), (*around, real))
+        elif line.strip() and not line.startswith(("#", "//")):
+            yield line.strip()
 
 
 def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec], choices: bool) -> dict[str, Any]:

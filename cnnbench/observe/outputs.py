@@ -11,7 +11,7 @@ from pathlib import Path
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.records.files import SAVED_MODEL, prove_folder, resolve_folder
+from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
 from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.runtime.lock import NO_LOCKS, FolderLock
 
@@ -49,6 +49,7 @@ def prepare(params: Params) -> None:
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
     if params.xla_cache_dir:
+        real_path("xla_cache_dir", params.xla_cache_dir)
         if re.search(r"[\s'\"]", os.path.abspath(params.xla_cache_dir)):
             why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
             raise FlagError("xla_cache_dir", params.xla_cache_dir, why)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.predict.workload import Tensor, gradient_tensors, packing_text, total_bytes
+from cnnbench.reading import read_file
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
@@ -81,7 +81,7 @@ def read_points(paths: Sequence[str]) -> tuple[MeasuredReduction, ...]:
 
 def _read(path: str) -> list[MeasuredReduction]:
     try:
-        record = AllReduceRecord.from_json(Path(path).read_bytes())
+        record = AllReduceRecord.from_json(read_file(path))
         kind = "cpu" if record.placement is None else record.placement.device
         return [
             _measured(point, record.config, kind, point.median)

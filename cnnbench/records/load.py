@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cnnbench.errors import UsageError
+from cnnbench.reading import read_file
 from cnnbench.records.codec import from_text
 from cnnbench.records.run import RunRecord
 from cnnbench.text.table import natural_key
@@ -125,7 +125,7 @@ def load_run(path: str) -> RunRecord:
       UsageError: no such file, or not the record of a run; names the file.
     """
     try:
-        return RunRecord.from_json(Path(path).read_bytes())
+        return RunRecord.from_json(read_file(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -207,7 +207,7 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
 
 def _read(path: str) -> RunRecord | AllReduceRecord | str:
     """The record in a file, or the description of another document of cnnbench."""
-    document = from_text(Path(path).read_bytes())
+    document = from_text(read_file(path))
     kind = document.get("kind") if isinstance(document, dict) and "schema" in document else None
     if isinstance(kind, str) and kind in _OTHERS:
         return f"a document of the kind {kind!r}"

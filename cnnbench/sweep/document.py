@@ -6,15 +6,17 @@ it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 
 import yaml
 
 from cnnbench.errors import UsageError
+from cnnbench.reading import read_file
 
+_MOST_MIB = 1  # which takes seconds to parse
 # Deeper than any suite; a list that contains itself has no end.
 _MAX_DEPTH = 12
 
@@ -85,8 +87,10 @@ def find_suite(text: str) -> str:
         return text
     if text in shipped_suites():
         path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
-        relative = os.path.relpath(path)
-        return path if relative.startswith("..") else relative
+        with contextlib.suppress(OSError):  # the working directory may be gone
+            relative = os.path.relpath(path)
+            return path if relative.startswith("..") else relative
+        return path
     shipped = ", ".join(shipped_suites())
     if text.endswith((".yaml", ".yml")) or os.sep in text:
         raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
@@ -105,7 +109,7 @@ def load(path: str) -> Node:
     """
     try:
         # Bytes, so that the loader finds out the encoding.
-        data = Path(path).read_bytes()
+        data = read_file(path, _MOST_MIB)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     try:

@@ -99,6 +99,15 @@ def test_relative_files_in_a_folder_that_is_gone(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().err.startswith("cnnbench: error: --result_json=r.json: cannot")
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [["history", "{}"], ["ab", "--a_checkout={}", "--", "--model=lenet"], ["report", "{}"]],
+)
+def test_names_longer_than_any_path_are_one_line(argv, capsys):
+    assert main([word.format("x" * 5000) for word in argv]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_prediction_does_not_replace_what_it_is_made_from(tmp_path, capsys):
     points = Path(__file__).parents[1] / "frozen" / "allreduce.json"
     copy = tmp_path / "points.json"

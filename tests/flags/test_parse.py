@@ -1,10 +1,11 @@
 import contextlib
+import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.errors import UsageError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_command
 from cnnbench.flags.retired import OBSOLETE
 
@@ -128,6 +129,58 @@ def test_whatever_is_typed_is_used_or_refused(argv):
 def test_missing_flagfile_is_wrong_use(tmp_path):
     with pytest.raises(UsageError, match="nowhere"):
         parse_args([f"--flagfile={tmp_path}/nowhere"])
+
+
+def test_a_flag_file_that_leads_back_to_itself_is_refused(tmp_path, capfd):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text(f"--model=lenet\n--flagfile={two}\n")
+    two.write_text(f"--flagfile={one}\n")
+    with pytest.raises(FlagError, match=f"^--flagfile={one}: leads back to itself"):
+        parse_args([f"--flagfile={one}"])
+    two.write_text("--num_gpus=2\n")
+    parsed = parse_args([f"--flagfile={one}", "--flagfile", str(two)])  # twice is no circle
+    assert (parsed.params.model, parsed.params.num_gpus) == ("lenet", 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_deeply_nested_flag_files_are_refused(tmp_path):
+    for number in range(3000):
+        (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
+    with pytest.raises(FlagError, match="is nested deeper than 64 flag files"):
+        parse_args([f"--flagfile={tmp_path}/0"])
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/proc/self/mem", "cannot be read: Input/output error"),
+        ("/dev/zero", "cannot be read: is a device"),
+        ("{}/pipe", "cannot be read: is a pipe that nobody writes to"),
+        ("{}/loop", "cannot be read: Too many levels"),
+        ("{}/latin", "cannot be read: it is no text in UTF-8"),
+        ("{}", "cannot be read: Is a directory"),
+    ],
+)
+def test_flag_files_that_cannot_be_read(path, reason, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "latin").write_bytes(b"--model=caf\xe9\n")
+    path = path.format(tmp_path)
+    with pytest.raises(FlagError) as caught:
+        parse_args([f"--flagfile={path}"])
+    assert str(caught.value).startswith(f"--flagfile={path}: {reason}")
+
+
+def test_where_flag_files_are_looked_for(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("# comment\n// comment\n\n  --model=lenet  \r\n")
+    assert parse_args([f"-flagfile={file}"]).params.model == "lenet"
+    assert parse_args(["--flagfile="]).params == Params()
+    with pytest.raises(UsageError, match="--flagfile needs a value"):
+        parse_args(["--flagfile"])
+    arguments = ["--", f"--flagfile={file}"]
+    assert parse_command(arguments, _COMMAND_FLAGS) == ({}, (f"--flagfile={file}",))
 
 
 def test_horovod_runs_as_collective_all_reduce(monkeypatch):
