@@ -196,7 +196,8 @@ def _with_flag_files(
         yield word
         if word == "--" or not (mixed or word.startswith("-")):
             break
-        spec = by_name.get(name) if word.startswith("-") and not equals else None
+        known = by_name.get(RENAMED.get(name, name))
+        spec = known if word.startswith("-") and not equals else None
         if spec is not None and spec.kind != "boolean":
             yield from itertools.islice(words, 1)  # its value, whatever that looks like
     yield from words

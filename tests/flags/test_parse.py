@@ -177,6 +177,8 @@ def test_where_flag_files_are_looked_for(tmp_path):
     file.write_text("# comment\n// comment\n\n  --model=lenet  \r\n")
     assert parse_args([f"-flagfile={file}"]).params.model == "lenet"
     assert parse_args(["--flagfile="]).params == Params()
+    after = ["--learning_rate", "0.5", "--num_gpus", "2", f"--flagfile={file}"]  # one renamed
+    assert parse_args(after).params.model == "lenet"
     with pytest.raises(UsageError, match="--flagfile needs a value"):
         parse_args(["--flagfile"])
     arguments = ["--", f"--flagfile={file}"]
