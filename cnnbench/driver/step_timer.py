@@ -2,23 +2,47 @@
 
 On the CPU a traced step has finished when its call returns, so each step is timed from
 before its input is fetched until its loss is read. On a GPU the call only enqueues
-kernels. There a second thread asks for the loss as soon as the step is launched, before
-the next one is: a copy from the device waits for what was enqueued before it, and only
-for that. The main thread launches the next step meanwhile (`lag=1`), so the device always
-has work, and the time of a step is the distance between two completions as the reading
-thread saw them. The loss of a step depends on all of its weight updates, so a loss that
-has been read means a step that is over.
+kernels. There the next step is launched while one is in work (`lag=1`), so that the device
+always has work, and the time of a step is the distance between two completions. The loss
+of a step depends on all of its weight updates, so a loss that has been read means a step
+that is over.
+
+How a result is read decides whether the distances are right, and whether anything is
+launched ahead at all. In TensorFlow 2.21, by its sources:
+
+- A function that returns a tensor of the CPU returns when that tensor is there
+  (``ProcessFunctionLibraryRuntime::RunSync`` waits for all parts of the function, and a
+  ``_Recv`` is done when its copy is). A step that copied its own loss to the host would be
+  over when its call returns, and the device would idle until the next one is launched.
+  The results of a step therefore stay on its device.
+- ``Tensor.numpy()`` of a tensor on a GPU waits twice (``TensorHandle::CopyToDevice``): for
+  everything enqueued on the device, and then, since the stream of the copy waits for the
+  compute stream as it is when the copy is issued (``GPUUtil::CopyGPUTensorToCPU``), for
+  everything enqueued meanwhile. Where the next step is launched meanwhile, that is the end of
+  the next step.
+- A function that does nothing but copy its arguments to the host waits once, for what was
+  enqueued before its copies were issued. `read` has to be such a function, one call for all
+  results of a step (`cnnbench.step.traced.copied_to_host`).
+
+Therefore a second thread calls `read` as soon as a step is launched, and the next step is not
+launched before it has. What lies between the call and the issue of the copies, some tens of
+microseconds in TensorFlow, cannot be seen from Python; the launch has its own before it
+enqueues the first kernel. Should a reading thread be held up there by the system, the time of
+its step gains what was enqueued meanwhile, and the next one loses it; sums stay right.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
+
+_Reading: TypeAlias = "Future[tuple[Values, float]]"
 
 
 def _never(step: int) -> bool:
@@ -31,10 +55,12 @@ class StepLoop(Generic[Handle, Values]):
 
     Attributes:
       launch: fetches input, starts one step, returns a handle on its results.
-      read: turns a handle into values; blocks until the step is over.
-      lag: 0 where a launched step has finished, 1 on asynchronous devices.
+      read: turns a handle into values; blocks until the step is over, and no longer.
+      lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
+        asynchronous devices.
       clock: seconds, monotonic.
-      reader: makes the executor, of one thread, on which results are read when they lag.
+      reader: makes the executor, of two threads, on which results are read when they lag: a
+        step's read is called while that of the step before still waits.
     """
 
     def __init__(
@@ -43,7 +69,7 @@ class StepLoop(Generic[Handle, Values]):
         read: Callable[[Handle], Values],
         lag: int,
         clock: Callable[[], float] = time.perf_counter,
-        reader: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "cnnbench-reader"),
+        reader: Callable[[], Executor] = lambda: ThreadPoolExecutor(2, "cnnbench-reader"),
     ) -> None:
         if lag not in (0, 1):
             raise ValueError(f"lag is {lag}; 0 and 1 are possible")
@@ -93,31 +119,39 @@ class StepLoop(Generic[Handle, Values]):
     ) -> int:
         with self._reader() as reader:
             start = self.clock()
-            in_flight: Future[tuple[Values, float]] | None = None
+            before: _Reading[Values] | None = None
             for step in range(1, steps + 1):
-                launched = reader.submit(self._read_and_time, self.launch())
-                if in_flight is not None:
-                    start = self._finish(step - 1, in_flight, start, done)
-                in_flight = launched
+                called = threading.Event()
+                reading = reader.submit(self._read_and_time, self.launch(), called, before)
+                if before is not None:
+                    start = self._finish(step - 1, before, start, done)
+                before = reading
                 due = pause_due(step)
                 if due or step == steps:
-                    self._finish(step, in_flight, start, done)
-                    in_flight = None
+                    self._finish(step, reading, start, done)
+                    before = None
                     if due and pause(step):
                         return step
                     start = self.clock()
+                called.wait()
         return steps
 
-    def _read_and_time(self, handle: Handle) -> tuple[Values, float]:
-        return self.read(handle), self.clock()
+    def _read_and_time(
+        self, handle: Handle, called: threading.Event, before: _Reading[Values] | None
+    ) -> tuple[Values, float]:
+        called.set()
+        values = self.read(handle)
+        if before is not None:
+            before.exception()  # waits; steps end in order, whichever thread wakes up first
+        return values, self.clock()
 
     def _finish(
         self,
         step: int,
-        result: Future[tuple[Values, float]],
+        reading: _Reading[Values],
         start: float,
         done: Callable[[int, float, Values], None],
     ) -> float:
-        values, end = result.result()
+        values, end = reading.result()
         done(step, end - start, values)
         return end

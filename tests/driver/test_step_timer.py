@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Executor, Future
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -11,47 +13,76 @@ from cnnbench.driver.step_timer import StepLoop
 
 
 class Device:
-    """A device that needs `work` seconds per step, on which launching takes `enqueue`."""
+    """A device that needs `work` seconds per step, on which launching takes `enqueue`.
+
+    Reading a result waits for everything that was enqueued before, as a copy to the host does.
+    Time is scripted; every thread has its own.
+    """
 
     def __init__(self, work: float, enqueue: float, fetch: float) -> None:
-        self.now = 0.0
         self.free_at = 0.0
         self.work, self.enqueue, self.fetch = work, enqueue, fetch
-        self.launched: list[float] = []
+        self.calls = self.issued = 0
+        self._changed = threading.Condition()
+        self._own = threading.local()
+
+    @property
+    def now(self) -> float:
+        return getattr(self._own, "now", 0.0)
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._own.now = now
 
     def clock(self) -> float:
         return self.now
 
     def launch(self) -> float:
-        self.now += self.fetch + self.enqueue
-        self.launched.append(self.now)
-        self.free_at = max(self.free_at, self.now) + self.work
-        return self.free_at
+        with self._changed:
+            # A launch takes longer to its first kernel than a read that is called to its copy.
+            assert self._changed.wait_for(lambda: self.issued == self.calls, 30)
+            self.now += self.fetch + self.enqueue
+            self.free_at = max(self.free_at, self.now) + self.work
+            return self.free_at
 
-    def read(self, ready_at: float) -> float:
-        self.now = max(self.now, ready_at)
-        return ready_at
+    def called(self) -> None:
+        with self._changed:
+            self.calls += 1
 
-
-class Now(Executor):
-    """Reads when the result is asked for: one clock, no threads."""
-
-    class Later(Future):
-        def __init__(self, work) -> None:
-            self.work = work
-
-        def result(self, timeout=None):
-            return self.work()
-
-    def submit(self, function, *arguments):
-        return self.Later(lambda: function(*arguments))
+    def read(self, launched: float) -> float:
+        with self._changed:
+            self.issued += 1
+            self._changed.notify_all()
+            self.now = max(self.now, self.free_at)
+            return self.now
 
 
-def run(device: Device, lag: int, steps: int, **pauses):
-    done: list[tuple[int, float]] = []
-    loop = StepLoop(device.launch, device.read, lag, device.clock, Now)
-    count = loop.run(steps, lambda step, seconds, _: done.append((step, seconds)), **pauses)
-    return count, done
+class Reader(ThreadPoolExecutor):
+    """Calls a read so many seconds after it was submitted."""
+
+    def __init__(self, device: Device, held: float) -> None:
+        super().__init__(2)
+        self._device, self._held = device, held
+
+    def submit(self, function, /, *arguments):
+        def later():
+            time.sleep(self._held)
+            self._device.called()
+            return function(*arguments)
+
+        return super().submit(later)
+
+
+def run(device: Device, lag: int, steps: int, held: float = 0.0, **pauses):
+    steps_done: list[tuple[int, float]] = []
+
+    def done(step: int, seconds: float, end: float) -> None:
+        device.now = max(device.now, end)  # this thread has waited for the one that reads
+        steps_done.append((step, seconds))
+
+    read = device.read if lag else lambda end: device.called() or device.read(end)
+    loop = StepLoop(device.launch, read, lag, device.clock, partial(Reader, device, held))
+    return loop.run(steps, done, **pauses), steps_done
 
 
 def test_without_lag_a_step_is_input_launch_and_work() -> None:
@@ -66,6 +97,31 @@ def test_with_lag_the_device_never_waits_for_the_host() -> None:
     # The first step includes its launch; from then on the device is busy all the time.
     assert done == [(1, 13), (2, 10), (3, 10), (4, 10)]
     assert device.now == 43
+
+
+def test_a_step_is_launched_once_the_result_of_the_last_one_has_been_asked_for() -> None:
+    device = Device(work=10, enqueue=1, fetch=2)
+    _, done = run(device, lag=1, steps=4, held=0.03)
+    # Asked for later, the result of a step would wait for the step behind it, too.
+    assert done == [(1, 13), (2, 10), (3, 10), (4, 10)]
+
+
+def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
+    last = threading.Event()
+    ticks = iter(range(100))
+
+    def take(handle: int) -> int:
+        if handle == 0:
+            assert last.wait(30)
+        else:
+            last.set()
+        return handle
+
+    handles = iter(range(2))
+    seen: list[tuple[int, float, int]] = []
+    loop = StepLoop(lambda: next(handles), take, 1, lambda: float(next(ticks)))
+    loop.run(2, lambda *step: seen.append(step))
+    assert seen == [(1, 1.0, 0), (2, 1.0, 1)]
 
 
 def test_with_lag_a_slow_host_shows_in_the_step_time() -> None:
