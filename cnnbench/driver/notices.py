@@ -44,7 +44,7 @@ def _latency_line(summary: Summary) -> str:
         "p99": summary.latency_p99_seconds,
     }
     known = [f"{name} {number(s * 1e3)} ms" for name, s in shares.items() if s is not None]
-    line = f"latency of a batch: {', '.join(known)}"
+    line = f"latency of a batch by itself: {', '.join(known)}"
     if summary.latency_p99_seconds is None:
         line += f"; p99 takes --num_batches={FEWEST_FOR_P99} or more"
     return line

@@ -29,7 +29,7 @@ from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.runtime.turns import Turns
-from cnnbench.stats.descriptive import RunningSpeed, total_images_per_sec
+from cnnbench.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale
 from cnnbench.step.train_step import StepResult
 from cnnbench.text.progress import Progress
@@ -56,12 +56,17 @@ class Values(NamedTuple):
     worker: str = ""
 
 
-class Step(Protocol):
-    """What `Training` asks of a step; see `TrainStep`."""
+class WorkerStep(Protocol):
+    """What `Training` asks of the step of one worker that does not wait for others."""
 
     @property
     def loss_scale(self) -> LossScale:
         """See `TrainStep.loss_scale`."""
+        ...
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """See `TrainStep.input_wait_seconds`."""
         ...
 
     def set_learning_rate(self, rate: float) -> None:
@@ -77,12 +82,11 @@ class Step(Protocol):
         ...
 
 
-class WorkerStep(Step, Protocol):
-    """What `Training` asks of the step of one worker that does not wait for others."""
+class Step(WorkerStep, Protocol):
+    """What `Training` asks of a step that it launches itself; see `TrainStep`."""
 
-    @property
-    def input_wait_seconds(self) -> float:
-        """See `TrainStep.input_wait_seconds`."""
+    def on_host(self, result: StepResult) -> StepResult:
+        """See `TrainStep.on_host`."""
         ...
 
 
@@ -220,8 +224,26 @@ class Training:
                 self._measurements.loop_seconds = elapsed
                 self._measurements.input_wait_seconds = self._waited() - waited
                 self._progress.finish()
+        self._measure_latency()
         self._turns.wait(steps_left=False)
         return self._finish(elapsed)
+
+    def _measure_latency(self) -> None:
+        """Runs batches of a forward-only run one at a time, where others were launched ahead."""
+        if self._plan.trains or not self._lag:
+            return
+        batches = min(self._measurements.steps, FEWEST_FOR_P99)
+
+        def done(step: int, seconds: float, values: Values) -> None:
+            self._check_stop(values)
+            self._measurements.add_latency(seconds)
+            self._progress.update(step)
+
+        self._progress.start("latency", batches)
+        try:
+            StepLoop(self._launch, self._read, 0, self._clock).run(batches, done)
+        finally:
+            self._progress.finish()
 
     def _begin_turns(self, steps: int) -> None:
         """Waits until the others are warm, too."""
@@ -245,10 +267,10 @@ class Training:
             return CoordinatedLoop(works, names, self._lost, self._gone, self._clock)
         return AsyncLoop(works, self._lost, self._gone, self._clock)
 
-    def _update(self, worker: str, step: Step, number: int) -> Values:
+    def _update(self, worker: str, step: WorkerStep, number: int) -> Values:
         """One update by a worker that does not wait for others; in a thread of its own."""
         step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
-        values = self._read(step())
+        values = self._values(step())
         return values if values.worker else values._replace(worker=worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
@@ -464,6 +486,9 @@ class Training:
 
     def _read(self, result: StepResult) -> Values:
         """Waits for the step to be over."""
+        return self._values(self._step.on_host(result))
+
+    def _values(self, result: StepResult) -> Values:
         loss = float(result.loss.numpy())
         if not self._plan.trains and math.isfinite(loss):
             loss = 0.0  # what stands there is no loss, and tf_cnn_benchmarks prints 0

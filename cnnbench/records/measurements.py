@@ -105,6 +105,7 @@ class Measurements:
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
     _losses: array[float] = field(init=False, default_factory=_doubles)
+    _latencies: array[float] = field(init=False, default_factory=_doubles)
     _evaluations: list[Evaluation] = field(init=False, default_factory=list)
     _warmup_skipped: list[int] = field(init=False, default_factory=list)
     _skipped: list[int] = field(init=False, default_factory=list)
@@ -158,6 +159,10 @@ class Measurements:
         _append(self._times, self._losses, seconds, loss)
         if skipped:
             self._skipped.append(len(self._times))
+
+    def add_latency(self, seconds: float) -> None:
+        """One batch of a forward-only run by itself, beside the timed steps; see `RunRecord`."""
+        self._latencies.append(seconds)
 
     def add_update(self, worker: str, staleness: int) -> None:
         """Who made the timed step just added, where workers do not wait for one another.
@@ -224,6 +229,7 @@ class Measurements:
             step_seconds=times,
             losses=losses,
             warmup_losses=warmup_losses,
+            latency_seconds=tuple(self._latencies),
             evaluations=self.evaluations,
             measured=self._measured(len(times)),
             loss_scaling=self._loss_scaling(),

@@ -299,8 +299,9 @@ class Summary:
       energy_source: the counters in that sum.
       time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
         first evaluation that reached --stop_at_top_1_accuracy.
-      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time of a batch of a
-        forward-only run that so many per cent do not exceed; the last only of 100 batches or more.
+      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time from fetching a batch of
+        a forward-only run to its result, with no other one in work, that so many per cent do not
+        exceed; the last only of 100 batches or more.
     """
 
     images_per_sec: float | None
@@ -338,6 +339,8 @@ class RunRecord(Document):
       model, placement, batch: None where the run ended before they were known.
       warmup_step_seconds, step_seconds: wall time of every step, in seconds.
       losses, warmup_losses: the loss of each of them; empty if none is computed.
+      latency_seconds: wall time of batches that a forward-only run launched one at a time after
+        its timed steps; empty where those were not launched ahead.
       evaluations: in order.
       loss_scaling: None unless the loss scale was automatic.
       warmup_status: "fixed": the requested number of steps; of --warmup=auto "steady", or
@@ -380,6 +383,7 @@ class RunRecord(Document):
     losses: tuple[float, ...] = ()
     warmup_losses: tuple[float, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
+    latency_seconds: tuple[float, ...] = field(default=(), metadata=OPTIONAL)
     measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
     loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
     warmup_status: str | None = field(
@@ -406,6 +410,7 @@ class RunRecord(Document):
         _check_steps(
             "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
         )
+        _check_times("latency_seconds", self.latency_seconds)
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
             _check_numbers("skipped_steps", skipped.skipped_steps, len(self.step_seconds))
@@ -448,7 +453,11 @@ class RunRecord(Document):
         return {"summary": encode(self.summary())}
 
     def _latencies(self) -> dict[str, float | None]:
-        seconds = self.step_seconds
+        seconds = self.latency_seconds
+        # The time of a step on a GPU is the distance between two completions, of steps launched
+        # one ahead.
+        if not seconds and (self.placement is None or self.placement.device != "gpu"):
+            seconds = self.step_seconds
         if not self.config.get("forward_only") or not seconds:
             return {}
         return {
@@ -508,12 +517,16 @@ def check_status(status: str, error: ErrorInfo | None) -> None:
         raise ValueError(f"error: status {status!r} with error {error!r}")
 
 
+def _check_times(key: str, times: tuple[float, ...]) -> None:
+    for index, seconds in enumerate(times):
+        if not 0.0 < seconds < math.inf:
+            raise ValueError(f"{key}[{index}]: {seconds} is not a positive time")
+
+
 def _check_steps(
     times_key: str, times: tuple[float, ...], losses_key: str, losses: tuple[float, ...]
 ) -> None:
-    for index, seconds in enumerate(times):
-        if not 0.0 < seconds < math.inf:
-            raise ValueError(f"{times_key}[{index}]: {seconds} is not a positive time")
+    _check_times(times_key, times)
     if losses and len(losses) != len(times):
         raise ValueError(f"{losses_key}: {len(losses)} values for {len(times)} steps")
 

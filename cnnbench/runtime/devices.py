@@ -27,6 +27,15 @@ def cpu_of(device: str) -> str:
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
 
+def is_cpu(device: str) -> bool:
+    """Whether a device is a CPU, logical ones included.
+
+    Args:
+      device: device string, full or short.
+    """
+    return "CPU:" in device.upper()
+
+
 Chooser: TypeAlias = Callable[[int], str]
 """Returns the device for the next variable, given its bytes; remembers earlier choices."""
 

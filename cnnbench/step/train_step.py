@@ -22,13 +22,14 @@ from cnnbench.models.batch_norm import Moments
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.runtime.devices import cpu_of, is_cpu
 from cnnbench.step.batch_norm_stats import update_moving_averages
 from cnnbench.step.copied_tower import CopiedTowers
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.readers import Readers
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
-from cnnbench.step.traced import TracedFunction
+from cnnbench.step.traced import TracedFunction, copied_to_host
 from cnnbench.step.update_counter import UpdateCounter
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
@@ -132,6 +133,7 @@ class TrainStep:
             with tf.device(self._devices[0]):
                 self._stop = tf.Variable(0.0, trainable=False, name="stop")
         self._function: TracedFunction
+        self._to_host: Callable[[StepResult], StepResult] | None = None
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
         self.reduction_operations: int | None = None
@@ -139,6 +141,9 @@ class TrainStep:
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
         self._function = TracedFunction("the step", self._step, self._inputs.signature)
+        device = self._devices[0]  # see `_result`
+        if not is_cpu(device):
+            self._to_host = copied_to_host(self.function.structured_outputs, cpu_of(device))
 
     @property
     def loss_scale(self) -> LossScale:
@@ -188,6 +193,10 @@ class TrainStep:
             self._batches = batches
         result: StepResult = self._function(*batches)
         return result
+
+    def on_host(self, result: StepResult) -> StepResult:
+        """The result in the memory of the host; waits for its step, but for none launched later."""
+        return result if self._to_host is None else self._to_host(result)
 
     def build_gradients(self) -> None:
         """Traces `last_gradients`; from now on the batches of the last step are kept for it."""

@@ -59,7 +59,11 @@ class Script:
         self.now += self.times[index]
         for late in self.ready_at.get(self.launched, ()):
             self.host[late].set_result({"map": float(late)})
-        return StepResult(Scalar(loss), {})
+        return StepResult(loss, {})
+
+    def on_host(self, result):
+        """Results are read from it alone: those of the call have no values for the host."""
+        return result._replace(loss=Scalar(result.loss))
 
     def set_learning_rate(self, rate):
         self.rates.append(rate)
@@ -238,6 +242,42 @@ class InTurn:
     def suspended(self):
         self.within.append(self.script.launched)
         yield
+
+
+class Launched(Script):
+    """Batches that a device works on for 8 ms after they have been launched for 6."""
+
+    ready_at_seconds = 0.0
+
+    def __call__(self):
+        result = super().__call__()
+        self.ready_at_seconds = max(self.ready_at_seconds, self.now) + 0.008
+        return result
+
+    def on_host(self, result):
+        self.now = max(self.now, self.ready_at_seconds)
+        return super().on_host(result)
+
+
+def test_latency_is_measured_of_batches_launched_one_at_a_time():
+    script = Launched([0.006])
+    record, training, _ = run(script, lag=1, forward_only=True)
+    assert record.latency_seconds == pytest.approx([0.014] * 40)
+    assert len(record.step_seconds) == 40
+    assert script.loop == [10, 50]  # the timed loop is over by then
+    assert training.global_step == script.launched == 90
+
+
+def test_latency_is_measured_of_a_hundred_batches_at_most():
+    record, _, _ = run(Launched([0.006]), lag=1, forward_only=True, steps=130)
+    assert (len(record.step_seconds), len(record.latency_seconds)) == (130, 100)
+
+
+@pytest.mark.parametrize(("lag", "forward_only"), [(0, True), (1, False)])
+def test_latency_is_not_measured_apart(lag, forward_only):
+    record, _, _ = run(Script([FAST]), lag=lag, forward_only=forward_only)
+    assert record.latency_seconds == ()
+    assert len(record.step_seconds) == 40
 
 
 @pytest.mark.parametrize("lag", [0, 1])

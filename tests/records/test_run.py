@@ -84,7 +84,7 @@ def test_document_has_the_keys_of_schema_1():
         *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
         *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
         *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
-        *("input_stages", "skipped_records", "cluster"),
+        *("input_stages", "skipped_records", "cluster", "latency_seconds"),
     }
     assert set(document["batch"]) == {"per_device", "global"}
     assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
@@ -119,6 +119,21 @@ def test_latencies_of_forward_only_runs():
     ).summary()
     assert fewer.latency_p90_seconds == pytest.approx(0.091)
     assert fewer.latency_p99_seconds is None
+
+
+def test_latencies_of_steps_launched_ahead_are_of_batches_by_themselves():
+    placement = dataclasses.replace(make_record().placement, device="gpu")
+    flags = {"forward_only": True}
+    run = make_record(config=flags, placement=placement, step_seconds=(0.008,) * 3)
+    # The records of earlier versions have distances between completions alone.
+    assert run.summary().latency_p50_seconds is None
+    alone = dataclasses.replace(run, latency_seconds=(0.014, 0.013, 0.016))
+    assert alone.summary().latency_p50_seconds == 0.014
+    assert alone.summary().latency_p90_seconds == 0.016
+    assert alone.summary().images_per_sec == pytest.approx(8 / 0.008)
+    assert RunRecord.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
+    with pytest.raises(ValueError, match=r"latency_seconds\[1\]: 0.0 is not a positive time"):
+        dataclasses.replace(run, latency_seconds=(1.0, 0.0))
 
 
 def test_summary_worked_by_hand():
@@ -254,6 +269,7 @@ def all_keys(document, path=()):
 NOT_REQUIRED = (
     *("summary", "measured", "loss_scaling", "warmup_status", "conditions", "input_stages"),
     *("skipped_records", "cluster", "variables", "variable_copies", "reduction_operations"),
+    "latency_seconds",
 )
 REQUIRED = [p for p in all_keys(make_record().to_dict()) if not {*p} & {*NOT_REQUIRED}]
 

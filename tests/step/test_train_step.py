@@ -14,9 +14,11 @@ from covering import covering_pairs
 
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
+from cnnbench.driver.step_timer import StepLoop
 from cnnbench.flags import Params
 from cnnbench.models import get_model
-from cnnbench.step.train_step import TrainStep
+from cnnbench.step import train_step
+from cnnbench.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
 
@@ -245,6 +247,35 @@ def test_forward_only_has_no_gradients_and_no_updates() -> None:
     result = built.step()
     top_1, top_5 = (float(result.metrics[name].numpy()) for name in ("top_1", "top_5"))
     assert 0.0 <= top_1 <= top_5 <= 1.0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"forward_only": True},
+        {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "print_training_accuracy": True},
+    ],
+)
+def test_results_of_an_accelerator_are_read_from_the_host(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, object]
+) -> None:
+    flags = {"model": "lenet", "num_gpus": 2, "batch_size": 2, **flags}
+    expected = build(**flags).step()
+    monkeypatch.setattr(train_step, "is_cpu", lambda device: False)
+    step = build(**flags).step
+    results: list[StepResult] = []
+    StepLoop(step, step.on_host, lag=1).run(3, lambda *done: results.append(done[2]))
+    assert [set(result.metrics) for result in results] == [{"top_1", "top_5"}] * 3
+    for one in tf.nest.flatten(results):
+        assert one is None or one.backing_device.endswith("CPU:0")
+    assert float(results[0].loss) == pytest.approx(float(expected.loss), rel=1e-5)
+    assert (results[0].skipped is None) == ("precision" not in flags)
+
+
+def test_results_of_a_cpu_are_not_copied() -> None:
+    step = build(model="lenet", batch_size=2, forward_only=True).step
+    result = step()
+    assert step.on_host(result) is result
 
 
 def test_dropout_draws_anew_in_every_step() -> None:
