@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import PipelineInput, Step, Steps, to_device
+from cnnbench.data.prefetch import Copying, PipelineInput, Steps, to_device
 from cnnbench.data.source import TowerBatch
 from cnnbench.data.spec import InputSpec
 
@@ -99,7 +99,7 @@ class DistributedInput(PipelineInput):
         super().__init__(spec, devices, pipeline)
         self._distribution = distribution
 
-    def _begin(self) -> Callable[[], Step]:
+    def _begin(self) -> Callable[[], Copying]:
         # It reads ahead by itself.
         steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
         self._produce = steps.next
@@ -117,7 +117,7 @@ class _DistributedSteps(Steps):
     def _open(self) -> Any:
         return self._distribution.iterator(self._pipeline)
 
-    def _next(self) -> Step:
+    def _next(self) -> Copying:
         elements = self._pipeline.spec.elements
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}

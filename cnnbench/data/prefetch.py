@@ -7,6 +7,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -16,21 +18,29 @@ from cnnbench.data.pipeline import Pipeline, Stage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
+from cnnbench.runtime.copies import copied_to
+from cnnbench.runtime.devices import is_cpu
 
 Step = tuple[TowerBatch, ...]
+Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
+"""A step whose batches may still be on their way to the devices."""
 
 
 class PipelineInput(InputSource):
     """Real input: batches of a host pipeline, copied to each tower's device.
 
     With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size``
-    steps ready on the devices; without it, `next` reads and copies while the caller waits.
+    steps ready on the devices; without it, `next` reads and copies while the caller waits. The
+    copies of a step to GPUs are made at the same time, see `Copies`.
     """
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
         super().__init__(spec, devices, pipeline.num_examples)
         self._pipeline = pipeline
-        self._produce: Callable[[], Step] | None = None
+        self._copies: Copies | None = None
+        if not all(map(is_cpu, devices)):
+            self._copies = Copies(devices, 1 + spec.datasets_prefetch_buffer_size)
+        self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
 
@@ -40,7 +50,9 @@ class PipelineInput(InputSource):
         produce = self._produce or self._begin()
         self._fresh = False
         try:
-            return produce()
+            return tuple(
+                batch.result() if isinstance(batch, Future) else batch for batch in produce()
+            )
         finally:
             self.wait_seconds += time.perf_counter() - start
 
@@ -65,24 +77,45 @@ class PipelineInput(InputSource):
             self._stop()
         self._produce = self._stop = None
 
-    def _begin(self) -> Callable[[], Step]:
-        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch)
+    def _begin(self) -> Callable[[], Copying]:
+        ends = ExitStack()
+        copies = self._copies
+        if copies is not None:
+            copies.start()
+            ends.callback(copies.stop)
+        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch, copies and copies.begin)
         self._produce = steps.next
         if self.spec.datasets_use_prefetch:
             prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
+            ends.callback(prefetcher.stop)
             self._produce = prefetcher.get
-            # Also when nobody calls close(): the thread must end before TensorFlow is torn down.
-            self._stop = weakref.finalize(self, prefetcher.stop)
+        # Also when nobody calls close(): threads must end before TensorFlow is torn down.
+        self._stop = weakref.finalize(self, ends.close)
         self._fresh = True
         return self._produce
 
 
 class Steps:
-    """Assembles steps from tower batches, and pads the end of an exact pass."""
+    """Assembles steps from tower batches, and pads the end of an exact pass.
 
-    def __init__(self, pipeline: Pipeline, devices: Sequence[str], steps_per_pass: int) -> None:
+    Args:
+      pipeline: makes the batches, on its host.
+      devices: the towers' devices.
+      steps_per_pass: of an exact pass.
+      begin_copy: has a batch copied to the device of the tower of that number; None: copies are
+        made in `next`.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        devices: Sequence[str],
+        steps_per_pass: int,
+        begin_copy: Callable[[int, TowerBatch], Future[TowerBatch]] | None = None,
+    ) -> None:
         self._pipeline = pipeline
         self._devices = devices
+        self._begin_copy = begin_copy
         self._steps_per_pass = steps_per_pass
         self._step_in_pass = 0
         self._error: DataError | None = None
@@ -95,7 +128,7 @@ class Steps:
         self._dataset = self._pipeline.tower_batches()
         return iter(self._dataset)
 
-    def next(self) -> Step:
+    def next(self) -> Copying:
         """The next step's batches."""
         # A tf.data iterator goes on behind the record that failed; a benchmark must not.
         if self._error is not None:
@@ -115,20 +148,25 @@ class Steps:
             self._error = self._pipeline.explain(error)
             raise self._error from error
 
-    def _next(self) -> Step:
+    def _next(self) -> Copying:
         if self._pipeline.spec.training:
             elements = self._pipeline.spec.elements
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                to_device(TowerBatch.of(elements, batch), device)
-                for batch, device in zip(batches, self._devices, strict=True)
+                self._to_tower(tower, TowerBatch.of(elements, batch))
+                for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
             self._step_in_pass = 0
             with tf.device(self._host):
                 self._iterator = iter(self._dataset)
         self._step_in_pass += 1
-        return tuple(to_device(self._padded(), device) for device in self._devices)
+        return tuple(self._to_tower(tower, self._padded()) for tower in range(len(self._devices)))
+
+    def _to_tower(self, tower: int, batch: TowerBatch) -> TowerBatch | Future[TowerBatch]:
+        if self._begin_copy is None:
+            return to_device(batch, self._devices[tower])
+        return self._begin_copy(tower, batch)
 
     def _padded(self) -> TowerBatch:
         """The next batch of the pass, filled up with zeros of weight 0."""
@@ -156,6 +194,45 @@ def to_device(batch: TowerBatch, device: str) -> TowerBatch:
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
 
 
+class Copies:
+    """Copies batches to the towers' devices, each in a thread of its own.
+
+    In TensorFlow 2.21 a copy to a GPU begins when everything that was enqueued there before it is
+    over (``GPUUtil::CopyCPUTensorToGPU``): the step in work and, often, the one launched ahead.
+    It takes up to two steps, then, and hardly any of that is its own. For the next batch to be
+    there in time, the copies to several devices have to wait at the same time, and so have those
+    of two steps to one device: one copy at a time for each device, as tf.data's
+    ``prefetch_to_device`` and multi-device iterator make them, may deliver a batch in two steps.
+
+    Args:
+      devices: the towers' devices.
+      steps: whose copies may be under way at the same time.
+    """
+
+    def __init__(self, devices: Sequence[str], steps: int) -> None:
+        self._devices = devices
+        self._most = len(devices) * steps
+        self._functions: dict[int, Callable[[TowerBatch], TowerBatch]] = {}
+        self._threads: ThreadPoolExecutor
+
+    def start(self) -> None:
+        """Before the first copy, and again after `stop`."""
+        self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
+
+    def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
+        """Begins to copy a tower's batch; calls come one after the other."""
+        if tower not in self._functions:
+            self._functions[tower] = copied_to(self._devices[tower], batch)
+        return self._threads.submit(self._copy, tower, batch)
+
+    def stop(self) -> None:
+        """Waits for the copies under way, drops the others, and ends the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
+        return self._functions[tower](batch)
+
+
 class _Prefetcher:
     """Calls ``produce`` in a thread, a bounded number of results ahead.
 
@@ -165,8 +242,8 @@ class _Prefetcher:
     _POLL_SECONDS = 0.1
     _JOIN_SECONDS = 10.0
 
-    def __init__(self, produce: Callable[[], Step], depth: int) -> None:
-        self._ready: queue.Queue[Step | BaseException] = queue.Queue(max(1, depth))
+    def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
+        self._ready: queue.Queue[Copying | BaseException] = queue.Queue(max(1, depth))
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
@@ -174,7 +251,7 @@ class _Prefetcher:
         )
         self._thread.start()
 
-    def get(self) -> Step:
+    def get(self) -> Copying:
         """The next result; an error of ``produce`` is raised here, again on every later call."""
         if self._error is None:
             item = self._ready.get()
@@ -202,17 +279,17 @@ class _Prefetcher:
             except queue.Empty:
                 return
 
-    def _fill(self, produce: Callable[[], Step]) -> None:
+    def _fill(self, produce: Callable[[], Copying]) -> None:
         while not self._stopping.is_set():
             try:
-                item: Step | BaseException = produce()
+                item: Copying | BaseException = produce()
             except BaseException as error:
                 item = error
             self._put(item)
             if isinstance(item, BaseException):
                 return
 
-    def _put(self, item: Step | BaseException) -> None:
+    def _put(self, item: Copying | BaseException) -> None:
         while not self._stopping.is_set():
             try:
                 self._ready.put(item, timeout=self._POLL_SECONDS)

@@ -22,7 +22,7 @@ launched ahead at all. In TensorFlow 2.21, by its sources:
   the next step.
 - A function that does nothing but copy its arguments to the host waits once, for what was
   enqueued before its copies were issued. `read` has to be such a function, one call for all
-  results of a step (`cnnbench.step.traced.copied_to_host`).
+  results of a step (`cnnbench.runtime.copies`).
 
 Therefore a second thread calls `read` as soon as a step is launched, and the next step is not
 launched before it has. What lies between the call and the issue of the copies, some tens of

@@ -59,39 +59,6 @@ class TracedFunction:
             ) from error
 
 
-def copied_to_host(outputs: Any, host: str) -> Callable[[Any], Any]:
-    """Makes a function that copies tensors to a host, all of them in one call.
-
-    It does nothing else, so it waits for what was enqueued on their devices before the call, and
-    not for what is enqueued meanwhile (`cnnbench.driver.step_timer`).
-
-    Args:
-      outputs: nest of tensors, such as the ``structured_outputs`` of a traced function; parts may
-        be None.
-      host: device string of a CPU.
-
-    Returns:
-      Takes a nest like `outputs` and returns one of tensors of the host.
-    """
-
-    def copies(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        with tf.device(host):
-            return [tf.identity(tensor) for tensor in tensors]
-
-    specs = [tf.TensorSpec(one.shape, one.dtype) for one in _present(outputs)]
-    traced = TracedFunction("the copy to the host", copies, specs)
-
-    def copied(result: Any) -> Any:
-        found = iter(traced(*_present(result)))
-        return tf.nest.map_structure(lambda one: None if one is None else next(found), result)
-
-    return copied
-
-
-def _present(nest: Any) -> list[tf.Tensor]:
-    return [one for one in tf.nest.flatten(nest) if one is not None]
-
-
 def _changed(signature: Any, arguments: Any) -> list[str]:
     """The parts of the arguments that are not what the signature says, in words."""
     before, now = (dict(_parts(value, "")) for value in (signature, arguments))

@@ -22,6 +22,7 @@ from cnnbench.models.batch_norm import Moments
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.runtime.copies import copied_to
 from cnnbench.runtime.devices import cpu_of, is_cpu
 from cnnbench.step.batch_norm_stats import update_moving_averages
 from cnnbench.step.copied_tower import CopiedTowers
@@ -29,7 +30,7 @@ from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
 from cnnbench.step.readers import Readers
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
-from cnnbench.step.traced import TracedFunction, copied_to_host
+from cnnbench.step.traced import TracedFunction
 from cnnbench.step.update_counter import UpdateCounter
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
@@ -143,7 +144,7 @@ class TrainStep:
         self._function = TracedFunction("the step", self._step, self._inputs.signature)
         device = self._devices[0]  # see `_result`
         if not is_cpu(device):
-            self._to_host = copied_to_host(self.function.structured_outputs, cpu_of(device))
+            self._to_host = copied_to(cpu_of(device), self.function.structured_outputs)
 
     @property
     def loss_scale(self) -> LossScale:

@@ -1,11 +1,12 @@
 import gc
+import itertools
 import threading
 
 import pytest
 import tensorflow as tf
 from input_specs import input_spec
 
-from cnnbench.data import CIFAR10
+from cnnbench.data import CIFAR10, prefetch
 from cnnbench.data.pipeline import Pipeline
 from cnnbench.data.prefetch import PipelineInput
 from cnnbench.errors import DataError
@@ -36,7 +37,13 @@ def source(devices, fails_at=-1, **fields):
 
 
 def input_threads():
-    return [t for t in threading.enumerate() if t.name == "cnnbench-input"]
+    return [t for t in threading.enumerate() if t.name.startswith(("cnnbench-input", "cnnbench-c"))]
+
+
+@pytest.fixture
+def accelerators(monkeypatch):
+    """Lets CPU devices pass for others, to which copies take time."""
+    monkeypatch.setattr(prefetch, "is_cpu", lambda device: False)
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
@@ -122,3 +129,97 @@ def test_a_restarted_pass_begins_at_the_first_example(cpu_devices, prefetch):
             labels = [int(x) for _ in range(3) for b in numbers.next() for x in b.labels]
             assert labels == list(range(12))
     assert not input_threads()
+
+
+def slow_copies(monkeypatch, before):
+    """Calls ``before`` with the number of the tower in the thread that is about to copy."""
+    copy = prefetch.Copies._copy
+
+    def slowed(self, tower, batch):
+        before(tower)
+        return copy(self, tower, batch)
+
+    monkeypatch.setattr(prefetch.Copies, "_copy", slowed)
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_copies_of_all_towers_and_of_two_steps_overlap(cpu_devices, monkeypatch):
+    # No copy ends before sixteen have begun: those of eight towers in two steps.
+    together = threading.Barrier(16)
+    slow_copies(monkeypatch, lambda tower: together.wait(60))
+    with source(cpu_devices) as numbers:
+        for step in range(4):
+            batches = numbers.next()
+            assert [b.features.backing_device for b in batches] == list(cpu_devices)
+            labels = [int(x) for b in batches for x in b.labels]
+            assert labels == list(range(16 * step, 16 * step + 16))
+        together.abort()
+    assert not input_threads()
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_copies_overlap_the_step_before(cpu_devices, monkeypatch):
+    in_step, copied = threading.Event(), threading.Semaphore(0)
+    count = itertools.count()
+
+    def before(tower):
+        if next(count) >= 2:  # of the second step on
+            assert in_step.wait(60)
+            copied.release()
+
+    slow_copies(monkeypatch, before)
+    with source(cpu_devices[:2]) as numbers:
+        numbers.next()
+        in_step.set()  # the first step runs now, and nobody asks for the next one
+        assert copied.acquire(timeout=60)
+        assert copied.acquire(timeout=60)
+
+
+@pytest.mark.usefixtures("accelerators")
+@pytest.mark.parametrize("prefetched", [True, False])
+def test_copies_by_threads_deliver_what_others_do(cpu_devices, monkeypatch, prefetched):
+    def delivered(threads):
+        monkeypatch.setattr(prefetch, "is_cpu", lambda device: not threads)
+        fields = {"subset": "validation", "datasets_use_prefetch": prefetched}
+        with source(cpu_devices[:2], **fields) as numbers:
+            found = [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
+            numbers.restart()
+            found += [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
+            numbers.close()
+            found += [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
+        assert not input_threads()
+        return found
+
+    assert delivered(threads=True) == delivered(threads=False)
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_an_error_of_a_copy_arrives_in_its_step(cpu_devices, monkeypatch):
+    copies = itertools.count()
+
+    def before(tower):
+        if tower == 1 and next(copies) == 1:
+            raise tf.errors.ResourceExhaustedError(None, None, "no memory left on the device")
+
+    slow_copies(monkeypatch, before)
+    with source(cpu_devices[:2]) as numbers:
+        numbers.next()
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="no memory left"):
+            numbers.next()
+    assert not input_threads()
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_an_error_of_the_data_arrives_in_its_step_behind_copies(cpu_devices):
+    with source(cpu_devices[:2], fails_at=9) as numbers:
+        numbers.next()
+        numbers.next()
+        for _ in range(2):
+            with pytest.raises(DataError, match=r"^/numbers: [^\n]*assertion failed[^\n]*$"):
+                numbers.next()
+
+
+def test_copies_to_cpus_take_no_threads(cpu_devices):
+    with source(cpu_devices[:2]) as numbers:
+        numbers.next()
+        assert [thread.name for thread in input_threads()] == ["cnnbench-input"]

@@ -66,7 +66,11 @@ class RunParams:
         "Measure the input pipeline of the training alone, and each of its stages: no network is "
         "built. Needs --data_dir.",
     )
-    forward_only: bool = flag(False, "Measure inference: run the network forward and nothing else.")
+    forward_only: bool = flag(
+        False,
+        "Measure inference: run the network forward and nothing else; on GPUs then up to 100 more "
+        "batches one at a time, for the latency.",
+    )
     freeze_when_forward_only: bool = flag(
         False,
         "With --forward_only: fold the variables into the graph as constants, at most 2 GiB for "
