@@ -79,11 +79,12 @@ class PipelineInput(InputSource):
 
     def _begin(self) -> Callable[[], Copying]:
         ends = ExitStack()
-        copies = self._copies
-        if copies is not None:
-            copies.start()
-            ends.callback(copies.stop)
-        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch, copies and copies.begin)
+        begin_copy = None
+        if self._copies is not None:
+            self._copies.start()
+            ends.callback(self._copies.stop)
+            begin_copy = self._copies.begin
+        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch, begin_copy)
         self._produce = steps.next
         if self.spec.datasets_use_prefetch:
             prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)

@@ -56,17 +56,12 @@ class Values(NamedTuple):
     worker: str = ""
 
 
-class WorkerStep(Protocol):
-    """What `Training` asks of the step of one worker that does not wait for others."""
+class Step(Protocol):
+    """What `Training` asks of a step that it launches; see `TrainStep`."""
 
     @property
     def loss_scale(self) -> LossScale:
         """See `TrainStep.loss_scale`."""
-        ...
-
-    @property
-    def input_wait_seconds(self) -> float:
-        """See `TrainStep.input_wait_seconds`."""
         ...
 
     def set_learning_rate(self, rate: float) -> None:
@@ -81,12 +76,25 @@ class WorkerStep(Protocol):
         """See `TrainStep.__call__`."""
         ...
 
-
-class Step(WorkerStep, Protocol):
-    """What `Training` asks of a step that it launches itself; see `TrainStep`."""
-
     def on_host(self, result: StepResult) -> StepResult:
         """See `TrainStep.on_host`."""
+        ...
+
+
+class WorkerStep(Protocol):
+    """What `Training` asks of the step of one worker that does not wait for others."""
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """See `TrainStep.input_wait_seconds`."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `TrainStep.set_learning_rate`."""
+        ...
+
+    def __call__(self) -> StepResult:
+        """See `TrainStep.__call__`."""
         ...
 
 
