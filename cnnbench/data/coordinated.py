@@ -17,7 +17,8 @@ from cnnbench.data.joined import JoinedInput
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.models.elements import by_name
 
-_HOST = "/device:CPU:0"  # of the worker that runs the step
+WORKER_HOST = "/device:CPU:0"
+"""The CPU of the worker that runs the step."""
 _NUMBER = "cnnbench/worker"
 _QUEUE = "cnnbench/batches"
 _SYNTHETIC = "cnnbench/synthetic"
@@ -69,7 +70,7 @@ class CoordinatedInput(JoinedInput):
 
     def worker(self) -> tf.Tensor:
         """Number of the worker on which the traced step runs, an int64 scalar."""
-        with tf.device(_HOST):
+        with tf.device(WORKER_HOST):
             return _read(_NUMBER, tf.int64, [])
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
@@ -82,7 +83,7 @@ class CoordinatedInput(JoinedInput):
                 for one, kind, shape in zip(elements, self._types, self._shapes, strict=True)
             ]
         else:
-            with tf.device(_HOST):
+            with tf.device(WORKER_HOST):
                 parts = self._dequeued()
         pairs = zip(elements, parts, self._shapes, strict=True)
         values = {one.name: tf.ensure_shape(part, shape) for one, part, shape in pairs}

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data import InputSource, InputSpec, make_input
-from cnnbench.data.coordinated import CoordinatedInput
+from cnnbench.data.coordinated import WORKER_HOST, CoordinatedInput
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.source import TowerBatch
@@ -256,7 +256,9 @@ def _coordinated_step(
         manager,
         optimizer,
         inputs,
-        dataclasses.replace(_step_config(params, plan, devices), bn_stats="first"),
+        dataclasses.replace(
+            _step_config(params, plan, devices), host=WORKER_HOST, bn_stats="first"
+        ),
         _loss_scale(params, plan, devices),
         UpdateCounter(plan.job.ps_devices[0]),
     )
@@ -326,6 +328,7 @@ def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepCo
     reduction = _reduction(params, plan)
     together = job.towers_per_worker if plan.asynchronous else job.num_towers
     return StepConfig(
+        host=devices.cpu,
         data_format=runtime.data_format(params.data_format, devices.kind),
         compute_dtype=COMPUTE_DTYPES[params.precision],
         weight_decay=params.weight_decay,

@@ -47,8 +47,9 @@ class Cluster:
       staleness: of every timed step, where workers do not wait for one another: updates by
         others between what the worker read and what it wrote. Otherwise empty.
       messages_per_step, bytes_per_step: what all processes together send one another in one
-        step, gradients, values of variables and losses, but no control signals; counted in the
-        traced graph. None where nothing was traced, or where it depends on the values.
+        step, gradients, values of variables, losses and the learning rate, but no control
+        signals; counted in the traced graph. None where nothing was traced, or where it depends
+        on the values.
     """
 
     tasks: tuple[TaskAddress, ...]

@@ -12,14 +12,14 @@ import tensorflow as tf
 from cnnbench.data.coordinated import CoordinatedInput
 from cnnbench.step.loss_scale import LossScale
 from cnnbench.step.traced import TracedFunction
-from cnnbench.step.train_step import StepResult, TrainStep
+from cnnbench.step.train_step import RATE, StepResult, TrainStep
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 
 _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep` that takes its learning rate as an argument and knows where it runs.
+    """A `TrainStep` that knows on which worker it runs.
 
     It has the arguments of `TrainStep`, among them a counter and a `CoordinatedInput`. Draws depend
     on the number of the worker and on the updates counted before.
@@ -32,12 +32,9 @@ class CoordinatedStep(TrainStep):
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # losses are named by us
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
-        self._rates: dict[float, tf.Tensor] = {}
         self._waited = 0.0
         self._waits = threading.Lock()
-        self._function = TracedFunction(
-            "the step", self._scheduled, (tf.TensorSpec([], tf.float32),)
-        )
+        self._function = TracedFunction("the step", self._scheduled, (RATE,))
 
     @property
     def input_wait_seconds(self) -> float:
@@ -63,7 +60,8 @@ class CoordinatedStep(TrainStep):
           rate: learning rate.
         """
         self._inputs.next()
-        remote = self._coordinator.schedule(self._function.concrete, args=(self._rate_of(rate),))
+        arguments = (self._rate_tensor(rate),)
+        remote = self._coordinator.schedule(self._function.concrete, args=arguments)
         values = self._fetched(remote)
         self._inputs.taken(int(values["worker"].numpy()))
         with self._waits:
@@ -91,32 +89,16 @@ class CoordinatedStep(TrainStep):
             # coordinator gives the step to another one, whose result comes in its place.
             time.sleep(_RETRY_SECONDS)
 
-    def _rate_of(self, rate: float) -> tf.Tensor:
-        """The same tensor for the same rate, so that it is sent to a worker once."""
-        found = self._rates.get(rate)
-        if found is None:
-            found = tf.constant(rate, tf.float32)
-            self._rates = {rate: found}
-        return found
-
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
         """The fields of `StepResult` that there are, and the time waited for input.
 
         As float64 of one tensor, which is fetched by one message.
         """
-        self._rate = rate
-        result = self._step()._replace(worker=self._inputs.worker())
+        result = self._step(rate)._replace(worker=self._inputs.worker())
         made = {name: value for name, value in result._asdict().items() if value is not None}
         made["waited"] = self._inputs.waited
         self._fields = tf.nest.map_structure(lambda scalar: tf.TensorSpec([], scalar.dtype), made)
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
-
-    def _add_learning_rate(self, device: str) -> None:
-        """Nothing: the rate is an argument."""
-
-    def _learning_rate_on(self, device: str) -> tf.Tensor:
-        del device
-        return self._rate
 
     def _make_counter(self) -> None:
         """None: that of all updates is used."""

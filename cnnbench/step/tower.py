@@ -26,6 +26,7 @@ class StepConfig:
     """The numbers and policies of a step.
 
     Attributes:
+      host: full string of the CPU of the process that calls the step.
       data_format: "NHWC" or "NCHW".
       compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
         and weight decay are float32 whatever it is.
@@ -50,6 +51,7 @@ class StepConfig:
         that change on the way; 0 if training counts as over.
     """
 
+    host: str = "/device:CPU:0"
     data_format: DataFormat = "NHWC"
     compute_dtype: str = "float32"
     weight_decay: float = 0.0

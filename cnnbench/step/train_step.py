@@ -38,6 +38,9 @@ from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.kept import traced_graph
 
+RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
+"""Of the first argument of a traced step."""
+
 
 class StepResult(NamedTuple):
     """Scalars of one step over all towers.
@@ -122,12 +125,9 @@ class TrainStep:
             self._decay.fold_into(optimizer.fold_decay)
         self._loss_scale = loss_scale
         self._updates_counter = counter
-        self._learning_rates: dict[str, tf.Variable] = {}
-        self._learning_rate = 0.0
+        self._rate_tensors: dict[float, tf.Tensor] = {}
+        self.set_learning_rate(0.0)
         # Made here and not while tracing: a function that creates variables is traced twice.
-        copies = [copy for group in manager.updated_groups() for copy in group]
-        for device in dict.fromkeys(copy.device for copy in copies):
-            self._add_learning_rate(device)
         self._counter = self._make_counter()
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
@@ -141,7 +141,8 @@ class TrainStep:
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
-        self._function = TracedFunction("the step", self._step, self._inputs.signature)
+        signature = (RATE, *self._inputs.signature)
+        self._function = TracedFunction("the step", self._step, signature)
         device = self._devices[0]  # see `_result`
         if not is_cpu(device):
             self._to_host = copied_to(cpu_of(device), self.function.structured_outputs)
@@ -163,7 +164,10 @@ class TrainStep:
 
     @property
     def function(self) -> Any:
-        """The traced step: the concrete function itself, without any harness."""
+        """The traced step: the concrete function itself, without any harness.
+
+        It takes the learning rate, a float32 scalar, and then the batches.
+        """
         return self._function.concrete
 
     @property
@@ -173,10 +177,7 @@ class TrainStep:
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the rate of the next steps; costs nothing when it has not changed."""
-        if rate != self._learning_rate:
-            for variable in self._learning_rates.values():
-                variable.assign(rate * self._config.rate_factor)
-            self._learning_rate = rate
+        self._rate = self._rate_tensor(rate)
 
     def request_stop(self) -> None:
         """Lets the next step tell all workers that the run shall end after it."""
@@ -192,7 +193,7 @@ class TrainStep:
         batches = self._inputs.next()
         if self._gradients is not None:
             self._batches = batches
-        result: StepResult = self._function(*batches)
+        result: StepResult = self._function(self._rate, *batches)
         return result
 
     def on_host(self, result: StepResult) -> StepResult:
@@ -216,7 +217,16 @@ class TrainStep:
         assert self._gradients is not None
         return self._gradients(*self._batches)  # type: ignore[no-any-return]
 
-    def _step(self, *batches: TowerBatch) -> StepResult:
+    def _rate_tensor(self, rate: float) -> tf.Tensor:
+        """The rate of an update by the reduced gradients: the same tensor for the same rate."""
+        found = self._rate_tensors.get(rate)
+        if found is None:
+            with tf.device(self._config.host):
+                found = tf.constant(rate * self._config.rate_factor, tf.float32)
+            self._rate_tensors = {rate: found}
+        return found
+
+    def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         # Towers that meet are not made one after the other; frozen ones have other constants.
@@ -230,7 +240,7 @@ class TrainStep:
             return self._result(means, {}, _Updates(losses, None))
         report = self._config.report_total_loss
         weight_losses = self._decay.losses() if report else {}
-        updates, totals = self._update(towers, factor, sums)
+        updates, totals = self._update(towers, factor, sums, rate)
         means = self._means(towers, totals)
         updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
@@ -312,7 +322,11 @@ class TrainStep:
             return made, [tf.identity(part) for part in parts if part is not None]
 
     def _update(
-        self, towers: Sequence[TowerResult], factor: Factor, sums: Sequence[tf.Tensor]
+        self,
+        towers: Sequence[TowerResult],
+        factor: Factor,
+        sums: Sequence[tf.Tensor],
+        rate: tf.Tensor,
     ) -> tuple[_Updates, list[tf.Tensor]]:
         """Everything that changes the state of the model and of its optimizer.
 
@@ -338,11 +352,12 @@ class TrainStep:
         )
         ops = list(verdict.updates)
         readers = Readers(towers[0].loss.graph)
+        rates = self._rates(rate, devices)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_of(late)
                 pairs = [(unscaled(gradient, inverse), v) for gradient, v in reduced[index]]
-                ops += self._apply(pairs, verdict.guards[index], device, readers)
+                ops += self._apply(pairs, verdict.guards[index], device, readers, rates[index])
         moments = [tower.moments for tower in towers]
         guards = verdict.guards
         if manager.defers_gradients:
@@ -372,6 +387,7 @@ class TrainStep:
         guard: LossScaleLike,
         device: str,
         readers: Readers,
+        rate: tf.Tensor,
     ) -> list[Any]:
         assert self._optimizer is not None
         pairs = []
@@ -380,26 +396,17 @@ class TrainStep:
             with tf.device(variable.device):
                 pairs.append((readers.before_update(variable, clipped), variable))
         return self._manager.append_apply_gradients(
-            self._optimizer,
-            pairs,
-            guard,
-            device,
-            learning_rate=self._learning_rate_on(device),
+            self._optimizer, pairs, guard, device, learning_rate=rate
         )
 
-    def _learning_rate_on(self, device: str) -> tf.Tensor:
-        if device not in self._learning_rates:  # it holds none of the variables it updates
-            with tf.init_scope():
-                self._add_learning_rate(device)
-        return tower_variable.read(self._learning_rates[device])
-
-    def _add_learning_rate(self, device: str) -> None:
-        with tf.device(device):
-            self._learning_rates[device] = tf.Variable(
-                self._learning_rate * self._config.rate_factor,
-                trainable=False,
-                name="learning_rate",
-            )
+    def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
+        """The learning rate for the updates on each device, sent once to every process."""
+        host = self._config.host
+        by_home = {host: _copy(host, rate)}
+        for home in map(cpu_of, devices):
+            if home not in by_home:
+                by_home[home] = _copy(home, by_home[host])
+        return [by_home[cpu_of(device)] for device in devices]
 
     def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         bound = self._config.gradient_clip
@@ -441,6 +448,11 @@ class TrainStep:
                     means.stop,
                     updates.staleness,
                 )
+
+
+def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
+    with tf.device(device):
+        return tf.identity(tensor)
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:

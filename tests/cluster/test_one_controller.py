@@ -37,16 +37,17 @@ ORACLE = {
             ("worker:1", "worker:0"),
             {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:4:copy/xring"},
             False,
-            # Each scalar from two towers of the other worker, and back once; two losses.
-            (2 * 3 + 2, 4 * 8),
+            # Each scalar from two towers of the other worker, and back once; two losses, one rate.
+            (2 * 3 + 2 + 1, 4 * 9),
         ),
         (
             1,
             ("ps:0", "controller:0", "worker:0", "worker:1"),
             {"variable_update": "parameter_server", "gradient_reduction": "sum"},
             True,
-            # Each scalar to and from two workers; the loss of one, and of weights on the ps task.
-            (2 * 4 + 1 + 2, 4 * 11),
+            # Each scalar to and from two workers; the loss of one, and of weights on the ps task,
+            # which gets the rate.
+            (2 * 4 + 1 + 2 + 1, 4 * 12),
         ),
         (
             1,
@@ -54,7 +55,7 @@ ORACLE = {
             {"variable_update": "distributed_replicated"},
             False,
             # Likewise.
-            (2 * 4 + 1 + 2, 4 * 11),
+            (2 * 4 + 1 + 2 + 1, 4 * 12),
         ),
     ],
     ids=["distributed_all_reduce", "parameter_server", "distributed_replicated"],

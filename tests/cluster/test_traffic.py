@@ -43,8 +43,8 @@ def counts() -> dict[str, dict[str, object]]:
 def test_messages_and_bytes_of_a_step(name: str, counts) -> None:
     case, (small, large) = CASES[name]
     found, workers = counts[name], case["workers"]
-    # Scalars: the loss of every worker but one, and the rate to every ps task but one.
-    messages = workers - 1 + max(0, case["ps"] - 1)
+    # Scalars: the loss of every worker but one, and the rate to every other process with updates.
+    messages = workers - 1 + (case["ps"] or workers - 1)
     sent = 4 * messages
     for shape in found["gradients"]:
         tensor = Tensor(math.prod(shape))

@@ -21,9 +21,9 @@ def test_only_the_harness_goes_through_the_harness(monkeypatch, capsys):
         return call(self)
 
     def counted_function(self):
-        def step():
+        def step(rate):
             calls["function"] += 1
-            return function(self)()
+            return function(self)(rate)
 
         return step
 

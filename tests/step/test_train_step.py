@@ -239,6 +239,35 @@ def test_a_step_is_traced_once(
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "mirrored_strategy"])
+def test_a_changing_learning_rate_is_an_argument_of_the_step(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(
+        model="trivial",
+        data_name="cifar10",
+        num_gpus=2,
+        batch_size=2,
+        variable_update=mode,
+        cross_device_ops="reduction_to_one_device" if mode == "mirrored_strategy" else "auto",
+    )
+    assigned = []
+    weights = next(iter(built.manager.savable_variables().values()))
+    monkeypatch.setattr(
+        type(built.step._counter), "assign", lambda variable, *_, **__: assigned.append(variable)
+    )
+    moved = []
+    for rate in (0.0, 0.03125, 0.0, 0.015625):
+        before = weights.read_value().numpy()
+        built.step.set_learning_rate(rate)
+        built.step().loss.numpy()
+        moved.append(np.abs(weights.read_value().numpy() - before).sum())
+    assert not assigned  # which would wait for the step under way on a GPU
+    assert moved[0] == moved[2] == 0.0
+    assert moved[1] > moved[3] > 0.0
+    assert built.step.traces == 1
+
+
 def test_forward_only_has_no_gradients_and_no_updates() -> None:
     built = build(model="lenet", num_gpus=2, batch_size=2, forward_only=True)
     types = {o.type for o in built.step.graph.get_operations()}

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,26 @@ def run_between(flags: Sequence[str], bare: Callable[[Callable[[], Any]], None])
     """Runs ``cnnbench FLAGS`` with a call of ``bare(function)`` before and after its own loop.
 
     The only place that knows the driver: ``build()`` returns what has been built, and
-    with synthetic data its ``step.function`` takes nothing, runs one training step,
-    and returns a tuple with the loss in front.
+    with synthetic data its ``step.function`` takes the learning rate alone, runs one
+    training step, and returns a tuple with the loss in front.
     """
     original = BenchmarkCNN.build
     built: list[Any] = []
 
     def build(self: BenchmarkCNN) -> Any:
         built.append(original(self))
-        bare(built[0].step.function)
+        bare(_step_of(built[0]))
         return built[0]
 
     BenchmarkCNN.build = build  # type: ignore[method-assign]
     run.main(flags)
-    bare(built[0].step.function)
+    bare(_step_of(built[0]))
+
+
+def _step_of(built: Any) -> Callable[[], Any]:
+    import tensorflow as tf  # late: the run configures it
+
+    return partial(built.step.function, tf.constant(0.0))
 
 
 def main(flags: Sequence[str]) -> None:
