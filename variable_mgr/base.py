@@ -308,6 +308,16 @@ class VariableMgr(abc.ABC):
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
+    def settle(self, devices: Iterable[str] = ()) -> None:
+        """Waits until variables have what was assigned to them, see `tower_variable.settle`.
+
+        To be called between assigning variables and running a traced function.
+
+        Args:
+          devices: full device strings of variables beside those of this manager.
+        """
+        tower_variable.settle((*self._spec.devices, *self._spec.homes, *devices))
+
     def get_devices(self) -> tuple[str, ...]:
         """Full device string of each tower of this process's step."""
         return self._spec.devices

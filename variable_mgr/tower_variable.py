@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 
 import tensorflow as tf
+
+from cnnbench.runtime.devices import cpu_of
 
 _tower: ContextVar[int | None] = ContextVar("cnnbench_tower", default=None)
 
@@ -144,6 +146,24 @@ def read(variable: tf.Variable) -> tf.Tensor:
     """
     with tf.device(variable.device):
         return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def settle(devices: Iterable[str]) -> None:
+    """Waits until variables have what was assigned to them (eagerly).
+
+    An operation on another process has only been sent when it returns. Operations that follow come
+    behind it, but the parts of a traced function are sent another way and overtake it. A value that
+    comes back shows that all sent before has run.
+
+    Args:
+      devices: full device string of each of the variables.
+    """
+    answers = []
+    for device in dict.fromkeys(map(cpu_of, devices)):
+        with tf.device(device):
+            answers.append(tf.timestamp())
+    for answer in answers:
+        answer.numpy()
 
 
 def _to_tensor(

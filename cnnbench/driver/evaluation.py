@@ -80,6 +80,7 @@ class Evaluator:
           count.
         """
         share_moving_averages(self._manager)
+        self._manager.settle(self._inputs.devices)
         if not self._warm:
             # The first call optimizes and allocates; its batch is read again.
             self._inputs.restart()

@@ -187,6 +187,7 @@ def _train(
         steps = plan.num_batches - (global_step if plan.trains else 0)
     for step in (built.step, *built.workers.values()):
         step.resume(global_step)
+    built.manager.settle(built.inputs.devices)
     training = Training(
         params,
         plan,

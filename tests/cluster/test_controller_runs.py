@@ -19,7 +19,8 @@ def of(model: str, **flags: object) -> dict[str, object]:
     return {**ALL, **own, "num_batches": 3, **flags}
 
 
-ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625)
+ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625, **PS)
+RESUMED_AT = 2
 NORMAL = of("normal", eval_during_training_every_n_steps=2, num_eval_batches=1)
 SCALED = of("poison", precision="fp16", fp16_enable_auto_loss_scale=True, poisoned=True)
 COMPARED = {
@@ -34,8 +35,16 @@ COMPARED = {
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     """One start of TensorFlow for all runs."""
-    runs = {"oracle": {**ORACLE, **PS}, **COMPARED}
-    found = run_under_a_controller(list(runs.values()), tmp_path_factory.mktemp("controller"))
+    folder = tmp_path_factory.mktemp("controller")
+    saved = {**ORACLE, "train_dir": str(folder / "train")}
+    late = {
+        "saved": {**saved, "num_batches": RESUMED_AT},
+        "resumed": {**saved, "late": True},
+        "shadows": {**ORACLE, "variable_update": "distributed_replicated", "late": True},
+        "evaluated": {**COMPARED["batch norm of workers"], "late": True},
+    }
+    runs = {"oracle": ORACLE, **late, **COMPARED}
+    found = run_under_a_controller(list(runs.values()), folder)
     return dict(zip(runs, found, strict=True))
 
 
@@ -45,6 +54,19 @@ def test_two_towers_of_each_worker_share_the_ps_task(results) -> None:
     expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, "mean")
     np.testing.assert_allclose(found["losses"], expected, rtol=1e-5)
     assert (found["towers"], found["global_batch"]) == (4, 8)
+
+
+@pytest.mark.timeout(300)
+def test_no_function_overtakes_what_was_written_before_it(results) -> None:
+    losses = results["oracle"]["losses"]
+    assert results["shadows"]["losses"] == pytest.approx(losses, rel=1e-5)
+    assert results["saved"]["losses"] == pytest.approx(losses[:RESUMED_AT], rel=1e-5)
+    assert results["resumed"]["losses"] == pytest.approx(losses[RESUMED_AT:], rel=1e-5)
+    late, punctual = (
+        [evaluation["loss"] for evaluation in results[name]["evaluations"]]
+        for name in ("evaluated", "batch norm of workers")
+    )
+    assert late == pytest.approx(punctual, rel=1e-6)
 
 
 @pytest.mark.timeout(300)

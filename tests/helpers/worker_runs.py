@@ -9,7 +9,9 @@ import contextlib
 import functools
 import json
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 from forked import Forked, cnnbench
 
@@ -18,6 +20,7 @@ from cnnbench.cluster.ports import ReservedPorts
 # Labels of these rows of the global batch are what poison_plugin.py calls INFINITY.
 POISONED_ROWS = (2, 3)
 INFINITY = 14
+_LATE = 0.2  # seconds
 _PATIENCE = 240.0  # seconds; what is waited for takes a fifth of it
 
 
@@ -175,6 +178,69 @@ def bent():
     return checked
 
 
+@contextlib.contextmanager
+def late():
+    """What is written to other processes arrives there once it is waited for.
+
+    If that never happens, it arrives after the first step, or after the evaluation.
+    """
+    from cnnbench.driver import scenarios
+    from cnnbench.driver.evaluation import Evaluator
+    from cnnbench.step.train_step import TrainStep
+    from cnnbench.variable_mgr import tower_variable
+
+    peers, releases = [], []
+
+    def initialize(run, built):
+        peers[:] = [task.device("cpu") for task in built.devices.job.peers]
+        releases.append(stalled(peers))
+        return own_initialize(run, built)
+
+    def evaluate(self, *arguments):
+        releases.append(stalled(peers))
+        return ended(own_evaluate(self, *arguments))
+
+    def ended(result):
+        while releases:
+            releases.pop()()
+        return result
+
+    def settle(devices):
+        while releases:
+            threading.Timer(_LATE, releases.pop()).start()
+        own_settle(devices)
+
+    own_initialize, own_evaluate = scenarios._initialize, Evaluator.run
+    own_step, own_settle = TrainStep.__call__, tower_variable.settle
+    with (
+        mock.patch.object(scenarios, "_initialize", initialize),
+        mock.patch.object(Evaluator, "run", evaluate),
+        mock.patch.object(TrainStep, "__call__", lambda self: ended(own_step(self))),
+        mock.patch.object(tower_variable, "settle", settle),
+    ):
+        yield
+
+
+def stalled(devices):
+    """Lets operations on devices of other processes wait; returns what lets them go on."""
+    import tensorflow as tf
+
+    def queue():
+        return tf.raw_ops.FIFOQueueV2(component_types=[tf.int32], shared_name="stalled")
+
+    for device in devices:
+        with tf.device(device):
+            tf.raw_ops.QueueDequeueV2(handle=queue(), component_types=[tf.int32])
+
+    @tf.function(autograph=False)
+    def release():
+        for device in devices:
+            with tf.device(device):
+                tf.raw_ops.QueueEnqueueV2(handle=queue(), components=[tf.constant(0)])
+
+    return release.get_concrete_function()
+
+
 def main(task, hosts, worker, ps=""):
     """One worker, or with ps tasks the chief; its runs share the connection of the first."""
     from cnnbench.cluster import chief
@@ -196,12 +262,14 @@ def main(task, hosts, worker, ps=""):
         }
         synthetic.synthetic_rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
         flags = {"variable_update": "collective_all_reduce", "device": "cpu", **flags}
+        delay = late if flags.pop("late", False) else contextlib.nullcontext
         ReplicaCheck._check = bent() if flags.pop("bent", "") == worker else check
         if ps and flags["variable_update"] != "distributed_all_reduce":
             flags["ps_hosts"] = ps
         flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(worker)}
         steps = flags.pop("reads", 0)
-        results.append(labels_read(flags, steps) if steps else outcome(flags))
+        with delay():
+            results.append(labels_read(flags, steps) if steps else outcome(flags))
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
     Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
