@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data.pipeline import Pipeline, prepared_batch, shuffled_indices, with_threads
+from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
 
 
@@ -19,6 +20,8 @@ class ArrayPipeline(Pipeline):
         images and labels for instance; row i of each makes example i.
     """
 
+    resumable = True
+
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
         super().__init__(spec, len(arrays[0]))
         with tf.device(spec.host):
@@ -29,8 +32,8 @@ class ArrayPipeline(Pipeline):
         """Turns rows into the elements of a batch; here they are these already.
 
         Args:
-          positions: int64 [batch], places in the stream of examples; what is random may depend
-            on nothing else (`cnnbench.data.position`).
+          positions: int64 [batch], in the stream of examples (`cnnbench.data.position`); what is
+            random may depend on nothing else.
           *rows: of each array, [batch, ...].
         """
         del positions
@@ -39,7 +42,7 @@ class ArrayPipeline(Pipeline):
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
         spec = self.spec
-        indices = self._indices().enumerate()
+        indices = self._indices().enumerate(self.start)
         batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
             tf.autograph.experimental.do_not_convert(self._load),
             num_parallel_calls=tf.data.AUTOTUNE,
@@ -54,7 +57,7 @@ class ArrayPipeline(Pipeline):
             one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
             return one.repeat(None if spec.training else self.num_examples)
         if spec.training:
-            return shuffled_indices(self.num_examples, spec.seed, spec.num_shards, spec.shard_index)
+            return shuffled_indices(self.num_examples, spec, self.start)
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -67,7 +70,8 @@ class ArrayPipeline(Pipeline):
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 
-    def _load(self, positions: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _load(self, turns: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        positions = positions_of(turns, self.spec)
         rows = self.prepare(positions, *self.rows(positions, indices))
         names = [element.name for element in self.spec.examples]
         return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)

@@ -40,6 +40,12 @@ class InputDistribution:
         """Whether a pipeline reads a part of the data; otherwise all of it."""
         return self.manual or self.auto_shard_policy == "file"
 
+    def examples_per_step(self, spec: InputSpec) -> int:
+        """What a step of all workers takes of the stream of one pipeline."""
+        if self.by_pipeline or self.auto_shard_policy == "off":
+            return spec.global_batch
+        return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
+
     def iterator(self, pipeline: Pipeline) -> Any:
         """Begins to read; its elements hold a value per replica.
 
@@ -98,6 +104,10 @@ class DistributedInput(PipelineInput):
     ) -> None:
         super().__init__(spec, devices, pipeline)
         self._distribution = distribution
+
+    @property
+    def _examples_per_step(self) -> int:
+        return self._distribution.examples_per_step(self.spec)
 
     def _begin(self) -> Callable[[], Copying]:
         # It reads ahead by itself.

@@ -17,7 +17,7 @@ SHARD_NAME = re.compile(r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)")
 # The number of files the published ImageNet is always cut into.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
-_count_records = once_per_content(tfrecord.count_records)
+count_records = once_per_content(tfrecord.count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
@@ -62,7 +62,7 @@ def count_all(files: Sequence[Path]) -> int:
     Raises:
       DataError: a file is truncated or cannot be opened.
     """
-    return sum(_count_records(path) for path in files)
+    return sum(count_records(path) for path in files)
 
 
 def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
@@ -76,7 +76,7 @@ def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
     """
     if len(files) == _PUBLISHED_FILES[subset]:
         published = dataset.num_examples(subset)
-        if abs(_count_records(files[0]) - published / len(files)) <= 1:
+        if abs(count_records(files[0]) - published / len(files)) <= 1:
             return published
     count = count_all(files)
     if count == 0:

@@ -68,6 +68,11 @@ class JoinedInput(InputSource):
         first = tuple(line for one in found for line in one.first)
         return Skipped(sum(one.count for one in found), first)
 
+    def resume(self, steps: int) -> bool:
+        """See `InputSource.resume`."""
+        resumed = [source.resume(steps) for source in self._sources]
+        return all(resumed)
+
     def restart(self) -> None:
         """See `InputSource.restart`."""
         for source in self._sources:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from cnnbench.data.findings import Skipped
-from cnnbench.data.position import seed_pair
+from cnnbench.data.position import positions_of, seed_pair, turns_before
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
@@ -34,20 +34,26 @@ class Pipeline(abc.ABC):
     Attributes:
       spec: what was asked for.
       num_examples: examples of the subset, over all shards.
+      start: training examples of this shard that an earlier run has had; 0 unless it is set
+        before reading begins.
+      resumable: whether `tower_batches` heeds ``start``.
     """
+
+    resumable = False
 
     def __init__(self, spec: InputSpec, num_examples: int) -> None:
         self.spec = spec
         self.num_examples = num_examples
+        self.start = 0
 
     @abc.abstractmethod
     def tower_batches(self) -> tf.data.Dataset:
         """Batches of ``batch_per_device`` examples, in order of the towers.
 
         Each is a mapping from the names of the elements of the spec to tensors, of the dtypes
-        that it asks for; see `prepared`. Training batches are always full and never end. Otherwise
-        one pass: the data set ends after the shard's last example, and its last batch may be
-        smaller.
+        that it asks for; see `prepared`. Training batches are always full and never end; the
+        first begins with example number ``start`` of the shard. Otherwise one pass: the data set
+        ends after the shard's last example, and its last batch may be smaller.
         """
 
     def stages(self) -> list[Stage]:
@@ -74,7 +80,7 @@ def prepared(
 
     Args:
       example: the elements of the data set by name, without batch, any numeric dtypes.
-      position: int64 scalar, place in the stream of examples; decides what is random.
+      position: int64 scalar, see `position.positions_of`; decides what is random.
       spec: says what is wanted.
     """
     values = example
@@ -108,17 +114,27 @@ def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.da
     return dataset.with_options(options)
 
 
-def shuffled_indices(count: int, seed: int, num_shards: int, shard_index: int) -> tf.data.Dataset:
+def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
     """Indices 0..count-1 for ever, in a new order every epoch; int64 scalars.
 
-    The order follows from ``seed`` and the epoch alone, so the shards of one epoch are
-    disjoint and together hold every index once.
+    The order follows from the seed and the epoch alone. A shard gets the indices at its positions,
+    so all shards together have the batches of one process.
+
+    Args:
+      count: examples of the subset.
+      spec: of the shard.
+      start: indices of this shard to leave out, those of the epochs behind at no cost.
     """
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
-            tf.range(count, dtype=tf.int64), tf.stack([tf.cast(seed, tf.int64), number])
+            tf.range(count, dtype=tf.int64), tf.stack([tf.cast(spec.seed, tf.int64), number])
         )
-        return tf.data.Dataset.from_tensor_slices(order).shard(num_shards, shard_index)
+        first = turns_before(number * count, spec)
+        if spec.num_shards > 1:
+            turns = tf.range(first, turns_before((number + 1) * count, spec))
+            order = tf.gather(order, positions_of(turns, spec) - number * count)
+        return tf.data.Dataset.from_tensor_slices(order[tf.maximum(start - first, 0) :])
 
-    return tf.data.Dataset.counter().flat_map(epoch)
+    epochs = tf.data.Dataset.counter(start=positions_of(start, spec) // count)
+    return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch))

@@ -1,7 +1,9 @@
-"""Random choices that depend on an example's place in the stream and on nothing else.
+"""Random choices that depend on an example's position in the stream and on nothing else.
 
-However many threads, towers or batches the stream is cut into, example number p of a run
-gets the same crop and colours.
+The stream is that of the whole run: the global batches of all steps, one after the other, rows
+in the order of the towers of all shards. The crop and colours at a position are therefore the
+same for any number of threads, towers and processes, and no position comes twice, neither in two
+processes nor after a run was resumed.
 """
 
 from __future__ import annotations
@@ -10,6 +12,43 @@ import zlib
 from typing import Any
 
 import tensorflow as tf
+
+from cnnbench.data.spec import InputSpec
+
+
+def positions_of(turns: Any, spec: InputSpec) -> Any:
+    """Positions of the examples that one shard delivers.
+
+    While training a shard delivers consecutive rows of every global batch; an exact pass is dealt
+    out example by example.
+
+    Args:
+      turns: numbers of the shard's examples in the order of their delivery, from 0; an int or
+        int64 of any shape.
+      spec: of the shard.
+
+    Returns:
+      The same type and shape as ``turns``; equal to them for a single shard.
+    """
+    if spec.num_shards == 1:
+        return turns
+    if not spec.training:
+        return turns * spec.num_shards + spec.shard_index
+    share = spec.global_batch
+    return turns + share * (turns // share * (spec.num_shards - 1) + spec.shard_index)
+
+
+def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+    """Number of a shard's training examples whose position is less than ``position``.
+
+    Args:
+      position: int64 scalar.
+      spec: of the shard.
+    """
+    share = spec.global_batch
+    together = share * spec.num_shards
+    row = position % together - spec.shard_index * share
+    return position // together * share + tf.clip_by_value(row, 0, share)
 
 
 def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:

@@ -56,6 +56,16 @@ class PipelineInput(InputSource):
         finally:
             self.wait_seconds += time.perf_counter() - start
 
+    def resume(self, steps: int) -> bool:
+        """See `InputSource.resume`."""
+        self._pipeline.start = steps * self._examples_per_step
+        return self._pipeline.resumable
+
+    @property
+    def _examples_per_step(self) -> int:
+        """What a step takes of the pipeline's stream."""
+        return self.spec.global_batch
+
     def stages(self) -> list[Stage]:
         """See `Pipeline.stages`."""
         with tf.device(self.spec.host):

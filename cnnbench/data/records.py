@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from cnnbench.data import tfrecord
 from cnnbench.data.findings import RecordDefect, Skipped
+from cnnbench.data.imagenet_files import count_records
 from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
+from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 from cnnbench.runtime.tensorflow import available_cores
@@ -37,6 +39,8 @@ class RecordPipeline(Pipeline):
       num_examples: in them.
     """
 
+    resumable = True
+
     def __init__(self, spec: InputSpec, files: Sequence[Path], num_examples: int) -> None:
         super().__init__(spec, num_examples)
         self._files = list(files)
@@ -49,6 +53,7 @@ class RecordPipeline(Pipeline):
             # Of each file, the records before the first damaged one, as far as they were read.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
+        self._begun: list[tf.Variable] = []  # what the graphs of data sets refer to
         self._damaged: dict[int, str] = {}
 
     @abc.abstractmethod
@@ -59,7 +64,8 @@ class RecordPipeline(Pipeline):
 
         Args:
           record: string scalar, serialized.
-          position: int64 scalar, place in the stream of examples; decides what is random.
+          position: int64 scalar, in the stream of examples (`cnnbench.data.position`); decides
+            what is random.
         """
 
     @abc.abstractmethod
@@ -87,15 +93,16 @@ class RecordPipeline(Pipeline):
         ]
 
     def _examples(self) -> tf.data.Dataset:
-        records = self._records().enumerate()
+        records = self._records().enumerate(self.start)
         if not self._skips:
             return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
+        self._last_used.assign(self.start)
         decoded = self._mapped(records.take_while(self._some_are_used), self._decoded)
         # Only here: what a model's own preprocessing does wrong is no fault of a record.
         return self._mapped(decoded.ignore_errors(), self._used)
 
-    def _prepared(self, position: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
-        return prepared(example, position, self.spec)
+    def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
+        return prepared(example, positions_of(turn, self.spec), self.spec)
 
     def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
         return dataset.map(
@@ -106,19 +113,21 @@ class RecordPipeline(Pipeline):
             deterministic=self._in_order,
         )
 
-    def _some_are_used(self, position: tf.Tensor, record: Any) -> tf.Tensor:
+    def _some_are_used(self, turn: tf.Tensor, record: Any) -> tf.Tensor:
         """False once a whole epoch has been skipped, which would go on for ever."""
         del record
-        return position - self._last_used <= self.num_examples + _IN_FLIGHT
+        return turn - self._last_used <= self.num_examples + _IN_FLIGHT
 
-    def _used(self, position: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
-        with tf.control_dependencies([self._last_used.assign(position)]):
-            return self._prepared(tf.identity(position), example)
+    def _used(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
+        with tf.control_dependencies([self._last_used.assign(turn)]):
+            return self._prepared(tf.identity(turn), example)
 
     def _records(self) -> tf.data.Dataset:
         """(file number, record number, record): for ever while training, else one pass."""
         spec = self.spec
-        records = self._one_pass()
+        kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
+        behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
+        records = self._one_pass(behind)
         if spec.datasets_repeat_cached_sample:
             once = records.take(1).cache()
             return once.repeat(None if spec.training else self.num_examples)
@@ -127,24 +136,67 @@ class RecordPipeline(Pipeline):
         if not spec.training:
             return records
         buffer = max(1, min(spec.shuffle_buffer, self.num_examples))
-        return records.shuffle(buffer, seed=spec.seed).repeat()
+        records = records.shuffle(buffer, seed=spec.seed).repeat()
+        return records.skip(self.start) if self.start else records
 
-    def _one_pass(self) -> tf.data.Dataset:
+    @property
+    def _whole_files(self) -> bool:
+        """Whether this shard has all records of some files; otherwise some of all files."""
+        spec = self.spec
+        fit = spec.shard_files or len(self._files) % spec.num_shards == 0
+        return spec.training and fit
+
+    def _records_per_pass(self) -> int:
+        """Training records of this shard; of a part of the files' records, they are counted."""
+        shards, shard = self.spec.num_shards, self.spec.shard_index
+        if shards == 1:
+            return self.num_examples
+        if self._whole_files:
+            return sum(map(count_records, self._files[shard::shards]))
+        counts = map(count_records, self._files)
+        return sum(len(range((shard - file) % shards, n, shards)) for file, n in enumerate(counts))
+
+    def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
+        """(file number, record number, record) of this shard.
+
+        Args:
+          behind: the first iterations, which deliver blanks in place of the records and open no
+            file. The orders that tf.data draws for an iteration depend on how many iterations and
+            elements came before, not on what the elements were.
+        """
         spec = self.spec
         files = tf.data.Dataset.range(len(self._files))
-        files_fit = spec.shard_files or len(self._files) % spec.num_shards == 0
-        whole_files = spec.training and files_fit
+        if self._whole_files:
+            files = files.shard(spec.num_shards, spec.shard_index)
         if spec.training:
-            if whole_files:
-                files = files.shard(spec.num_shards, spec.shard_index)
             files = files.shuffle(len(self._files), seed=spec.seed)
+        if not behind:
+            return self._read_in_turn(files)
+        begun = tf.Variable(0, dtype=tf.int64)
+        self._begun.append(begun)
+        per_pass = tf.constant(self._records_per_pass(), tf.int64)
+
+        def blanks(blank: tuple[tf.Tensor, ...]) -> tf.data.Dataset:
+            count = tf.where(begun.assign_add(1) <= behind, per_pass, 0)
+            return tf.data.Dataset.from_tensors(blank).repeat(count)
+
+        blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
+        first = tf.data.Dataset.from_tensors((blank,)).flat_map(
+            tf.autograph.experimental.do_not_convert(blanks)
+        )
+        # A filter, so that the order of the files is drawn for these iterations too.
+        return first.concatenate(self._read_in_turn(files.filter(lambda _: begun > behind)))
+
+    def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
+        """The records of this shard in these files, by number."""
+        spec = self.spec
         records = files.interleave(
             self._read,
             cycle_length=spec.datasets_parallel_interleave_cycle_length or _CYCLE_LENGTH,
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=self._in_order,
         )
-        if spec.num_shards == 1 or whole_files:
+        if spec.num_shards == 1 or self._whole_files:
             return records
         if not spec.training:
             return records.shard(spec.num_shards, spec.shard_index)
@@ -193,17 +245,17 @@ class RecordPipeline(Pipeline):
                 yield number, data
 
     def _decoded(
-        self, position: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+        self, turn: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         file, number, data = record
         key = file * _FILE_SHIFT + number
-        with tf.control_dependencies([self._ledger.insert(key, position)]):
+        with tf.control_dependencies([self._ledger.insert(key, turn)]):
             data = tf.identity(data)
-        example = self.decode(data, position)
+        example = self.decode(data, positions_of(turn, self.spec))
         with tf.control_dependencies(list(example.values())):
             done = self._ledger.remove(tf.reshape(key, [1]))
         with tf.control_dependencies([done]):
-            return tf.identity(position), {name: tf.identity(x) for name, x in example.items()}
+            return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""

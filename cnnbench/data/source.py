@@ -108,6 +108,18 @@ class InputSource(abc.ABC):
         """Records that were left out so far; see `Pipeline.skipped`."""
         return Skipped()
 
+    def resume(self, steps: int) -> bool:
+        """Goes on where a run of so many steps has ended; to be called before the first `next`.
+
+        Args:
+          steps: of training, each with a global batch of the size of this run's.
+
+        Returns:
+          Whether it does; otherwise `next` begins with the first batch of all. Synthetic data has
+          the same batch in every step.
+        """
+        return True
+
     def restart(self) -> None:
         """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""
 

@@ -187,6 +187,8 @@ def _train(
         steps = plan.num_batches - (global_step if plan.trains else 0)
     for step in (built.step, *built.workers.values()):
         step.resume(global_step)
+    if plan.trains and global_step:
+        _resume_input(run, built.inputs, global_step)
     built.manager.settle(built.inputs.devices)
     training = Training(
         params,
@@ -235,8 +237,6 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
         run.messages.notice(notice)
     if not plan.trains:
         return restored.global_step, plan.num_batches
-    if params.data_dir is not None:
-        run.messages.notice("the input starts over; its position is not in checkpoints")
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
     steps = plan.num_batches - restored.global_step
     if -steps > plan.warm_up.most:  # which trains too; a run of these flags comes no further
@@ -252,6 +252,16 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
             "for more --num_batches"
         )
     return restored.global_step, max(0, steps)
+
+
+def _resume_input(run: Run, inputs: InputSource, global_step: int) -> None:
+    """Has the input go on behind what was trained on."""
+    # Workers that do not wait for one another have made as many of the updates each, about.
+    workers = run.plan.job.num_workers if run.plan.asynchronous else 1
+    if not inputs.resume(-(-global_step // workers)):
+        run.messages.notice(
+            "the input starts over: its data set cannot go on in the middle"
+        )
 
 
 def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
