@@ -1,0 +1,252 @@
+"""The stream of examples is one for all processes and towers, and goes on in a resumed run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+from input_specs import input_spec
+
+from cnnbench.data import (
+    CIFAR10,
+    COCO,
+    IMAGENET,
+    RATINGS,
+    InputSpec,
+    coco_records,
+    imagenet_records,
+    make_input,
+)
+from cnnbench.data.coco_records import CocoObject
+from cnnbench.data.position import positions_of, turns_before
+from cnnbench.data.records import RecordPipeline
+from cnnbench.data.source import TowerBatch
+
+GLOBAL_BATCH = 4
+# Of the same global batch: shards, and towers of each.
+LAYOUTS = [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
+FILES = (7, 5, 4, 4)  # records in them
+
+Arrays = list[np.ndarray]
+
+
+def layout(spec: InputSpec, shards: int, towers: int) -> list[InputSpec]:
+    """The specs of all shards that make the global batches together."""
+    batch = GLOBAL_BATCH // (shards * towers)
+    return [
+        dataclasses.replace(
+            spec, num_shards=shards, shard_index=i, num_devices=towers, batch_per_device=batch
+        )
+        for i in range(shards)
+    ]
+
+
+def read(spec: InputSpec, steps: int, shards: int = 1, towers: int = 1, done: int = 0) -> Arrays:
+    """Features and labels of so many global batches, behind `done` steps of an earlier run."""
+    of_shards = []
+    for own in layout(spec, shards, towers):
+        with make_input(own, ["CPU:0"] * towers) as source:
+            if done:
+                assert source.resume(done)
+            of_shards.append([source.next() for _ in range(steps)])
+    arrays = []
+    for of_step in zip(*of_shards, strict=True):
+        towers_parts = [tf.nest.flatten(batch[:2]) for batches in of_step for batch in batches]
+        arrays += [np.concatenate(parts) for parts in zip(*towers_parts, strict=True)]
+    return arrays
+
+
+def assert_same(found: Arrays, wanted: Arrays) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def write_files(folder: Path, prefix: str, record: Callable[[int], bytes]) -> Path:
+    numbers = itertools.count()
+    for file, count in enumerate(FILES):
+        name = f"{prefix}train-{file:05d}-of-{len(FILES):05d}"
+        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+            for _ in range(count):
+                writer.write(record(next(numbers)))
+    return folder
+
+
+def noise(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, (24, 32, 3), np.uint8)
+
+
+def jpeg(number: int) -> bytes:
+    return bytes(tf.io.encode_jpeg(noise(number)).numpy())
+
+
+def imagenet_record(number: int, image: int) -> bytes:
+    return imagenet_records.serialize(jpeg(image), 24, 32, number, "", "", "")
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+    """Images of noise whose labels are their numbers."""
+    folder = tmp_path_factory.mktemp("numbered")
+    write_files(folder, "", lambda number: imagenet_record(number, number))
+    return input_spec(IMAGENET, 8, data_dir=str(folder), seed=5)
+
+
+@pytest.fixture(scope="module")
+def cifar10(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+    folder = tmp_path_factory.mktemp("cifar10")
+    images = np.random.default_rng(0).integers(0, 255, (22, 32, 32, 3), np.uint8)
+    write_cifar10(folder, images, np.arange(22) % 10)
+    return input_spec(CIFAR10, 32, data_dir=str(folder), distortions=True, seed=5)
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+    folder = tmp_path_factory.mktemp("ratings")
+    np.savez(folder / "ratings-train.npz", users=np.arange(9) // 3, items=np.arange(9) * 5)
+    return input_spec(RATINGS, 0, data_dir=str(folder))
+
+
+def alike_imagenet(folder: Path) -> InputSpec:
+    write_files(folder, "", lambda _: imagenet_record(1, 0))
+    return input_spec(IMAGENET, 8, data_dir=str(folder), distortions=True)
+
+
+def alike_coco(folder: Path) -> InputSpec:
+    boxes = [(0.2, 0.3, 0.6, 0.9), (0.0, 0.1, 0.4, 0.5)]
+    objects = [CocoObject(1, box, False) for box in boxes]
+    write_files(folder, "coco-", lambda _: coco_records.serialize(jpeg(0), 24, 32, 1, "", objects))
+    return input_spec(COCO, 8, data_dir=str(folder), distortions=True)
+
+
+def of_seed(example: Mapping[str, Any], seed: Any) -> dict[str, Any]:
+    return {"image": tf.random.stateless_uniform([8, 8, 3], seed), "label": example["label"]}
+
+
+def alike_preprocessed(folder: Path) -> InputSpec:
+    return dataclasses.replace(alike_imagenet(folder), preprocess=of_seed)
+
+
+def test_positions_are_rows_of_the_global_batches(cifar10: InputSpec) -> None:
+    for shards, towers in LAYOUTS:
+        rows = []
+        for spec in layout(cifar10, shards, towers):
+            turns = tf.range(6 * spec.global_batch, dtype=tf.int64)
+            positions = positions_of(turns, spec)
+            assert positions.dtype == tf.int64
+            rows.append(np.reshape(positions, [6, -1]))
+            assert [positions_of(int(turn), spec) for turn in turns] == positions.numpy().tolist()
+            for place in range(6 * GLOBAL_BATCH):
+                before = turns_before(tf.constant(place, tf.int64), spec)
+                assert before == np.sum(positions < place)
+        found = np.concatenate(rows, axis=1).reshape(-1)
+        assert found.tolist() == list(range(6 * GLOBAL_BATCH))
+
+
+def test_positions_of_an_exact_pass_are_those_of_its_order(cifar10: InputSpec) -> None:
+    specs = layout(dataclasses.replace(cifar10, subset="validation"), 2, 1)
+    assert [positions_of(np.arange(3), spec).tolist() for spec in specs] == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "ratings"])
+def test_global_batches_of_arrays_are_those_of_one_process(
+    dataset: str, request: pytest.FixtureRequest
+) -> None:
+    spec = request.getfixturevalue(dataset)
+    wanted = read(spec, 14)  # more than two epochs of cifar10's 22 images
+    for shards, towers in LAYOUTS[1:]:
+        assert_same(read(spec, 14, shards, towers), wanted)
+
+
+@pytest.mark.parametrize(
+    ("make", "layouts"),
+    [(alike_imagenet, [(2, 2), (4, 1)]), (alike_coco, [(2, 2)]), (alike_preprocessed, [(2, 1)])],
+)
+def test_draws_depend_on_the_row_of_the_global_batch_alone(
+    make: Callable[[Path], InputSpec], layouts: Sequence[tuple[int, int]], tmp_path: Path
+) -> None:
+    """All records are the same here, so that files dealt out differently make no difference."""
+    spec = make(tmp_path)
+    wanted = read(spec, 3)
+    images = np.concatenate([part for part in wanted if part.shape[1:] == (8, 8, 3)])
+    assert len({image.tobytes() for image in images}) > len(images) // 2
+    for shards, towers in layouts:
+        assert_same(read(spec, 3, shards, towers), wanted)
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "ratings"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_arrays_go_on_where_they_were_left(
+    dataset: str, shards: int, request: pytest.FixtureRequest
+) -> None:
+    spec = request.getfixturevalue(dataset)
+    whole = read(spec, 24, shards)
+    parts = len(whole) // 24
+    for done in (1, 5, 11, 18):
+        assert_same(read(spec, 6, shards, done=done), whole[done * parts : (done + 6) * parts])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_shards": 2, "shuffle_buffer": 4},  # two files each
+        {"num_shards": 3, "on_bad_record": "skip"},  # a third of the records of each file
+        {"num_shards": 3, "shard_files": True, "datasets_parallel_interleave_cycle_length": 1},
+        {"datasets_use_caching": True},
+    ],
+    ids=str,
+)
+def test_records_go_on_where_they_were_left(imagenet: InputSpec, options: dict[str, Any]) -> None:
+    spec = dataclasses.replace(imagenet, batch_per_device=2, **options)
+    spec = dataclasses.replace(spec, shard_index=spec.num_shards - 1)
+
+    def steps(count: int, done: int = 0) -> list[tuple[TowerBatch, ...]]:
+        with make_input(spec, ["CPU:0"]) as source:
+            source.resume(done)
+            return [source.next() for _ in range(count)]
+
+    per_epoch = 10 // spec.num_shards
+    whole = steps(3 * per_epoch + 4)
+    assert len({tuple(batch.labels.numpy()) for (batch,) in whole}) > per_epoch
+    for done in (per_epoch // 2, 2 * per_epoch + 1):
+        for one, other in zip(steps(4, done), whole[done : done + 4], strict=True):
+            np.testing.assert_array_equal(one[0].labels, other[0].labels)
+            np.testing.assert_array_equal(one[0].features, other[0].features)
+
+
+def test_an_epoch_interrupted_again_and_again_is_seen_as_a_whole(imagenet: InputSpec) -> None:
+    runs = [read(imagenet, 4, done=done) for done in (0, 4, 8)]  # an epoch has five steps
+    labels = np.concatenate([labels for run in runs for labels in run[1::2]])
+    epochs = [sorted(labels[:20]), sorted(labels[20:40])]
+    assert epochs == [list(range(20))] * 2
+
+
+def test_no_file_is_opened_for_epochs_behind(
+    imagenet: InputSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tf.Variable(0)
+    plain = RecordPipeline._read
+
+    def counted(self: RecordPipeline, file: tf.Tensor) -> tf.data.Dataset:
+        with tf.control_dependencies([opened.assign_add(1)]):
+            return plain(self, tf.identity(file))
+
+    monkeypatch.setattr(RecordPipeline, "_read", counted)
+    read(imagenet, 1, done=5 * 40)
+    # Of this epoch and of those that the buffers already hold records of.
+    assert 1 <= int(opened) // len(FILES) < 10
+
+
+def test_closed_and_begun_anew_it_goes_on_from_the_same_place(imagenet: InputSpec) -> None:
+    with make_input(dataclasses.replace(imagenet, batch_per_device=4), ["CPU:0"]) as source:
+        source.resume(12)
+        first = source.next()[0].labels.numpy()
+        source.close()
+        np.testing.assert_array_equal(source.next()[0].labels, first)
