@@ -83,23 +83,25 @@ class BuiltRun:
     slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
 
-    def share_restored(self, global_step: int) -> int:
+    def share_restored(self, global_step: int, examples: int = 0) -> tuple[int, int]:
         """Gives what the chief has restored, if anything, to the workers that have own steps.
 
         Args:
-          global_step: of the chief's checkpoint; those of other workers do not count.
+          global_step, examples: of the chief's checkpoint; those of other workers do not count.
 
         Returns:
-          That of the chief.
+          Those of the chief.
         """
         workers = self.manager.workers
         if workers is None:
-            return global_step
+            return global_step, examples
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
         self.manager.share([*variables, *self.slots.values(), *state])
-        return int(workers.total(global_step if workers.is_chief else 0))
+        of_chief = [global_step, examples] if workers.is_chief else [0, 0]
+        global_step, examples = map(int, workers.total(of_chief))
+        return global_step, examples
 
     def close(self) -> None:
         """Ends input threads; a second call does nothing."""
@@ -180,6 +182,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
             host=devices.cpu if devices.job.in_cluster else None,
             outlives_others=plan.asynchronous,
             optimizer=params.optimizer if plan.trains else None,
+            global_batch=plan.global_batch,
         )
     exporter = None
     if params.export_dir is not None:

@@ -30,10 +30,12 @@ class Restored(NamedTuple):
 
     Attributes:
       global_step: at which the checkpoint was saved.
+      examples: training examples of all steps before it.
       notices: lines for the user.
     """
 
     global_step: int
+    examples: int
     notices: tuple[str, ...]
 
 
@@ -50,6 +52,8 @@ class Checkpoints:
         holds, by a function, of which TensorFlow takes none any more once a process is lost.
       outlives_others: whether saving must work after another process was lost.
       optimizer: value of --optimizer, of which the slots are; None when only evaluating.
+      global_batch: examples per step. Their number is stored, since the steps before a restored
+        checkpoint may have had another batch.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Checkpoints:
         host: str | None = None,
         outlives_others: bool = False,
         optimizer: str | None = None,
+        global_batch: int = 0,
     ) -> None:
         self._manager = manager
         self._variables = manager.savable_variables()
@@ -72,6 +77,9 @@ class Checkpoints:
         self._outlives_others = outlives_others
         self._optimizer = optimizer
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
+        self._global_batch = global_batch
+        self._examples_before = 0  # those of step 0, had all steps the batch of this run
 
     def save(self, directory: str, global_step: int) -> str:
         """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
@@ -80,6 +88,7 @@ class Checkpoints:
           BenchmarkError: it cannot be written.
         """
         self._global_step.assign(global_step)
+        self._examples.assign(self._examples_before + global_step * self._global_batch)
         prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
             self._write(prefix, directory, global_step)
@@ -145,6 +154,13 @@ class Checkpoints:
             }
         )
         self._manager.after_restore(self._slots.values() if has_slots else ())
+        global_step = int(self._global_step.numpy())
+        # Checkpoints of earlier versions do not say how many examples.
+        self._examples.assign(global_step * self._global_batch)
+        if stored.has([_EXAMPLES]):
+            stored.read_into({_EXAMPLES: self._examples})
+        examples = int(self._examples.numpy())
+        self._examples_before = examples - global_step * self._global_batch
         notices = []
         if before != self._optimizer:
             notices.append(
@@ -157,12 +173,13 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is where it starts")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
-        return Restored(int(self._global_step.numpy()), tuple(notices))
+        return Restored(global_step, examples, tuple(notices))
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
             "model": {name: self._here(facade.primary) for name, facade in self._variables.items()},
             "global_step": self._global_step,
+            "examples": self._examples,
         }
         if self._slots:
             parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
@@ -303,6 +320,7 @@ class _Stored:
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
 _OPTIMIZER = f"optimizer{_ATTRIBUTE}"
+_EXAMPLES = f"examples{_ATTRIBUTE}"
 
 
 def _key(part: str, name: str) -> str:

@@ -12,6 +12,7 @@ from cnnbench.data import InputSource
 from cnnbench.driver import checkpoint_folder, checkpoints
 from cnnbench.driver.benchmark_log import BenchmarkLog
 from cnnbench.driver.build import BuiltRun
+from cnnbench.driver.checkpoints import Restored
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.host_metrics import Results
 from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
@@ -181,14 +182,14 @@ def _train(
     assert built.inputs is not None
     if params.graph_file:
         write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
-    global_step, steps = _initialize(run, built)
-    global_step = built.share_restored(global_step)
+    restored, steps = _initialize(run, built)
+    global_step, examples = built.share_restored(restored.global_step, restored.examples)
     if not plan.job.is_chief:
         steps = plan.num_batches - (global_step if plan.trains else 0)
     for step in (built.step, *built.workers.values()):
         step.resume(global_step)
-    if plan.trains and global_step:
-        _resume_input(run, built.inputs, global_step)
+    if plan.trains and examples:
+        _resume_input(run, built.inputs, examples)
     built.manager.settle(built.inputs.devices)
     training = Training(
         params,
@@ -219,8 +220,8 @@ def _train(
     return total
 
 
-def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
-    """Restores a checkpoint if there is one; returns its global step and the steps to run."""
+def _initialize(run: Run, built: BuiltRun) -> tuple[Restored, int]:
+    """Restores a checkpoint if there is one; returns what it says and the steps to run."""
     params, plan = run.params, run.plan
     run.console.phase(Phase.INITIALIZING)
     built.manager.after_initialization()
@@ -230,13 +231,13 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
     if path is None or built.checkpoints is None:
         if plan.trains and params.backbone_model_path is not None and plan.job.is_chief:
             _restore_backbone(run, built, params.backbone_model_path)
-        return 0, plan.num_batches
+        return Restored(0, 0, ()), plan.num_batches
     restored = built.checkpoints.restore(path)
     run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
         run.messages.notice(notice)
     if not plan.trains:
-        return restored.global_step, plan.num_batches
+        return restored, plan.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
     steps = plan.num_batches - restored.global_step
     if -steps > plan.warm_up.most:  # which trains too; a run of these flags comes no further
@@ -251,17 +252,16 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[int, int]:
             "no step is left to train; only what comes at the end is done. For more steps, ask "
             "for more --num_batches"
         )
-    return restored.global_step, max(0, steps)
+    return restored, max(0, steps)
 
 
-def _resume_input(run: Run, inputs: InputSource, global_step: int) -> None:
-    """Has the input go on behind what was trained on."""
-    # Workers that do not wait for one another have made as many of the updates each, about.
-    workers = run.plan.job.num_workers if run.plan.asynchronous else 1
-    if not inputs.resume(-(-global_step // workers)):
-        run.messages.notice(
-            "the input starts over: its data set cannot go on in the middle"
-        )
+def _resume_input(run: Run, inputs: InputSource, examples: int) -> None:
+    """Has the input go on behind so many examples, which earlier runs have trained on."""
+    plan = run.plan
+    # Workers that do not wait for one another have had equal shares of them, about.
+    together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
+    if not inputs.resume(-(-examples // together)):
+        run.messages.notice("the input starts over: its data set cannot go on in the middle")
 
 
 def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
@@ -319,7 +319,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> flo
     """Takes part in the chief's evaluations."""
     assert built.evaluator is not None
     while True:
-        global_step = built.share_restored(0)
+        global_step, _ = built.share_restored(0)
         found = built.evaluator.run(run.plan.num_eval_batches, global_step, run.console)
         results.add(found)
         if not run.params.eval_interval_secs:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cnnbench import RunRecord
 from cnnbench.cli import main
 from cnnbench.data import IMAGENET
+from cnnbench.data.arrays import ArrayPipeline
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
@@ -119,3 +121,43 @@ def test_what_is_read_whole_cannot_be_skipped_by_records(digit_batches: Path) ->
     params = Params(model="trivial", data_dir=str(digit_batches), on_bad_record="skip")
     with pytest.raises(FlagError, match=r"--on_bad_record=skip: the files of data set cifar10"):
         make_plan(params)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("data", ["photo_records", "digit_batches"])
+def test_a_resumed_run_trains_on_what_follows(
+    data: str,
+    devices: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The warm-up trains too: one step before four timed ones, and again one before four."""
+    flags = [
+        "--model=trivial",
+        f"--data_dir={request.getfixturevalue(data)}",
+        "--distortions",
+        "--init_learning_rate=0.0001",
+    ]
+    whole = run(tmp_path, *flags, "--batch_size=8", "--num_batches=9")
+    parted = [*flags, f"--train_dir={tmp_path / 'train'}"]
+    first = run(tmp_path, *parted, "--batch_size=8", "--num_batches=4")
+    towers = [f"--num_gpus={devices}", f"--batch_size={8 // devices}"]
+    second = run(tmp_path, *parted, *towers, "--variable_update=replicated", "--num_batches=9")
+    losses = [one.warmup_losses + one.losses for one in (whole, first, second)]
+    assert len(set(losses[0])) == len(losses[0]) == 10
+    np.testing.assert_allclose([*losses[1], *losses[2]], losses[0], rtol=1e-5)
+    assert "starts over" not in capsys.readouterr().err
+
+
+def test_data_that_cannot_go_on_starts_over_with_a_notice(
+    digit_batches: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = ["--model=trivial", f"--data_dir={digit_batches}", f"--train_dir={tmp_path / 'train'}"]
+    run(tmp_path, *flags, "--num_batches=1")
+    monkeypatch.setattr(ArrayPipeline, "resumable", False)
+    run(tmp_path, *flags, "--num_batches=3")
+    assert capsys.readouterr().err.count("the input starts over: ") == 1

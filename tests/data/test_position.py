@@ -25,6 +25,7 @@ from cnnbench.data import (
     make_input,
 )
 from cnnbench.data.coco_records import CocoObject
+from cnnbench.data.joined import JoinedInput
 from cnnbench.data.position import positions_of, turns_before
 from cnnbench.data.records import RecordPipeline
 from cnnbench.data.source import TowerBatch
@@ -250,3 +251,11 @@ def test_closed_and_begun_anew_it_goes_on_from_the_same_place(imagenet: InputSpe
         first = source.next()[0].labels.numpy()
         source.close()
         np.testing.assert_array_equal(source.next()[0].labels, first)
+
+
+def test_joined_workers_go_on_together(cifar10: InputSpec) -> None:
+    sources = [make_input(spec, ["CPU:0"]) for spec in layout(cifar10, 2, 1)]
+    with JoinedInput(sources) as joined:
+        assert joined.resume(7)
+        labels = np.concatenate([batch.labels for batch in joined.next()])
+    np.testing.assert_array_equal(labels, read(cifar10, 8)[-1])

@@ -295,3 +295,20 @@ def test_a_backbone_that_cannot_be_is_refused(
 ) -> None:
     assert run(PLUGIN, f"--model={model}", f"--backbone_model_path={path}") == 2
     assert f"--backbone_model_path={path}: {reason}" in capsys.readouterr().err
+
+
+def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path: Path) -> None:
+    """Two examples a step, then three, then two again; and a checkpoint that does not say."""
+    made, _ = built("replicated")
+    manager = made.manager
+    first = Checkpoints(manager, global_batch=2).save(str(tmp_path / "a"), 10)
+    second = Checkpoints(manager, global_batch=3)
+    assert second.restore(first).examples == 20
+    path = second.save(str(tmp_path / "b"), 14)
+    third = Checkpoints(manager, global_batch=2)
+    assert third.restore(path).examples == 20 + 12
+    last = third.save(str(tmp_path / "c"), 15)
+    assert Checkpoints(manager, global_batch=5).restore(last).examples == 34
+    parts = {"model": {n: v.primary for n, v in manager.savable_variables().items()}}
+    old = tf.train.Checkpoint(**parts, global_step=tf.Variable(4, dtype=tf.int64))
+    assert third.restore(old.write(str(tmp_path / "old"))).examples == 8

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
+from input_specs import input_spec
 
+from cnnbench.data import CIFAR10
+from cnnbench.data.distributed import InputDistribution
 from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.driver.build import BuiltRun
 from cnnbench.driver.plan import make_plan
@@ -41,9 +46,13 @@ def build(files: Path, **flags: object) -> BuiltRun:
 
 
 def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[str]]]:
-    """The images of four steps, and the devices of the last."""
+    """The images of four steps, as a resumed run has them too, and the devices of the last."""
     built = build(files, **flags)
     steps = [built.inputs.next() for _ in range(4)]
+    built.inputs.close()
+    assert built.inputs.resume(3)
+    for batch, before in zip(built.inputs.next(), steps[3], strict=True):
+        np.testing.assert_array_equal(batch.features, before.features)
     built.close()
     images = [batch.features.numpy() for step in steps for batch in step]
     labels = [batch.labels.numpy() for step in steps for batch in step]
@@ -137,3 +146,21 @@ def test_d9_files_are_shared_out_where_there_are_enough(
         make_plan(params)
     assert error.value.flag == "auto_shard_policy"
     make_plan(params.replace(auto_shard_policy="off"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "examples"),
+    [
+        ({}, 12),  # TensorFlow divides global batches
+        ({"auto_shard_policy": "data"}, 12),
+        ({"auto_shard_policy": "off"}, 8),  # every worker takes all batches of its replicas
+        ({"auto_shard_policy": "file"}, 8),
+        ({"manual": True}, 8),
+        ({"manual": True, "per_replica": True}, 8),
+    ],
+    ids=str,
+)
+def test_what_a_step_takes_of_a_worker_s_stream(fields: dict[str, Any], examples: int) -> None:
+    strategy = SimpleNamespace(num_replicas_in_sync=3)
+    spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
+    assert InputDistribution(strategy=strategy, **fields).examples_per_step(spec) == examples
