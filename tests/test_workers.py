@@ -282,10 +282,11 @@ def rows(read: list[list[list[int]]]) -> list[int]:
     return [label for step in read for batch in step for label in batch]
 
 
-@pytest.mark.parametrize("name", ["auto", "data"])
+@pytest.mark.parametrize("name", ["auto", "data", "manual"])
 def test_d9_workers_share_out_the_batches_of_one_process(name: str, results, folder: Path) -> None:
     flags = filled({**READING, **SHARED_OUT[name], **ONE_PROCESS, "num_gpus": 2}, folder=folder)
-    del flags["auto_shard_policy"]
+    for flag in {"auto_shard_policy", "input_sharding"} & flags.keys():
+        del flags[flag]
     both = labels_read(flags, 4)
     first, second = results[name]
     assert [[*one, *other] for one, other in zip(first, second, strict=True)] == both

@@ -188,7 +188,7 @@ def _train(
         steps = plan.num_batches - (global_step if plan.trains else 0)
     for step in (built.step, *built.workers.values()):
         step.resume(global_step)
-    if plan.trains and examples:
+    if plan.trains and examples and not built.inputs.synthetic:
         _resume_input(run, built.inputs, examples)
     built.manager.settle(built.inputs.devices)
     training = Training(
@@ -260,8 +260,12 @@ def _resume_input(run: Run, inputs: InputSource, examples: int) -> None:
     plan = run.plan
     # Workers that do not wait for one another have had equal shares of them, about.
     together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
-    if not inputs.resume(-(-examples // together)):
-        run.messages.notice("the input starts over: its data set cannot go on in the middle")
+    if inputs.resume(-(-examples // together)):
+        # The first step may have to wait for it.
+        notice = f"the input goes on behind the {examples} examples trained on"
+    else:
+        notice = "the input starts over: its data set cannot go on in the middle"
+    run.messages.notice(notice)
 
 
 def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:

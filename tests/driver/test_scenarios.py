@@ -24,5 +24,8 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(
     plan = SimpleNamespace(global_batch=4, asynchronous=asynchronous, job=job)
     asked: list[int] = []
     inputs = SimpleNamespace(resume=lambda count: asked.append(count) or True)
-    _resume_input(SimpleNamespace(plan=plan), inputs, examples)
+    told: list[str] = []
+    run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
+    _resume_input(run, inputs, examples)
     assert asked == [steps]
+    assert told == [f"the input goes on behind the {examples} examples trained on"]
