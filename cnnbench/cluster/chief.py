@@ -1,23 +1,16 @@
-"""The process that drives a job: it connects, checks that all devices are there, and dismisses."""
+"""The process that drives a job: it connects, and checks that all devices are there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
 
-from cnnbench.cluster.ending import Ending, path_of
-from cnnbench.cluster.watchdog import OK, probe, wait_up
+from cnnbench.cluster.probe import wait_up
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime import supervisor
-from cnnbench.runtime.job import CONTROLLER, Job, Task
-
-# A peer of a run that has succeeded is there, however slow its machine may be just now.
-_DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
-_RETRY_SECONDS = 10.0
+from cnnbench.runtime.job import CONTROLLER, Job
 
 
 def connect(
@@ -67,49 +60,6 @@ def connect(
             "every worker needs --num_gpus of them"
         )
     return job
-
-
-def dismiss(job: Job, how: Ending) -> None:
-    """Tells every server that answers how the run has ended; after a failure in a few seconds.
-
-    Args:
-      job: this process is its chief, and connected.
-      how: exit code of the servers, and the reason.
-    """
-    calls = [
-        threading.Thread(target=_tell, args=(job, peer, how), daemon=True) for peer in job.peers
-    ]
-    deadline = time.monotonic() + _DISMISSAL_SECONDS[how.code == 0]
-    for call in calls:
-        call.start()
-    for call in calls:
-        call.join(max(0.0, deadline - time.monotonic()))
-
-
-def _tell(job: Job, peer: Task, how: Ending) -> None:
-    import tensorflow as tf
-
-    # One that does not answer would keep the operation for ever.
-    if how.code != 0 and probe(job.address(peer), 2.0) != OK:
-        return
-    path = path_of(job, peer)
-    # An operation on another process has only been sent when it returns, and this process may
-    # end before it runs; a value that comes back shows that it has. A server that has read the
-    # file removes it: that is an error here, and as good.
-    until = time.monotonic() + _RETRY_SECONDS
-    while True:
-        try:
-            with tf.device(peer.device("cpu")):
-                tf.io.write_file(path, how.text())
-                tf.io.read_file(path).numpy()
-            return
-        except tf.errors.NotFoundError:
-            return
-        except tf.errors.OpError:
-            # The loss of another process fails operations on this one, too.
-            if time.monotonic() > until or probe(job.address(peer), 2.0) != OK:
-                return
-            time.sleep(0.5)
 
 
 def leave(code: int) -> None:

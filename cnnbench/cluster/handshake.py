@@ -4,7 +4,8 @@ TensorFlow's own start waits for ever, without a word, for a process that is not
 with processes that were given other flags. Here every process listens on its own address,
 calls all others on theirs, and goes on when it has reached and has been reached by every one.
 So each pair of addresses is known to work in both directions, in whatever order the processes
-start, and nobody needs the port any longer when `meet` returns: TensorFlow's server takes it.
+start, and nobody needs the port any longer when `meet` returns: TensorFlow's server takes it. The
+connections with the chief stay open for `cnnbench.cluster.watchdog`.
 
 A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: who calls, with its
 facts; who answers, with its own; and that the answer has arrived. Nothing is authenticated, and
@@ -40,9 +41,25 @@ _MOST_NAMED = 8  # tasks, or flags, in one message
 _LONGEST_VALUE = 200
 
 
-def meet(
-    job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]
-) -> socket.socket:
+@dataclass(frozen=True)
+class Met:
+    """What a meeting leaves open.
+
+    Attributes:
+      port: keeps the port from other programs until TensorFlow's server listens on it; it does not
+        listen itself.
+      lines: a connection with each other task at the chief, with the chief at the others.
+    """
+
+    port: socket.socket
+    lines: Mapping[Task, socket.socket]
+
+    def close(self) -> None:
+        """Leaves the port to TensorFlow's server; lines stay."""
+        self.port.close()
+
+
+def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
     """Waits until every process of a job is there and has the same facts.
 
     Args:
@@ -51,10 +68,6 @@ def meet(
         dashes. The addresses of the job are added.
       timeout: seconds to wait for the others.
       tell: prints a line about who is missing, called every few seconds.
-
-    Returns:
-      A socket that keeps the port from other programs until TensorFlow's server listens on it;
-      close it then. It does not listen itself.
 
     Raises:
       BenchmarkError: the port of this task is in use, somebody has not come in time or has
@@ -110,9 +123,10 @@ class _Meeting:
         self._reached: dict[Task, str] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
+        self._lines: dict[Task, socket.socket] = {}
         self._visits = 0
 
-    async def run(self, timeout: float) -> socket.socket:
+    async def run(self, timeout: float) -> Met:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             listener, reserved = await self._listen()
@@ -131,13 +145,15 @@ class _Meeting:
             self._over.result()
         except BenchmarkError as error:
             reserved.close()
+            for line in self._lines.values():
+                line.close()
             await self._say_goodbye(str(error))
             raise
         finally:
             for task in work:
                 task.cancel()
             server.close()
-        return reserved
+        return Met(reserved, self._lines)
 
     # The own port.
 
@@ -180,7 +196,10 @@ class _Meeting:
         writer.write(self._own.line())
         await writer.drain()
         if self._agrees(card) and await reader.readline() and card.task in self._by_name:
-            self._called_by[self._by_name[card.task]] = card.nonce
+            peer = self._by_name[card.task]
+            self._called_by[peer] = card.nonce
+            if self._job.is_chief:
+                self._keep(peer, writer)
             self._check_arrivals()
 
     # The ports of the others.
@@ -226,9 +245,17 @@ class _Meeting:
             if card is not None and _differences(self._own, card) == []:
                 writer.write(b"{}\n")
                 await writer.drain()
+                if peer == self._job.chief and card.task == str(peer):
+                    self._keep(peer, writer)
             return card
         finally:
             writer.close()
+
+    def _keep(self, peer: Task, writer: asyncio.StreamWriter) -> None:
+        """Keeps the connection of a call that has succeeded, in place of an earlier one."""
+        if peer in self._lines:
+            self._lines[peer].close()
+        self._lines[peer] = writer.get_extra_info("socket").dup()
 
     async def _say_goodbye(self, reason: str) -> None:
         """Tells the others, so that they need not wait for a process that has given up."""

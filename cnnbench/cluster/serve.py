@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cnnbench.cluster import ending
-from cnnbench.cluster.ending import Ending
 from cnnbench.cluster.handshake import meet
-from cnnbench.cluster.watchdog import OK, Watchdog, probe
+from cnnbench.cluster.probe import OK, probe
+from cnnbench.cluster.watchdog import PATIENCE, Ending, Watchdog
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.job import WORKER, Job, Task
@@ -29,6 +27,7 @@ def serve(
     tell: Callable[[str], None],
     lost: Callable[[str], None],
     spares: Callable[[Task, str], bool],
+    stall_timeout: float = 0.0,
 ) -> Ending:
     """Serves until the chief says how the run has ended.
 
@@ -41,7 +40,7 @@ def serve(
       timeout: seconds to wait for the other processes.
       tell: prints a line about the state of the process.
       lost: see `Watchdog`; called before the process ends because another has.
-      spares: see `Watchdog`.
+      spares, stall_timeout: see `Watchdog`.
 
     Returns:
       How the run ended.
@@ -50,24 +49,25 @@ def serve(
       BenchmarkError: another process is missing or disagrees, or the port is in use.
       FlagError: there are fewer devices than requested.
     """
-    with ending.mailbox(job) as path:
-        reserved = meet(job, facts, timeout, tell)
+    met = meet(job, facts, timeout, tell)
+    patience = max(timeout, PATIENCE)
+    watchdog = Watchdog(job, lost, patience=patience, spares=spares, stall_timeout=stall_timeout)
+    watchdog.start(met.lines)
+    try:
         settings = settings_of(job, settings)
         runtime.export_environment(settings)
-        with reserved, without_info_lines():
+        with met.port, without_info_lines():
             server = _start_server(job, settings)
+        watchdog.up()
         tell(f"serving {job.chief} ({job.address(job.chief)})")
-
-        def leave(message: str) -> None:
-            lost(message)
-            shutil.rmtree(path.parent, ignore_errors=True)  # this process will not return here
-
-        with Watchdog(job, leave, patience=timeout, spares=spares):
-            while (found := ending.read(path)) is None:
-                time.sleep(_POLL_SECONDS)
-        if found.code == 0:
-            _outlast_chief(job)
-        del server
+        found = watchdog.wait()
+    except BaseException:
+        watchdog.end(None)
+        raise
+    watchdog.end(found)
+    if found.code == 0:
+        _outlast_chief(job)
+    del server
     return found
 
 

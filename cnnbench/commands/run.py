@@ -108,6 +108,7 @@ def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages)
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.plain(f"error: {name}: {line}"),
         spared(params),
+        params.stall_timeout,
     )
     if how.code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt

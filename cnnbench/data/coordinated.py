@@ -99,6 +99,7 @@ class CoordinatedInput(JoinedInput):
 
     def next(self) -> tuple[TowerBatch, ...]:
         """Begins to fill the queues when it is called first; the step takes nothing."""
+        self.batches += 1
         with self._lock:
             if not self._began and not self.synthetic:
                 for number in range(len(self._sources)):

@@ -57,6 +57,11 @@ class JoinedInput(InputSource):
             return tuple(batch for source in self._sources for batch in source.next())
         finally:
             self.wait_seconds += time.perf_counter() - start
+            self.batches += 1
+
+    def waiting(self) -> dict[int, float]:
+        """See `InputSource.waiting`."""
+        return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:
         """See `InputSource.stages`; those of the first worker."""

@@ -43,18 +43,26 @@ class PipelineInput(InputSource):
         self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
+        self._waits_since: float | None = None
 
     def next(self) -> Step:
         """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
-        start = time.perf_counter()
-        produce = self._produce or self._begin()
-        self._fresh = False
+        start = self._waits_since = time.perf_counter()
         try:
+            produce = self._produce or self._begin()
+            self._fresh = False
             return tuple(
                 batch.result() if isinstance(batch, Future) else batch for batch in produce()
             )
         finally:
             self.wait_seconds += time.perf_counter() - start
+            self._waits_since = None
+            self.batches += 1
+
+    def waiting(self) -> dict[int, float]:
+        """See `InputSource.waiting`."""
+        since = self._waits_since
+        return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
     def resume(self, steps: int) -> bool:
         """See `InputSource.resume`."""

@@ -46,6 +46,7 @@ class InputSource(abc.ABC):
       devices: the towers' devices.
       examples_per_epoch: examples of the subset (over all shards).
       wait_seconds: total time the caller has spent blocked in `next`, in seconds.
+      batches: how often `next` has returned.
     """
 
     synthetic: bool = False
@@ -57,6 +58,7 @@ class InputSource(abc.ABC):
         self.devices = tuple(devices)
         self.examples_per_epoch = examples_per_epoch
         self.wait_seconds = 0.0
+        self.batches = 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -99,6 +101,10 @@ class InputSource(abc.ABC):
         Raises:
           DataError: a record that cannot be used; names file and record.
         """
+
+    def waiting(self) -> dict[int, float]:
+        """For how many seconds somebody has been waiting in `next` now, by number of the shard."""
+        return {}
 
     def stages(self) -> list[Any]:
         """The `cnnbench.data.pipeline.Stage`s that it is made of; synthetic data has none."""

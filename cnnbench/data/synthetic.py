@@ -61,6 +61,7 @@ class SyntheticInput(InputSource):
 
     def next(self) -> tuple[TowerBatch, ...]:
         """Nothing: the step reads variables."""
+        self.batches += 1
         return ()
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.runtime.activity import LONG, LONGEST_STEPS, Doing
 
 Values = TypeVar("Values")
 
@@ -33,6 +34,47 @@ class _Outcome(NamedTuple):
     end: float
     values: object = None
     error: Exception | None = None
+
+
+class Stuck:
+    """Finds workers whose update does not end, by how often it is found under way.
+
+    So a time in which this whole process is stopped does not count.
+
+    Args:
+      limit: seconds, as of `Progress`; 0 for none.
+      waits: for how many seconds workers have been waiting for input, by name.
+    """
+
+    def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
+        self._limit = limit
+        self.waits = waits
+        self._waited: dict[tuple[str, int], float] = {}
+        self._experienced: set[str] = set()
+        self._longest = 0.0
+
+    def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
+        """Those that are stuck.
+
+        Args:
+          under_way: number of the update of each worker that makes one.
+          seconds: since the last look.
+
+        Returns:
+          Seconds by name.
+        """
+        for (worker, number), waited in self._waited.items():
+            if under_way.get(worker) != number:
+                self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
+                self._experienced.add(worker)
+        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in under_way.items()}
+        usual = max(self._limit, LONGEST_STEPS * self._longest)
+        return {
+            worker: waited
+            for (worker, _), waited in self._waited.items()
+            if self._limit
+            and waited > (usual if worker in self._experienced else LONG * self._limit)
+        }
 
 
 def _never(step: int) -> bool:
@@ -53,6 +95,7 @@ class AsyncLoop(Generic[Values]):
       gone: the workers that will never return from an update, such as those of processes that
         stand still, with what is wrong with them; asked about once a second.
       clock: seconds, monotonic.
+      stuck: finds workers that will never return from an update though they answer; likewise.
     """
 
     def __init__(
@@ -61,7 +104,9 @@ class AsyncLoop(Generic[Values]):
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.perf_counter,
+        stuck: Stuck | None = None,
     ) -> None:
+        self._stuck = Stuck() if stuck is None else stuck
         self._workers = dict(workers)
         self._tell_lost = lost
         self._gone = gone
@@ -213,10 +258,17 @@ class AsyncLoop(Generic[Values]):
     def _next_outcome(self) -> _Outcome:
         """The next update that is over; loses workers on the way."""
         while True:
-            if time.monotonic() - self._asked >= _ASK_SECONDS:
-                self._asked = time.monotonic()
+            passed = time.monotonic() - self._asked
+            if passed >= _ASK_SECONDS:
+                self._asked += passed
                 for worker, why in self._gone().items():
                     self._lose(worker, ConnectionError(why))
+                with self._changed:
+                    under_way = dict(self._under_way)
+                for worker, seconds in self._stuck.look(
+                    under_way, min(passed, 2 * _ASK_SECONDS)
+                ).items():
+                    self._is_stuck(worker, seconds)
             try:
                 outcome = self._outcomes.get(timeout=_ASK_SECONDS)
             except queue.Empty:
@@ -224,6 +276,12 @@ class AsyncLoop(Generic[Values]):
             if outcome.error is None:
                 return outcome
             self._failed(outcome.worker, outcome.error)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        """An update of a worker does not end."""
+        doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        self._lose(worker, TimeoutError(reason))
 
     def _failed(self, worker: str, error: Exception) -> None:
         """An update of a worker has failed."""
@@ -256,6 +314,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
       slots: by name, what has one update made; as many are under way at once.
       workers: names of the workers.
       lost, gone, clock: see `AsyncLoop`; of workers.
+      stuck: likewise; of slots, but for who waits for input.
     """
 
     def __init__(
@@ -265,9 +324,20 @@ class CoordinatedLoop(AsyncLoop[Values]):
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.perf_counter,
+        stuck: Stuck | None = None,
     ) -> None:
-        super().__init__(slots, lost, gone, clock)
+        super().__init__(slots, lost, gone, clock, stuck)
         self._there = list(workers)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        """Ends the loop: only TensorFlow knows which worker makes the update of a slot."""
+        waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
+        named = ", ".join(waits) or f"one of {', '.join(self._there)}"
+        doing = Doing.INPUT if waits else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        error = BenchmarkError(f"stuck: {named}: {reason}")
+        self._give_up(error)
+        raise error
 
     def _failed(self, worker: str, error: Exception) -> None:
         del worker  # the slot, which is to blame for nothing

@@ -50,6 +50,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.activity import Activity, Doing, Standing
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress
@@ -117,7 +118,10 @@ class BenchmarkCNN:
         self._files = ResultFiles(params.result_json, params.result_csv, RUNS)
         self._watch: Watch | None = None
         self._turns = Turns()
-        self._membership = Membership(self.plan.job, params, tell, self._lost_another)
+        self._activity = Activity()
+        self._membership = Membership(
+            self.plan.job, params, tell, self._lost_another, look=self._standing
+        )
         self._sources: list[InputSource] = []
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
@@ -295,6 +299,7 @@ class BenchmarkCNN:
             self._membership.gone,
             self._looks,
             self._turns,
+            self._activity,
         )
 
     def _check_memory(self, kind: str) -> None:
@@ -373,6 +378,19 @@ class BenchmarkCNN:
                 parts = job.num_workers if job.client_per_worker else 1
             self._measurements.peak_flops_per_sec = peak.flops_per_sec * parts
             self._measurements.peak_flops_source = peak.source
+
+    def _standing(self) -> Standing:
+        """How far the run has come, for the watchdog's thread."""
+        job, sources, doing = self.plan.job, self._sources, self._activity.doing
+        warm_up, timed = len(self._measurements.warmup_step_seconds), self._measurements.steps
+        last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
+        waiting = [shard for source in sources for shard in source.waiting()]
+        task = job.task
+        if doing is Doing.STEP and waiting:
+            doing = Doing.INPUT
+            task = task if job.client_per_worker else job.workers[waiting[0]]
+        batches = sum(source.batches for source in sources)
+        return Standing(str(task), warm_up + timed, last, doing, batches)
 
     def _lost_another(self, message: str) -> None:
         """For the watchdog, in a thread of its own: this process is about to be ended."""

@@ -6,20 +6,25 @@ In a run of one process all of it does nothing.
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from cnnbench.cluster import chief
-from cnnbench.cluster.ending import Ending
-from cnnbench.cluster.handshake import meet
+from cnnbench.cluster.handshake import Met, meet
+from cnnbench.cluster.probe import culprits
 from cnnbench.cluster.serve import settings_of
-from cnnbench.cluster.watchdog import Watchdog, culprits
+from cnnbench.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import COORDINATED, agreed_facts, spared
+from cnnbench.runtime import supervisor
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.activity import Standing
 from cnnbench.runtime.job import Job
+
+# A peer of a run that has succeeded is there, however slow its machine may be just now.
+_DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
+_LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
 
 connected = False
 """Whether this process has connected TensorFlow with others; it then ends by `chief.leave`."""
@@ -34,6 +39,7 @@ class Membership:
       tell: prints a line about who is missing.
       lost: see `Watchdog`.
       facts: what all processes must have alike; the flags of the run if None.
+      look: tells how far this process has come; None where nobody looks after that.
     """
 
     def __init__(
@@ -43,17 +49,29 @@ class Membership:
         tell: Callable[[str], None],
         lost: Callable[[str], None],
         facts: Mapping[str, str] | None = None,
+        look: Callable[[], Standing] | None = None,
     ) -> None:
         self._job = job
         self._params = params
         self._facts = facts
         self._tell = tell
+        # Alone it may end a command, but no other program that this run is a part of.
+        stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
         self._watchdog = (
-            Watchdog(job, lost, leave=chief.leave, spares=spared(params))
-            if job.in_cluster
+            Watchdog(
+                job,
+                lost,
+                patience=max(params.cluster_timeout, PATIENCE),
+                period=PERIOD if job.in_cluster else _LOOK_SECONDS,
+                leave=chief.leave,
+                spares=spared(params),
+                look=look,
+                stall_timeout=params.stall_timeout,
+            )
+            if job.in_cluster or stalls
             else None
         )
-        self._reserved: socket.socket | None = None
+        self._met: Met | None = None
         self._joined = False
 
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
@@ -61,7 +79,7 @@ class Membership:
         return settings_of(self._job, settings)
 
     def meet(self) -> None:
-        """Waits for all processes; to be called before TensorFlow is loaded.
+        """Waits for all processes and begins to watch; to be called before TensorFlow is loaded.
 
         Raises:
           BenchmarkError: one is missing, or has other flags.
@@ -69,10 +87,12 @@ class Membership:
         if self._job.in_cluster:
             facts = agreed_facts(self._params) if self._facts is None else self._facts
             timeout = self._params.cluster_timeout
-            self._reserved = meet(self._job, facts, timeout, self._tell)
+            self._met = meet(self._job, facts, timeout, self._tell)
+        if self._watchdog is not None:
+            self._watchdog.start(None if self._met is None else self._met.lines)
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow, once it is configured, and begins to watch the others.
+        """Connects TensorFlow, once it is configured.
 
         Returns:
           The devices of the run.
@@ -80,23 +100,21 @@ class Membership:
         Raises:
           BenchmarkError: a process or a device is missing.
         """
-        if self._watchdog is None:
+        if self._watchdog is None or self._met is None:
             return devices
-        assert self._reserved is not None
         # Open until TensorFlow's server listens: no other program gets the port in between.
-        with self._reserved:
+        with self._met.port:
             if self._job.client_per_worker:
-                # Before: TensorFlow waits for the others without a word, and longer than that.
-                self._watchdog.start()
                 self._connect_worker(devices.job)
                 self._joined = True
-                return devices
-            return self._connect_chief(devices)
+            else:
+                devices = self._connect_chief(devices)
+        self._watchdog.up()
+        return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects the process that runs the steps of all workers."""
         global connected
-        assert self._watchdog is not None
         by = None
         if self._params.variable_update in COORDINATED:
             from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
@@ -104,7 +122,6 @@ class Membership:
             by = partial(make.parameter_server, devices.job)
         job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
         self._joined = connected = True
-        self._watchdog.start()
         return dataclasses.replace(devices, job=job)
 
     def _connect_worker(self, job: Job) -> None:
@@ -132,8 +149,12 @@ class Membership:
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
             *(tf.errors.InternalError, tf.errors.DeadlineExceededError),
         )
-        if not self._joined or not isinstance(error, unreachable):
+        causes = (error, error.__cause__)
+        if not self._joined or not any(isinstance(cause, unreachable) for cause in causes):
             return None
+        own = "" if self._watchdog is None else self._watchdog.explanation()
+        if own or not isinstance(error, unreachable):
+            return BenchmarkError(own) if own else None
         named = culprits(self._job, error)
         return BenchmarkError(f"lost {named}") if named else None
 
@@ -144,8 +165,10 @@ class Membership:
           code: exit code of the servers.
           reason: for their log; none if the code is 0.
         """
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        if self._joined and not self._job.client_per_worker:
-            chief.dismiss(self._job, Ending(code, reason))
-            self._joined = False
+        if self._watchdog is None:
+            return
+        if not self._job.client_per_worker:
+            self._watchdog.end(Ending(code, reason), _DISMISSAL_SECONDS[code == 0])
+        else:
+            # All that fail for the same reason find it out by themselves, at the same step.
+            self._watchdog.end(Ending(code) if code == 0 else None)

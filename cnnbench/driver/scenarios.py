@@ -31,6 +31,7 @@ from cnnbench.observe import outputs
 from cnnbench.observe.graphs import write_graph
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage
+from cnnbench.runtime.activity import Activity, Doing
 from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress
 
@@ -47,6 +48,7 @@ class Run:
       gone: which workers do not answer any more, and why, where the others go on.
       looks: more probes of warm-up steps than the parameters ask for.
       turns: of this process, where others step in turn with it.
+      activity: what the loop is doing.
     """
 
     params: Params
@@ -59,6 +61,7 @@ class Run:
     gone: Callable[[], Mapping[str, str]] = dict
     looks: Looks | None = None
     turns: Turns = field(default_factory=Turns)
+    activity: Activity = field(default_factory=Activity)
 
     @property
     def schedule(self) -> Callable[[int], float]:
@@ -124,6 +127,7 @@ def measure_input(run: Run, inputs: InputSource) -> float | None:
         evaluator=None,
         results=None,
         around_loop=run.watch,
+        activity=run.activity,
     )
     total = training.run(plan.num_batches)
     measurements.input_wait_seconds = None  # nothing but the input was waited for
@@ -214,6 +218,7 @@ def _train(
         gone=run.gone,
         turns=run.turns,
         suspended=run.watch.suspended,
+        activity=run.activity,
     )
     total = training.run(steps)
     _export(run, built)
@@ -301,7 +306,7 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
             built.share_restored(restored.global_step)
             run.console.checkpoint_loaded(path)
             start = time.perf_counter()
-            with run.watch:
+            with run.watch, run.activity.during(Doing.EVALUATION):
                 found = built.evaluator.run(
                     run.plan.num_eval_batches, restored.global_step, run.console
                 )
@@ -315,15 +320,17 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
             run.console.footer(found.evaluation.images_per_sec)
             done = path
         end = time.monotonic() + pause
-        results.finish(pause)
-        time.sleep(max(0.0, end - time.monotonic()))
+        with run.activity.during(Doing.OTHERS):
+            results.finish(pause)
+            time.sleep(max(0.0, end - time.monotonic()))
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> float:
     """Takes part in the chief's evaluations."""
     assert built.evaluator is not None
     while True:
-        global_step, _ = built.share_restored(0)
+        with run.activity.during(Doing.OTHERS):  # the chief, and the checkpoint that it waits for
+            global_step, _ = built.share_restored(0)
         found = built.evaluator.run(run.plan.num_eval_batches, global_step, run.console)
         results.add(found)
         if not run.params.eval_interval_secs:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource
-from cnnbench.driver.async_loop import AsyncLoop, CoordinatedLoop
+from cnnbench.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
@@ -28,6 +28,7 @@ from cnnbench.driver.step_timer import StepLoop
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
+from cnnbench.runtime.activity import Activity, Doing
 from cnnbench.runtime.turns import Turns
 from cnnbench.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale
@@ -124,6 +125,7 @@ class Training:
       gone: see `AsyncLoop`.
       turns: of this process, where others step in turn with it.
       suspended: entered while others have their turns within the timed loop.
+      activity: told what the loop is doing between steps.
     """
 
     def __init__(
@@ -151,7 +153,9 @@ class Training:
         gone: Callable[[], Mapping[str, str]] = dict,
         turns: Turns | None = None,
         suspended: Callable[[], AbstractContextManager[object]] = nullcontext,
+        activity: Activity | None = None,
     ) -> None:
+        self._activity = Activity() if activity is None else activity
         self._turns = Turns() if turns is None else turns
         self._suspended = suspended
         self._steps = 0
@@ -233,7 +237,9 @@ class Training:
                 self._measurements.input_wait_seconds = self._waited() - waited
                 self._progress.finish()
         self._measure_latency()
-        self._turns.wait(steps_left=False)
+        self._activity.doing = Doing.END
+        with self._activity.during(Doing.OTHERS):
+            self._turns.wait(steps_left=False)
         return self._finish(elapsed)
 
     def _measure_latency(self) -> None:
@@ -256,7 +262,8 @@ class Training:
     def _begin_turns(self, steps: int) -> None:
         """Waits until the others are warm, too."""
         self._steps = steps
-        self._turns.wait()
+        with self._activity.during(Doing.OTHERS):
+            self._turns.wait()
         if self._turns.taken:
             self._measurements.begin_turn(self._turns.seconds)
 
@@ -270,10 +277,15 @@ class Training:
         if not self._updaters:
             return StepLoop(self._launch, self._read, self._lag, self._clock)
         works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
+        names = [str(worker) for worker in self._plan.job.workers]
+
+        def waits() -> dict[str, float]:
+            return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
+
+        stuck = Stuck(self._params.stall_timeout, waits)
         if self._plan.coordinated:
-            names = list(map(str, self._plan.job.workers))
-            return CoordinatedLoop(works, names, self._lost, self._gone, self._clock)
-        return AsyncLoop(works, self._lost, self._gone, self._clock)
+            return CoordinatedLoop(works, names, self._lost, self._gone, self._clock, stuck)
+        return AsyncLoop(works, self._lost, self._gone, self._clock, stuck)
 
     def _update(self, worker: str, step: WorkerStep, number: int) -> Values:
         """One update by a worker that does not wait for others; in a thread of its own."""
@@ -306,6 +318,7 @@ class Training:
                     steady = self._workers.decided(steady)
             return steady
 
+        self._activity.doing = Doing.OTHERS if self._updaters else Doing.STEP
         with ExitStack() as looking:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, (warm_up.checks | edges).__contains__, pause)
@@ -396,7 +409,7 @@ class Training:
     def _let_others(self) -> None:
         """The turns of the others; they are in no step's time, and not in that of the loop."""
         start = time.perf_counter()
-        with self._suspended():
+        with self._suspended(), self._activity.during(Doing.OTHERS):
             waited = self._turns.wait()
         self._measurements.begin_turn(self._turns.seconds, waited.seconds, waited.cpu_seconds)
         self._away_seconds += time.perf_counter() - start
@@ -411,6 +424,10 @@ class Training:
         return False
 
     def _pause(self, step: int) -> bool:
+        with self._activity.during(Doing.PAUSE):
+            return self._in_pause(step)
+
+    def _in_pause(self, step: int) -> bool:
         if self._save_due(step):
             self._save()
         if self._results is not None:
@@ -446,7 +463,9 @@ class Training:
         assert self._results is not None
         for observer in self._observers:
             observer.evaluating(self.global_step)
-        found = self._evaluator.run(self._plan.num_eval_batches, self.global_step, self._console)
+        with self._activity.during(Doing.EVALUATION):
+            batches = self._plan.num_eval_batches
+            found = self._evaluator.run(batches, self.global_step, self._console)
         wall_seconds = time.perf_counter() - self._loop_start
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found.means.get("top_1")
@@ -463,7 +482,8 @@ class Training:
     def _save(self) -> None:
         assert self._checkpoints is not None
         assert self._save_directory is not None
-        self._checkpoints.save(self._save_directory, self.global_step)
+        with self._activity.during(Doing.CHECKPOINT):
+            self._checkpoints.save(self._save_directory, self.global_step)
         self._last_save = time.monotonic()
 
     def _finish(self, elapsed: float) -> float | None:

@@ -37,7 +37,7 @@ _VERSIONS = ("cnnbench_version", "tensorflow_version")
 _OWN = {
     # The handshake compares the addresses themselves.
     *ADDRESSES,
-    *("cluster", "cluster_ps", "cluster_timeout", "rendezvous"),
+    *("cluster", "cluster_ps", "cluster_timeout", "stall_timeout", "rendezvous"),
     # Machines may keep data in different places and have different GPUs.
     *("data_dir", "gpu_indices"),
     *(spec.name for spec in specs_of(OutputParams)),
@@ -172,7 +172,7 @@ def spared(params: Params) -> Callable[[Task, str], bool]:
     coordinated = params.variable_update in COORDINATED
 
     def spares(task: Task, state: str) -> bool:
-        from cnnbench.cluster.watchdog import REFUSED  # late: refused flags load no sockets
+        from cnnbench.cluster.probe import REFUSED  # late: refused flags load no sockets
 
         worker = alone and task.job == WORKER and task != chief
         return worker and (not coordinated or state == REFUSED)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.cluster.watchdog import REFUSED
+from cnnbench.cluster.probe import REFUSED
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.launch.tasks import log_of, on_cores
 from cnnbench.processes.child import Child, Finished, start

@@ -80,6 +80,7 @@ RULES: dict[str, FlagRule] = {
     "cluster": FlagRule(Use.IGNORED, "where addresses come from; how many there are counts"),
     "cluster_ps": FlagRule(Use.IGNORED, "how many addresses there are counts"),
     "cluster_timeout": FlagRule(Use.IGNORED, "waits before the run"),
+    "stall_timeout": FlagRule(Use.IGNORED, "ends a run that would never end"),
     "rendezvous": FlagRule(Use.IGNORED, "used before the run"),
     "gpu_indices": FlagRule(Use.NUMBER, "which of like GPUs; their names are compared"),
     "task_index": FlagRule(Use.IGNORED, "which process of the job wrote the record"),

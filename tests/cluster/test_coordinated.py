@@ -16,7 +16,7 @@ from forked import Forked, cnnbench
 from jobs import SECONDS, record_of, started
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.cluster.watchdog import REFUSED, SILENT
+from cnnbench.cluster.probe import REFUSED, SILENT
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.driver.async_loop import CoordinatedLoop
 from cnnbench.driver.plan import make_plan

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench import cli
-from cnnbench.cluster.watchdog import REFUSED, probe
+from cnnbench.cluster.probe import REFUSED, probe
 from cnnbench.records.outputs import Output, check_outputs
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_task.py"

@@ -37,6 +37,14 @@ class ClusterParams:
     cluster_timeout: int = flag(
         600, "Seconds to wait for the other processes at the start.", minimum=1, maximum=86400
     )
+    stall_timeout: int = flag(
+        600,
+        "Seconds without a step, or three times the longest step so far, after which the job ends "
+        "and names the process that is stuck; the first step, evaluations and checkpoints have ten "
+        "times as many. 0: never.",
+        minimum=0,
+        maximum=604800,
+    )
     rendezvous: str | None = flag(
         None,
         "host:port on which the process of rank 0 hands out the addresses of --cluster=mpi, where "
