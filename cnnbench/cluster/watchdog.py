@@ -242,6 +242,10 @@ class Watchdog:
         gap = now - self._ticked
         if gap >= self._longest_gap:
             self._gap, self._gap_end = gap, now
+            # What happened meanwhile is not known yet.
+            self._begun += gap
+            for peer in self._peers.values():
+                peer.heard += gap
             if self._progress is not None:
                 self._progress.forgive(gap)
         self._ticked = now
