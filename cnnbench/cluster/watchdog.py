@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.cluster.probe import listed, named, not_ok, probe
 from cnnbench.errors import ExitCode
-from cnnbench.runtime.activity import Progress, Standing, blamed
+from cnnbench.runtime.activity import LONG, Progress, Standing, blamed
 from cnnbench.runtime.job import Job, Task
 from cnnbench.text.escape import one_line
 
@@ -330,7 +330,7 @@ class Watchdog:
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= self._misses}
         if self._stall_timeout:
-            before = now - self._stall_timeout
+            before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
             lost |= {task: MUTE for task in mute if watched[task].heard < before}
         for task in [task for task, state in lost.items() if self._spares(task, state)]:

@@ -55,6 +55,7 @@ class Membership:
         self._params = params
         self._facts = facts
         self._tell = tell
+        look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
         # Alone it may end a command, but no other program that this run is a part of.
         stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
         self._watchdog = (
@@ -62,7 +63,7 @@ class Membership:
                 job,
                 lost,
                 patience=max(params.cluster_timeout, PATIENCE),
-                period=PERIOD if job.in_cluster else _LOOK_SECONDS,
+                period=PERIOD if job.in_cluster else look_seconds,
                 leave=chief.leave,
                 spares=spared(params),
                 look=look,

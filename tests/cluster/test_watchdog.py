@@ -187,8 +187,8 @@ def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
     job = cluster(3)
     job.processes[OTHER].runs = False  # but its server answers
-    job.run(STALL - 10)
-    assert 0 < job.probes <= STALL / PERIOD
+    job.run(LONG * STALL - 10)
+    assert 0 < job.probes <= LONG * STALL / PERIOD
     assert job.chief.messages == []
     job.run(20)
     message = f"lost {job.named(OTHER)}: answers, but reports nothing"
@@ -204,7 +204,7 @@ def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
     job.run(10)
     for line in job.processes[THIRD].lines.values():
         line.end.shutdown(socket.SHUT_RDWR)
-    job.run(2 * STALL)
+    job.run(2 * LONG * STALL)
     assert not any(one.messages for one in job.processes.values())
 
 
@@ -283,7 +283,7 @@ def test_a_stop_long_ago_explains_nothing(cluster):
     job = cluster(3)
     for one in job.processes.values():
         one.stop()  # as by the scheduler of the machines
-    job.run(200)
+    job.run(2 * LONG * STALL)
     for one in job.processes.values():
         one.go_on()
     assert job.chief.dog.explanation()

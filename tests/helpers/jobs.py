@@ -36,7 +36,7 @@ class Tasks:
     def start(self, name: str, flags: Sequence[str]) -> None:
         """Starts a task; its number is that of the description."""
         own_folder = self.folder / name  # the working directory
-        own_folder.mkdir()
+        own_folder.mkdir(exist_ok=True)
         kind, index = name.split(":")
         hosts = [
             f"--{job}_hosts={','.join(self.job.addresses_of(job))}" for job in ("worker", "ps")

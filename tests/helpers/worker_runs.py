@@ -244,14 +244,13 @@ def stalled(devices):
 def main(task, hosts, worker, ps=""):
     """One worker, or with ps tasks the chief; its runs share the connection of the first."""
     from cnnbench.cluster import chief
-    from cnnbench.cluster.ending import Ending
     from cnnbench.data import synthetic
     from cnnbench.driver.membership import Membership
     from cnnbench.driver.replica_check import ReplicaCheck
     from cnnbench.machine import facts
 
-    dismissed = []
-    dismiss, chief.dismiss = chief.dismiss, lambda job, how: dismissed.append(job)
+    ended = []
+    end, Membership.end = Membership.end, lambda self, *how: ended.append(self)
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     drawn = synthetic.synthetic_rows
@@ -273,8 +272,9 @@ def main(task, hosts, worker, ps=""):
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
     Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
-    if dismissed:
-        dismiss(dismissed[0], Ending(0))
+    for first in ended[:1]:
+        end(first, 0)
+    if ps:
         chief.leave(0)
 
 
