@@ -99,4 +99,3 @@ def test_a_process_alone_ends_too(tmp_path, flags):
     error = json.loads(path.read_text())["error"]["message"]
     assert error.startswith("stuck: the run: no progress for ")
     assert f"error: {error}\n" in (tmp_path / "err").read_text()
-

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from cnnbench.driver.async_loop import AsyncLoop
+from cnnbench.driver import async_loop
+from cnnbench.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.errors import BenchmarkError
 
 SECONDS = 20.0
@@ -196,3 +197,69 @@ def test_a_worker_that_hangs_can_be_given_up():
     free.set()
     assert loop.run(5, lambda step, seconds, values: done.append(values)) == 5
     assert "late" not in done
+
+
+class TestStuck:
+    def test_one_that_does_not_end_is_found_and_others_are_not(self):
+        stuck = Stuck(10.0)
+        assert stuck.look({"a": 1, "b": 2}, 1.0) == {}
+        for number in range(3, 11):
+            assert stuck.look({"a": 100, "b": number}, 1.0) == {}
+        assert stuck.look({"a": 100, "b": 12}, 1.5) == {}
+        assert stuck.look({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
+
+    def test_the_first_update_takes_longer_and_a_long_one_three_times_as_long_again(self):
+        stuck = Stuck(10.0)
+        assert stuck.look({"a": 1}, 99.0) == {}
+        assert stuck.look({"a": 1}, 2.0) == {"a": 101.0}
+        stuck = Stuck(10.0)
+        for number in (1, 2, 3):
+            stuck.look({"a": number}, 8.0)
+        assert stuck.look({"a": 4}, 23.0) == {}
+        assert stuck.look({"a": 4}, 2.0) == {"a": 25.0}
+
+    def test_no_limit(self):
+        assert Stuck().look({"a": 1}, 1e9) == {}
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_the_others_go_on_without_a_stuck_worker(self, monkeypatch, waits):
+        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+        hang, told = threading.Event(), []
+
+        def update(number):
+            return threading.Event().wait(0.01)
+
+        def stuck(number):
+            return hang.wait(SECONDS) if number > 6 else update(number)
+
+        waiting = {"a": 1.0} if waits else {}
+        loop = AsyncLoop(
+            {"a": stuck, "b": update},
+            lambda worker, error: told.append((worker, str(error))),
+            stuck=Stuck(0.3, lambda: waiting),
+        )
+        numbers = []
+        assert loop.run(200, lambda step, seconds, values: numbers.append(step)) == 200
+        hang.set()
+        ((worker, reason),) = told
+        assert worker == "a"
+        what = "its input" if waits else "the end of a step"
+        assert reason.startswith("no progress for 0 s (--stall_timeout), waits for " + what)
+
+    def test_a_stuck_update_of_a_coordinator_ends_the_loop(self, monkeypatch):
+        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+        hang = threading.Event()
+
+        def update(number):
+            return hang.wait(SECONDS) if number > 5 else True
+
+        waiting = {"worker:0": 0.0, "worker:1": SECONDS}
+        loop = CoordinatedLoop(
+            {"slot": update},
+            ["worker:0", "worker:1"],
+            lambda worker, error: None,
+            stuck=Stuck(0.05, lambda: waiting),
+        )
+        with pytest.raises(BenchmarkError, match="stuck: worker:1: no progress .* its input"):
+            loop.run(9, lambda *_: None)
+        hang.set()

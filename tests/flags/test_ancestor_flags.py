@@ -70,6 +70,7 @@ NEW_FLAGS = {
     "quiet_conditions",
     "cluster",
     "cluster_timeout",
+    "stall_timeout",
     "cluster_ps",
     "rendezvous",
 }
