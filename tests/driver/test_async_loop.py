@@ -260,6 +260,6 @@ class TestStuck:
             lambda worker, error: None,
             stuck=Stuck(0.05, lambda: waiting),
         )
-        with pytest.raises(BenchmarkError, match="stuck: worker:1: no progress .* its input"):
+        with pytest.raises(BenchmarkError, match=r"stuck: worker:1: no progress .* its input"):
             loop.run(9, lambda *_: None)
         hang.set()
