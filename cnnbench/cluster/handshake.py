@@ -54,10 +54,6 @@ class Met:
     port: socket.socket
     lines: Mapping[Task, socket.socket]
 
-    def close(self) -> None:
-        """Leaves the port to TensorFlow's server; lines stay."""
-        self.port.close()
-
 
 def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
     """Waits until every process of a job is there and has the same facts.

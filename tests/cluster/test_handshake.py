@@ -52,7 +52,7 @@ def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
     """None, or the message of the failure."""
     time.sleep(delay)
     try:
-        meet(job, facts, timeout, (said if said is not None else []).append).close()
+        meet(job, facts, timeout, (said if said is not None else []).append).port.close()
     except BenchmarkError as error:
         return str(error)
     return None
@@ -89,7 +89,7 @@ def test_the_port_is_kept_and_yet_free_for_a_server(jobs):
     for job in jobs:
         _, port = job.address(job.task).split(":")
         with socket.create_server(("", int(port))):  # as a server of gRPC: with SO_REUSEADDR
-            ports[job.task].close()
+            ports[job.task].port.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("localhost", int(port)))
 

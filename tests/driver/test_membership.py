@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from cnnbench.cluster import handshake
+from cnnbench.cluster.handshake import Met
 from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.driver import membership
 from cnnbench.driver.membership import Membership
@@ -58,7 +59,8 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
     monkeypatch.setattr(membership, "meet", lambda *_: _silent(own))
     monkeypatch.setattr(membership.chief, "connect", connect)
     monkeypatch.setattr(Membership, "_connect_worker", connect)
-    monkeypatch.setattr(membership.Watchdog, "start", lambda self: None)
+    monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
+    monkeypatch.setattr(membership.Watchdog, "up", lambda self: None)
     monkeypatch.setattr(membership, "connected", False)
     joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print)
     joining.meet()
@@ -75,4 +77,4 @@ def _silent(address):
     """What `meet` returns."""
     listener, reserved = handshake._bind(address)
     listener.close()
-    return reserved
+    return Met(reserved, {})
