@@ -122,6 +122,8 @@ class Model(abc.ABC):
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
         """What an evaluation collects of each example for `host_metrics`; by default nothing.
 
+        It runs on the host, also where the network is on a GPU: operations need no GPU kernel.
+
         Args:
           features: as in `build`, in the dtypes of the `elements` or the run's precision.
           outputs: as in `loss`.

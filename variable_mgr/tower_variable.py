@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
@@ -145,7 +146,27 @@ def read(variable: tf.Variable) -> tf.Tensor:
     identity, which is a copy between devices when the reader is elsewhere.
     """
     with tf.device(variable.device):
-        return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    if tf.is_symbolic_tensor(value):
+        _handles.setdefault(value.graph, {})[value.op.inputs[0].name] = id(variable.handle)
+    return value
+
+
+# By graph, of every variable that was read there, the name of its handle in the graph: which
+# variable that is, only an internal attribute of the graph tells.
+_handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
+
+
+def handles_read(graph: tf.Graph) -> Mapping[str, int]:
+    """The variables that `read` has read while a function was traced.
+
+    Args:
+      graph: of the function.
+
+    Returns:
+      The `id` of the variable's handle, by the name of the tensor that is this handle in the graph.
+    """
+    return _handles.get(graph, {})
 
 
 def settle(devices: Iterable[str]) -> None:

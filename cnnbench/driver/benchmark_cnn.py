@@ -203,6 +203,8 @@ class BenchmarkCNN:
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
         describe_built(self._measurements, built)
+        for notice in built.notices:
+            self._messages.notice(notice)
         calibration = None if built.step is None else built.step.calibration
         if calibration is not None:
             share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"

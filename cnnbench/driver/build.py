@@ -83,6 +83,18 @@ class BuiltRun:
     slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines about how the functions were built, for the user."""
+        return tuple(
+            dict.fromkeys(
+                line
+                for built in (self.step, self.evaluator)
+                if built is not None
+                for line in built.notices
+            )
+        )
+
     def share_restored(self, global_step: int, examples: int = 0) -> tuple[int, int]:
         """Gives what the chief has restored, if anything, to the workers that have own steps.
 

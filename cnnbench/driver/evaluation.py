@@ -18,6 +18,7 @@ from cnnbench.models.graph import DataFormat, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.run import Evaluation
+from cnnbench.runtime.devices import host_of
 from cnnbench.step.batch_norm_stats import share_moving_averages
 from cnnbench.step.copied_tower import CopiedTowers
 from cnnbench.step.tower import checked_metrics
@@ -39,6 +40,9 @@ class Evaluator:
       compute_dtype: "float32", "bfloat16" or "float16".
       display_every: global batches between two lines of output.
       host: computes the metrics of all rows.
+
+    Attributes:
+      notices: lines about how the evaluation was built, for the user.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Evaluator:
         self._host = host
         self._devices = manager.get_devices()
         self._warm = False
+        self.notices: list[str] = []
         # Traced here, so that the first rate printed is not mostly tracing.
         self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
@@ -123,7 +128,8 @@ class Evaluator:
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
-        make = self._tower if len(self._devices) == 1 else CopiedTowers(self._tower)
+        alone = len(self._devices) == 1
+        make = self._tower if alone else CopiedTowers(self._tower, self.notices.append)
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             # Towers that train independently are different networks: tower 0's is the one that
@@ -133,14 +139,17 @@ class Evaluator:
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 return self._manager.read(source, spec.name, dtype)
 
-            with tf.device(self._devices[tower]), tf.name_scope(f"evaluation_{tower}"):
-                return make(read, self._inputs.of_tower(tower, batches))
+            device = self._devices[tower]
+            with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
+                return make(read, self._inputs.of_tower(tower, batches), host_of(device))
 
         towers = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
             return tf.add_n([sums for sums, _ in towers]), [rows for _, rows in towers]
 
-    def _tower(self, read: Reader, batch: TowerBatch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def _tower(
+        self, read: Reader, batch: TowerBatch, host: str
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         outputs = forward(
             self._model,
             self._spec.num_classes,
@@ -153,7 +162,8 @@ class Evaluator:
         losses = self._model.loss(outputs, batch.labels)
         metrics = checked_metrics(self._model, outputs, batch.labels)
         columns = tf.stack([*metrics.values(), losses, tf.ones_like(losses)])
-        rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
+        with tf.device(host):  # where they go anyway; not all that makes them runs on GPUs
+            rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
             # Padding may be nothing that the model can take: its loss may be infinite.
             columns = tf.where(batch.weights > 0, columns, 0.0)

@@ -12,10 +12,13 @@ from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
+from cnnbench.errors import first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
 
 _R = TypeVar("_R")
+
+_WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
 class CopiedTowers(Generic[_R]):
@@ -25,10 +28,12 @@ class CopiedTowers(Generic[_R]):
       trace: makes the first tower, of which the others are copies, in the current name scope and
         on the current device: trace(read, *given) returns tensors, and anything else that is the
         same for all towers, in a nest.
+      tell: is given a line if TensorFlow does not take a copy; all towers are traced then.
     """
 
-    def __init__(self, trace: Callable[..., _R]) -> None:
+    def __init__(self, trace: Callable[..., _R], tell: Callable[[str], object]) -> None:
         self._trace = trace
+        self._tell = tell
         self._traced = False
         self._original: _Original | None = None
 
@@ -43,7 +48,10 @@ class CopiedTowers(Generic[_R]):
         tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
-            return self._original.copy(read, tensors)  # type: ignore[no-any-return]
+            try:
+                return self._original.copy(read, tensors)  # type: ignore[no-any-return]
+            except Exception as error:  # whatever another version of TensorFlow may raise
+                self._give_up(error)
         if self._traced:
             return self._trace(read, *given)
         graph = tensors[0].graph
@@ -51,14 +59,16 @@ class CopiedTowers(Generic[_R]):
         start = len(graph.get_operations())
         result = self._trace(recorded, *given)
         self._traced = True
-        body = recorded.others(start)
-        # A stateful operation, such as tf.random.uniform, would share its state with its copies,
-        # or draw the same numbers; and where in the job an operation beside the tower's device
-        # belongs for another tower, a copy cannot know.
-        stateless = not any(operation.op_def.is_stateful for operation in body)
-        if stateless and len({operation.device for operation in body}) == 1:
-            self._original = _Original(graph, body, recorded.reads, tensors, result)
+        try:
+            self._original = recorded.original(start, tensors, result)
+        except Exception as error:
+            self._give_up(error)
         return result
+
+    def _give_up(self, error: Exception) -> None:
+        self._original = None
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
 
 
 class _Recorded:
@@ -68,16 +78,34 @@ class _Recorded:
         self._read = read
         self._graph = graph
         self._parts: list[tuple[int, int]] = []
-        self.reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
+        self._reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
 
     def __call__(self, spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
         begin = len(self._graph.get_operations())
         value = self._read(spec, dtype)
         self._parts.append((begin, len(self._graph.get_operations())))
-        self.reads.append((spec, dtype, value))
+        self._reads.append((spec, dtype, value))
         return value
 
-    def others(self, start: int) -> list[tf.Operation]:
+    def original(self, start: int, given: Sequence[tf.Tensor], result: Any) -> _Original | None:
+        """The tower made by the operations since the one of this number; None if it has no copies.
+
+        Args:
+          start: number of its first operation.
+          given, result: see `_Original`.
+        """
+        body = self._others(start)
+        # A stateful operation, such as tf.random.uniform, would share its state with its copies,
+        # or draw the same numbers; the bodies of loops and branches name the first tower's device;
+        # and where in the job an operation beside the tower's device belongs for another tower, a
+        # copy cannot know.
+        if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
+            return None
+        if len({operation.device for operation in body}) != 1:
+            return None
+        return _Original(self._graph, body, self._reads, given, result)
+
+    def _others(self, start: int) -> list[tf.Operation]:
         """The operations since the one of this number that read no variable."""
         operations = self._graph.get_operations()
         of_reads = {number for part in self._parts for number in range(*part)}

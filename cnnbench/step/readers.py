@@ -2,16 +2,23 @@
 
 A read hands out the variable's own buffer. An update that runs while an operation still holds
 that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
-updates behind reads only, not behind the readers. Readers in another task hold a copy, and to
-wait for them would take a message.
+updates behind reads only, not behind the readers.
+
+Only variables on CPUs wait, and only for readers on CPUs of their task. Readers on a GPU or in
+another task hold a copy; waiting for them would take a signal between devices for each. A
+variable on a GPU is copied at the rate of that GPU's memory, which costs less than the signals.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
+
+from cnnbench.variable_mgr import tower_variable
 
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
 """Operations whose result is the buffer of their first input."""
@@ -21,11 +28,11 @@ class Readers:
     """The operations of a traced function, so far, that take the value of a variable.
 
     Args:
-      graph: of the function.
+      graph: of the function, in which `tower_variable.read` has read the variables.
     """
 
     def __init__(self, graph: tf.Graph) -> None:
-        handles = {inside.name: id(handle) for handle, inside in graph.captures}
+        handles = tower_variable.handles_read(graph)
         # By name of a tensor the handle whose variable's buffer it is.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
@@ -40,27 +47,44 @@ class Readers:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, once all readers in the variable's task have run.
+        """The gradient, once all readers that share the variable's buffer have run.
 
         Args:
           variable: what the gradient updates.
           gradient: a tensor on the current device.
         """
-        home = _task(variable.device)
+        home = _host(variable.device)
+        if home is None:
+            return gradient
         # What is on no task runs in that of the caller, which has no variables of a ps.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
-        readers = [reader for reader in of_variable if _task(reader.device) in near]
+        readers = [reader for reader in of_variable if _host(reader.device) in near]
         if not readers:
             return gradient
-        if any(reader.device != variable.device for reader in readers):
-            readers = [tf.group(*readers)]  # one signal from each device, however many it has
-        with tf.control_dependencies(readers):
+        with tf.control_dependencies(signals(readers, variable.device)):
             return tf.identity(gradient, name="waiting")
 
 
+def signals(operations: Sequence[Any], device: str) -> list[Any]:
+    """What an operation on a device waits for, so that each other device sends it one signal.
+
+    Args:
+      operations: it is to run after; operations or tensors.
+      device: full device string.
+    """
+    if all(operation.device == device for operation in operations):
+        return list(operations)
+    return [tf.group(*operations)]  # which has one operation on each device
+
+
 @functools.cache
-def _task(device: str) -> str:
-    """The task of a device string, such as ps:0; "" if it names none, or no job of several."""
+def _host(device: str) -> str | None:
+    """The task whose memory a device computes in, such as ps:0; None for a GPU.
+
+    "" if the device names no task, or no job of several.
+    """
     spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type not in (None, "CPU"):
+        return None
     return "" if spec.job in (None, "localhost") else f"{spec.job}:{spec.task}"

@@ -28,14 +28,14 @@ from cnnbench.step.batch_norm_stats import update_moving_averages
 from cnnbench.step.copied_tower import CopiedTowers
 from cnnbench.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.step.optimizers import Optimizer
-from cnnbench.step.readers import Readers
+from cnnbench.step.readers import Readers, signals
 from cnnbench.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.step.traced import TracedFunction
 from cnnbench.step.update_counter import UpdateCounter
 from cnnbench.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import Column, Gradient
 from cnnbench.variable_mgr.kept import traced_graph
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
@@ -96,6 +96,7 @@ class TrainStep:
     Attributes:
       reduction_operations: that the manager added to the traced step between gradients and
         updates; None before `build` and with `forward_only`.
+      notices: lines about how the step was built, for the user.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class TrainStep:
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
         self.reduction_operations: int | None = None
+        self.notices: list[str] = []
 
     def build(self) -> None:
         """Traces the step (seconds for a deep network); nothing runs yet."""
@@ -231,7 +233,7 @@ class TrainStep:
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         # Towers that meet are not made one after the other; frozen ones have other constants.
         alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
-        copied = None if alone else CopiedTowers(self._towers[0])
+        copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
         sums = self._sums(towers)
         if self._config.forward_only:
@@ -244,8 +246,7 @@ class TrainStep:
         means = self._means(towers, totals)
         updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
-            with tf.control_dependencies(updates.ops):
-                staleness = self._updates_counter.end(begun)
+            staleness = self._updates_counter.end(begun, updates.ops)
             updates = _Updates([*updates.ops, staleness], updates.skipped, staleness)
         return self._result(means, weight_losses, updates)
 
@@ -356,7 +357,7 @@ class TrainStep:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_of(late)
-                pairs = [(unscaled(gradient, inverse), v) for gradient, v in reduced[index]]
+                pairs = [(_unscaled_at_home(*pair, inverse), pair[1]) for pair in reduced[index]]
                 ops += self._apply(pairs, verdict.guards[index], device, readers, rates[index])
         moments = [tower.moments for tower in towers]
         guards = verdict.guards
@@ -440,7 +441,7 @@ class TrainStep:
             loss = means.loss
             if weight_losses:
                 loss = loss + self._decay.total(weight_losses)
-            with tf.control_dependencies(updates.ops):
+            with tf.control_dependencies(signals(updates.ops, self._devices[0])):
                 return StepResult(
                     tf.identity(loss),
                     means.metrics,
@@ -453,6 +454,12 @@ class TrainStep:
 def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
     with tf.device(device):
         return tf.identity(tensor)
+
+
+def _unscaled_at_home(gradient: Gradient, variable: tf.Variable, inverse: Factor) -> Gradient:
+    """`unscaled` on the variable's device, where the gradient is."""
+    with tf.device(variable.device):
+        return unscaled(gradient, inverse)
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
+from cnnbench.step.readers import signals
 from cnnbench.variable_mgr import tower_variable
 
 _NO_LIMIT = 2**63 - 1
@@ -38,16 +42,18 @@ class UpdateCounter:
         """The count so far, which the step reads before any variable: an int64 scalar."""
         return tower_variable.read(self._count)
 
-    def end(self, begun: tf.Tensor) -> tf.Tensor:
-        """Counts an update; call it under control dependencies on what the update changes.
+    def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
+        """Counts an update, after everything that it changes.
 
         Args:
           begun: what `begin` returned in the same step.
+          updates: operations that change something.
 
         Returns:
           The staleness, an int64 scalar.
         """
-        with tf.device(self._count.device):
+        home = self._count.device
+        with tf.device(home), tf.control_dependencies(signals(updates, home)):
             # In one operation, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import tensorflow as tf
 
 from cnnbench.step.readers import Readers
+from cnnbench.variable_mgr.tower_variable import read
 
 
 def test_the_gradient_comes_after_every_reader():
@@ -14,10 +15,10 @@ def test_the_gradient_comes_after_every_reader():
 
     @tf.function(autograph=False)
     def step():
-        tf.sin(variable, name="reader")
+        tf.sin(read(variable), name="reader")
         tf.cos(tf.exp(variable, name="another"), name="none")
         tf.exp(tf.reshape(variable, [2, 2]), name="reshaped")
-        tf.sin(other, name="of_another")
+        tf.sin(read(other), name="of_another")
         gradient = tf.fill([4], 0.5)
         waiting = Readers(gradient.graph).before_update(variable, gradient)
         assert waiting is not gradient
@@ -36,7 +37,7 @@ def test_readers_beside_the_variable_send_no_signal():
     @tf.function(autograph=False)
     def step():
         with tf.device(variable.device):
-            tf.sin(variable, name="reader")
+            tf.sin(read(variable), name="reader")
             gradient = tf.fill([4], 0.5)
             waiting = Readers(gradient.graph).before_update(variable, gradient)
         assert "reader" in {o.name for o in waiting.op.control_inputs}
@@ -45,34 +46,56 @@ def test_readers_beside_the_variable_send_no_signal():
     step.get_concrete_function()
 
 
-def test_readers_in_other_tasks_hold_copies():
+CALLER = "of_the_caller"  # a place without a device
+
+
+def waited_for(home: str, places: list[str]) -> list[str]:
+    """The places whose reader of a variable at `home` its update waits for."""
     local = tf.Variable(tf.ones([4]))
-    found = {}
+    found: set[str] = set()
 
-    def waited_for(home):
-        @tf.function(autograph=False)
-        def step():
-            for task in ("job:worker/task:0", "job:worker/task:1", "job:ps/task:0"):
-                with tf.device(f"/{task}/device:CPU:0"):
-                    tf.sin(local, name=task.replace(":", "").replace("/", "_"))
-            with tf.device(None):
-                tf.sin(local, name="of_the_caller")
-            gradient = tf.fill([4], 0.5)
-            variable = SimpleNamespace(handle=local.handle, device=home)
-            waiting = Readers(gradient.graph).before_update(variable, gradient)
-            before = list(waiting.op.control_inputs)
-            for operation in before:  # a signal of all devices waits for one of each
-                before += operation.control_inputs
-            found[home] = {operation.name for operation in before}
-            return gradient
+    @tf.function(autograph=False)
+    def step():
+        value = read(local)
+        place_of = {}
+        for place in places:
+            with tf.device(None if place == CALLER else place):
+                place_of[tf.sin(value).op.name] = place
+        gradient = tf.fill([4], 0.5)
+        variable = SimpleNamespace(handle=local.handle, device=home)
+        waiting = Readers(gradient.graph).before_update(variable, gradient)
+        before = [] if waiting is gradient else list(waiting.op.control_inputs)
+        for operation in before:  # a signal of all devices waits for one of each
+            before += operation.control_inputs
+        found.update(place_of[o.name] for o in before if o.name in place_of)
+        return gradient
 
-        step.get_concrete_function()
-        names = ("jobworker_task0", "jobworker_task1", "jobps_task0", "of_the_caller")
-        return [name for name in names if name in found[home]]
+    step.get_concrete_function()
+    return [place for place in places if place in found]
 
-    assert waited_for("/job:ps/replica:0/task:0/device:CPU:0") == ["jobps_task0"]
-    worker = "/job:worker/replica:0/task:1/device:CPU:0"
-    assert waited_for(worker) == ["jobworker_task1", "of_the_caller"]
+
+def test_readers_in_other_tasks_hold_copies():
+    first, second, ps = (
+        f"/job:{task}/device:CPU:0" for task in ("worker/task:0", "worker/task:1", "ps/task:0")
+    )
+    places = [first, second, ps, CALLER]
+    assert waited_for("/job:ps/replica:0/task:0/device:CPU:0", places) == [ps]
+    assert waited_for("/job:worker/replica:0/task:1/device:CPU:0", places) == [second, CALLER]
+
+
+def devices(*names: str) -> list[str]:
+    return [f"/job:localhost/replica:0/task:0/device:{name}" for name in names]
+
+
+def test_updates_on_a_gpu_wait_for_no_reader():
+    """A signal per reader and device costs more than the copy it avoids."""
+    (home,) = devices("GPU:0")
+    assert waited_for(home, devices("GPU:0", "GPU:1", "CPU:0")) == []
+
+
+def test_readers_on_gpus_hold_copies_of_variables_on_the_host():
+    (home,) = devices("CPU:0")
+    assert waited_for(home, devices("GPU:0", "CPU:0", "CPU:1")) == devices("CPU:0", "CPU:1")
 
 
 def test_without_readers_there_is_nothing_to_wait_for():
