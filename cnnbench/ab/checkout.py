@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cnnbench.ab import keeper
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.machine.software import GitError, git
+from cnnbench.machine.git import GitError, command, git
 from cnnbench.runtime.native import uninterrupted
 
 
@@ -52,9 +52,12 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
     Raises:
       BenchmarkError: git cannot make it.
     """
-    command = [sys.executable, "-I", keeper.__file__, str(repository), commit]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-I", keeper.__file__, commit, *command(repository)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None

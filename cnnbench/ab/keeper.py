@@ -1,9 +1,10 @@
 """Keeps a temporary worktree as long as its parent lives; standard library only.
 
-Started as a file: ``python -I keeper.py REPOSITORY COMMIT`` in a session of its own, so that
-signals for the parent do not reach it. It makes the worktree, prints a line of JSON with its
-folder or the error, and removes it when standard input is closed: by the parent that needs it
-no more, or by the system when the parent is dead, in whatever way it died.
+Started as a file: ``python -I keeper.py COMMIT GIT...``, where GIT is the beginning of a git
+command (`cnnbench.machine.git.command`), in a session of its own, so that signals for the parent
+do not reach it. It makes the worktree, prints a line of JSON with its folder or the error, and
+removes it when standard input is closed: by the parent that needs it no more, or by the system
+when the parent is dead, in whatever way it died.
 """
 
 from __future__ import annotations
@@ -19,26 +20,25 @@ import tempfile
 from pathlib import Path
 
 
-def main(repository: str, commit: str) -> None:
+def main(commit: str, *git: str) -> None:
     """Makes the worktree of a commit, waits, and removes it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
     folder = parent / commit[:12]
     try:
-        error = _git(repository, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        error = _run(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
         with contextlib.suppress(BrokenPipeError):  # the parent waits no more
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:
         shutil.rmtree(parent, ignore_errors=True)
         # What git knows about it; twice, because one that was not finished is locked.
-        _git(repository, "worktree", "remove", "--force", "--force", str(folder))
+        _run(*git, "worktree", "remove", "--force", "--force", str(folder))
 
 
-def _git(repository: str, *arguments: str) -> str:
+def _run(*command: str) -> str:
     """The last line of its errors; "" if all went well."""
-    command = ["git", "-C", repository, *arguments]
     try:
         done = subprocess.run(
             command,

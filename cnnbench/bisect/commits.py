@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cnnbench.ab.checkout import commit_of
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.machine.software import GitError, git
+from cnnbench.machine.git import GitError, git
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cnnbench.compare.configuration import labels
 from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry
-from cnnbench.machine.software import GitError, git
+from cnnbench.machine.git import GitError, git
 from cnnbench.metrics.measurement import short_commit
 from cnnbench.metrics.origin import Origin, machine_names, titles
 from cnnbench.metrics.registry import Metric

@@ -6,12 +6,10 @@ import contextlib
 import re
 from pathlib import Path
 
-from cnnbench.machine.software import GitError, git
+from cnnbench.machine.git import GitError, git, state
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
-_STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
-_OID = "# branch.oid "
 # git@host:owner/name, and scheme://user:password@host:port/owner/name.
 _SHORT = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
@@ -27,14 +25,13 @@ def of_folder(folder: str | Path | None = None) -> Subject:
       An empty subject where there is no repository, no commit or no git.
     """
     try:
-        lines = git(*_STATUS, folder=folder, timeout=_SECONDS).splitlines()
+        found = state(folder, _SECONDS)
     except GitError:
+        found = None
+    if found is None:
         return Subject()
-    commits = [line.removeprefix(_OID) for line in lines if line.startswith(_OID)]
-    if not commits or commits[0].startswith("("):  # (initial): nothing is committed
-        return Subject()
-    dirty = any(not line.startswith("#") for line in lines)
-    return Subject(repository=_name(folder), revision=commits[0], dirty=dirty)
+    revision, dirty = found
+    return Subject(repository=_name(folder), revision=revision, dirty=dirty)
 
 
 def _name(folder: str | Path | None) -> str | None:

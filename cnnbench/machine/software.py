@@ -8,14 +8,13 @@ with ``NVIDIA_API_KEY``.
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cnnbench import version as own
+from cnnbench.machine import git
 from cnnbench.machine.host import FactGroup, Facts, Host
 from cnnbench.runtime.tensorflow import XLA_CACHE
 
@@ -43,41 +42,6 @@ _PREFIXES = (
 )
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
 _MAX_LENGTH = 1000
-
-
-class GitError(Exception):
-    """A git command failed; the message is the last line of its standard error."""
-
-
-def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """The standard output of a git command, without white space around it.
-
-    Args:
-      *arguments: of git.
-      folder: in the repository; the working directory if None.
-      timeout: in seconds.
-
-    Raises:
-      GitError: the command failed, took too long, or git is not installed.
-    """
-    place = [] if folder is None else ["-C", str(folder)]
-    try:
-        done = subprocess.run(
-            ["git", *place, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-            # Without the optional locks a benchmark never blocks a commit.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GitError(f"git cannot be run: {error}") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise GitError(lines[-1] if lines else f"git {arguments[0]} failed")
-    return done.stdout.strip()
 
 
 def python(host: Host) -> Facts:
@@ -132,18 +96,13 @@ def tensorflow_threads(host: Host) -> Facts:
     }
 
 
-_STATUS = ("status", "--porcelain", "--untracked-files=no")
-
-
 def commit(host: Host) -> Facts:
     """Commit of the checkout that cnnbench runs from, and whether files differ from it."""
     checkout = Path(own.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return {}
-    return {
-        "git_commit": git("rev-parse", "HEAD", folder=checkout, timeout=2),
-        "git_dirty": git(*_STATUS, folder=checkout, timeout=2) != "",
-    }
+    found = git.state(checkout, timeout=2)
+    return {} if found is None else {"git_commit": found[0], "git_dirty": found[1]}
 
 
 def speed_variables(host: Host) -> Facts:

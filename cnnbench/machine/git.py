@@ -1,0 +1,100 @@
+"""Calls of git that run no program which a repository's configuration names.
+
+A repository may come from anywhere, and its configuration may name programs that git runs while
+it merely reads: hooks, a monitor of the file system, filters, a signature checker, helpers of a
+connection. `git` is for reading facts and runs none of them; `command` is for what changes
+working trees, and leaves only the filters and the connection that a checkout needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+_NO_PROGRAMS = (
+    *("-c", "core.hooksPath=/dev/null"),
+    # The empty value stands for "none" in every version; "false" was once the name of a program.
+    *("-c", "core.fsmonitor="),
+    *("-c", "log.showSignature=false"),
+)
+# Without the optional locks a benchmark never blocks a commit. An object that a partial clone
+# lacks is not fetched: that runs programs such as core.sshCommand. The second variable is for
+# versions before 2.44, which do not know the first.
+_READING = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
+# A filter runs when git compares contents, so files with one are left out; and in a submodule git
+# would start another git, which obeys the configuration there.
+_STATUS = (
+    *("status", "--porcelain=v2", "--branch", "--untracked-files=no"),
+    *("--ignore-submodules=dirty", "--", ":(top,attr:!filter)"),
+)
+_OID = "# branch.oid "
+
+
+class GitError(Exception):
+    """A git command failed; the message is the last line of its standard error."""
+
+
+def command(folder: str | Path | None = None) -> list[str]:
+    """The beginning of a git command without hooks and file system monitor.
+
+    Args:
+      folder: in the repository; the working directory if None.
+    """
+    place = [] if folder is None else ["-C", str(folder)]
+    return ["git", *place, *_NO_PROGRAMS]
+
+
+def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
+    """The standard output of a git command that reads, without white space around it.
+
+    Args:
+      *arguments: of git; a command that compares contents of files would run filters.
+      folder: in the repository; the working directory if None.
+      timeout: in seconds.
+
+    Raises:
+      GitError: the command failed, took too long, or git is not installed.
+    """
+    try:
+        done = subprocess.run(
+            [*command(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env={**os.environ, **_READING},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GitError(f"git cannot be run: {error}") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise GitError(lines[-1] if lines else f"git {arguments[0]} failed")
+    return done.stdout.strip()
+
+
+def state(folder: str | Path | None = None, timeout: float = 10.0) -> tuple[str, bool] | None:
+    """The commit that is checked out, and whether tracked files differ from it.
+
+    Files with a filter, such as those of Git LFS, and changes within submodules do not count.
+
+    Args:
+      folder: in a working tree; the working directory if None.
+      timeout: in seconds.
+
+    Returns:
+      None before the first commit.
+
+    Raises:
+      GitError: as `git` does.
+    """
+    lines = git(*_STATUS, folder=folder, timeout=timeout).splitlines()
+    commits = [line.removeprefix(_OID) for line in lines if line.startswith(_OID)]
+    if not commits or commits[0].startswith("("):  # (initial): nothing is committed
+        return None
+    return commits[0], any(not line.startswith("#") for line in lines)
