@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import comb, isfinite
+from math import isfinite
 from typing import TypeAlias
 
 from cnnbench.compare import Comparison, Policy, compare_records
@@ -78,12 +78,12 @@ def median_interval(
     """
     ordered = sorted(values)
     count = len(ordered)
-    tail, outside = 0, 0
-    while outside < count:
-        tail += comb(count, outside)
-        if 2 * tail > (1 - confidence) * 2**count:
-            break
+    # Integers of any size: binomial coefficients of 1,024 values are beyond doubles.
+    ways, tail, outside = 1, 1, 0
+    while outside < count and 2 * tail / 2**count <= 1 - confidence:
         outside += 1
+        ways = ways * (count - outside + 1) // outside
+        tail += ways
     return (ordered[outside - 1], ordered[count - outside]) if outside else None
 
 
