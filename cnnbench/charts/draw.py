@@ -108,7 +108,7 @@ def _settings(salt: str) -> Iterator[None]:
     import matplotlib
 
     settings = {
-        "svg.hashsalt": f"cnnbench {salt}",
+        "svg.hashsalt": f"cnnbench {plain(salt)}",
         "svg.fonttype": "none",
         "text.parse_math": False,
         "path.simplify": False,

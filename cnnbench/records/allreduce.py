@@ -10,14 +10,13 @@ reduction, as nccl-tests defines them:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, Json, encode, one_of, started
 from cnnbench.records.place import SweepPlace
-from cnnbench.records.run import STATUSES, Conditions, ErrorInfo, check_status
+from cnnbench.records.run import STATUSES, Conditions, ErrorInfo, check_status, is_amount
 from cnnbench.records.subject import Subject
 from cnnbench.stats.descriptive import median, p99
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -212,5 +211,5 @@ def _check_row(path: str, row: Point | Copying) -> None:
     for key, number in (("bytes", row.bytes), ("devices", row.devices)):
         if number < 1:
             raise ValueError(f"{path}.{key}: {number} is less than 1")
-    if not all(0 < seconds < math.inf for seconds in row.seconds):
+    if not all(map(is_amount, row.seconds)):
         raise ValueError(f"{path}.seconds: not all are positive times")

@@ -11,7 +11,6 @@ Losses may be NaN or infinite; JSON has no such numbers, hence the strings "NaN"
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
+
+AMOUNTS = (1e-40, 1e40)
+"""Smallest and largest time, size or rate: statistics of such values, with squares of ratios of
+two of them, are finite and not zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +208,8 @@ class InputStage:
 
     def __post_init__(self) -> None:
         _check_amounts("input_stages", self)
+        if not self.seconds:
+            raise ValueError("input_stages.seconds: 0 is no time")
 
     @property
     def examples_per_sec(self) -> float:
@@ -494,11 +499,16 @@ def _sum(*parts: float | None) -> float | None:
 
 
 def _check_amounts(section: str, of: DataclassInstance) -> None:
-    """Refuses negative and infinite numbers in the fields of a section."""
+    """Refuses numbers in the fields of a section that are neither 0 nor within `AMOUNTS`."""
     for one in fields(of):
         value = getattr(of, one.name)
-        if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+        if isinstance(value, (int, float)) and value != 0 and not is_amount(value):
             raise ValueError(f"{section}.{json_key(one)}: {value} is not an amount")
+
+
+def is_amount(value: float) -> bool:
+    """Whether a positive number is within `AMOUNTS`."""
+    return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:
@@ -519,8 +529,9 @@ def check_status(status: str, error: ErrorInfo | None) -> None:
 
 def _check_times(key: str, times: tuple[float, ...]) -> None:
     for index, seconds in enumerate(times):
-        if not 0.0 < seconds < math.inf:
-            raise ValueError(f"{key}[{index}]: {seconds} is not a positive time")
+        if not is_amount(seconds):
+            low, high = AMOUNTS
+            raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
 
 
 def _check_steps(

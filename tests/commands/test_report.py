@@ -1,5 +1,7 @@
 """`cnnbench report`: what it writes, where, and how it ends."""
 
+import json
+
 import pytest
 
 from cnnbench import cli
@@ -64,6 +66,35 @@ def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, c
     assert "cut off" in err
     (tmp_path / "new" / "9.json").write_text('{"schema": 1, "kind": "comparison"}')
     assert report(records, "--format=markdown") == 0
+
+
+def odd_steps(document):
+    document["step_seconds"][1] = 1e308
+
+
+def odd_names(document):
+    document["config"]["model"] = document["environment"]["hostname"] = "odd \udce9"
+    document["command"][-1] = "--data_dir=\udce9"
+
+
+@pytest.mark.parametrize(("change", "left_out"), [(odd_steps, True), (odd_names, False)])
+def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out):
+    path, page, graph = (tmp_path / name for name in ("new/9.json", "page.html", "graph.html"))
+    document = json.loads((tmp_path / "new" / "0.json").read_text())
+    change(document)
+    path.write_text(json.dumps({**document, "run_id": "odd"}))
+    code = 3 if left_out else 0
+    for arguments in (
+        ("report", records, f"--output={page}"),
+        ("report", records, "--format=csv"),
+        ("history", records, "--format=openmetrics", f"--plot={graph}"),
+    ):
+        assert cli.main(arguments) == code
+        err = capsys.readouterr().err
+        assert (f"skipped {path}: not a run record: step_seconds[1]: 1e+308" in err) == left_out
+    assert "lenet" in page.read_text()
+    assert "lenet" in graph.read_text()
+    assert ("9.json" in page.read_text()) == left_out
 
 
 @pytest.mark.parametrize(

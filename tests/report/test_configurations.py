@@ -25,7 +25,7 @@ def test_interval_of_the_median_by_hand(values, interval):
     assert median_interval(values) == interval
 
 
-@pytest.mark.parametrize("count", [6, 8, 12, 25, 60])
+@pytest.mark.parametrize("count", [6, 8, 12, 25, 60, 1023, 1024, 2000])
 def test_interval_is_that_of_the_sign_test(count):
     values = [float(i) for i in range(count)]
     low, high = median_interval(values)
