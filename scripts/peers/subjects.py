@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnnbench.machine.software import GitError, git
+from cnnbench.machine.git import GitError, git
 from peers.options import CLASSIC, LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
 from peers.readers import (
     Reader,

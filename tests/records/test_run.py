@@ -132,7 +132,7 @@ def test_latencies_of_steps_launched_ahead_are_of_batches_by_themselves():
     assert alone.summary().latency_p90_seconds == 0.016
     assert alone.summary().images_per_sec == pytest.approx(8 / 0.008)
     assert RunRecord.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
-    with pytest.raises(ValueError, match=r"latency_seconds\[1\]: 0.0 is not a positive time"):
+    with pytest.raises(ValueError, match=r"latency_seconds\[1\]: 0.0 is not a time"):
         dataclasses.replace(run, latency_seconds=(1.0, 0.0))
 
 
