@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn, cast
 
+from cnnbench import plugins
 from cnnbench.commands import COMMANDS
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.runtime import supervisor
 from cnnbench.text.terminal import StandardStream, print_message, print_result, standard_streams
 
@@ -26,6 +27,7 @@ _HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
+    plugins.watch(supervisor.watched)
     with supervisor.offered():
         code = main(sys.argv[1:])
     membership = sys.modules.get("cnnbench.driver.membership")
@@ -81,18 +83,18 @@ def _outcome(argv: Sequence[str]) -> int:
     try:
         return int(_dispatch(argv))
     except UsageError as error:
-        return _fail(str(error), ExitCode.USAGE)
+        return _fail(text_of(error), ExitCode.USAGE)
     except BenchmarkError as error:
-        return _fail(str(error), ExitCode.FAILED)
+        return _fail(text_of(error), ExitCode.FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
     except SystemExit as error:
         return _fail(f"a plug-in ended the program (SystemExit {error.code})", ExitCode.FAILED)
-    except Exception as error:
+    except BaseException as error:  # else Python would exit with 1, the code of a verdict
         traceback.print_exc()
-        return _fail(f"{type(error).__name__}: {error}", ExitCode.FAILED)
+        return _fail(f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED)
 
 
 def _dispatch(argv: Sequence[str]) -> int:

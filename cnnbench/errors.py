@@ -31,12 +31,22 @@ class ExitCode(enum.IntEnum):
 
 def first_line(error: Exception) -> str:
     """The first line of an error that says something, without what the runtime adds to it."""
-    lines = _RUNTIME_NOISE.sub("", str(getattr(error, "message", error))).strip().splitlines()
+    text = getattr(error, "message", None)
+    text = text if isinstance(text, str) else text_of(error)
+    lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
         # Where in our code the node was made comes before what happened to it.
         told = [line for line in lines if line.strip() and not line[0].isspace()]
         lines = [line for line in told if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; its ``__str__`` may be a plug-in's, and raise itself."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its __str__ raises {type(failure).__name__})"
 
 
 class UsageError(ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import types
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.reading import read_file
 
 _MOST_MIB = 16
@@ -41,11 +40,53 @@ class Kind:
 
 _kinds: dict[str, Kind] = {}
 _files: dict[Path, tuple[str, Added]] = {}  # digest of a file's text, and what it registered
+_origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
+_watch: list[Callable[[str], None]] = []
 
 
 def add_kind(kind: Kind) -> None:
     """Lets plug-ins register things of this kind."""
     _kinds[kind.flag] = kind
+
+
+def watch(call: Callable[[str], None]) -> None:
+    """Has a function called before code of a plug-in runs, with the name of the plug-in."""
+    _watch.append(call)
+
+
+def about_to_run(name: str) -> None:
+    """Tells whoever watches that code of this plug-in runs from now on."""
+    for call in _watch:
+        call(name)
+
+
+def origin(flag: str, key: Any) -> str | None:
+    """The plug-in that registered something, as messages name it; None for what no plug-in did.
+
+    Args:
+      flag: of its kind.
+      key: in the table of its kind.
+    """
+    return _origins.get((flag, key))
+
+
+@contextlib.contextmanager
+def code(failed: Callable[[str], Exception], *passes: type[BaseException]) -> Iterator[None]:
+    """Where code of a plug-in runs: what it raises becomes one error.
+
+    An interrupt passes, and so does what is no error and of cnnbench itself.
+
+    Args:
+      failed: makes that error, given one line about what was raised.
+      *passes: exceptions that pass as they are.
+    """
+    try:
+        yield
+    except BaseException as error:
+        own = type(error).__module__.startswith("cnnbench.") and not isinstance(error, Exception)
+        if own or isinstance(error, (KeyboardInterrupt, GeneratorExit, *passes)):
+            raise
+        raise failed(one_line(error)) from error
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
@@ -72,14 +113,18 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     except OSError as error:
         reason = f"cannot be read ({error.strerror}); give the path of a Python file"
         raise FlagError(flag, path, reason) from error
+    import hashlib  # late: --help has no use for it
+
     digest = hashlib.sha256(source).hexdigest()
     if _files.get(file, ("",))[0] != digest:
         forget(file)
-        try:
-            with registering() as added:
-                _execute(file, source)
-        except Exception as error:
-            raise FlagError(flag, path, f"fails: {one_line(error)}") from error
+        name = f"--{flag}={path}"
+        about_to_run(name)
+        with (
+            code(lambda line: FlagError(flag, path, f"fails: {line}")),
+            registering(name) as added,
+        ):
+            _execute(file, source)
         _files[file] = (digest, added)
     keys = _files[file][1].get(flag, ())
     if not keys:
@@ -98,11 +143,16 @@ def forget(file: Path) -> None:
     for flag, keys in added.items():
         for key in keys:
             _kinds[flag].table().pop(key, None)
+            _origins.pop((flag, key), None)
 
 
 @contextlib.contextmanager
-def registering() -> Iterator[Added]:
-    """Collects what is registered inside, by flag of its kind; takes it back if the body fails."""
+def registering(name: str) -> Iterator[Added]:
+    """Collects what is registered inside, by flag of its kind; takes it back if the body fails.
+
+    Args:
+      name: of the plug-in, for messages.
+    """
     for kind in _kinds.values():
         kind.prepare()
     before = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
@@ -118,11 +168,22 @@ def registering() -> Iterator[Added]:
     for flag, kind in _kinds.items():
         known = before.get(flag, {})
         added[flag] = tuple(key for key in kind.table() if key not in known)
+        _origins.update({(flag, key): name for key in added[flag]})
 
 
-def one_line(error: Exception) -> str:
+def check_name(what: str, name: object) -> None:
+    """Refuses a name that a terminal would not show as it is.
+
+    Raises:
+      UsageError: it is no text, empty, or has control characters or line ends.
+    """
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
+
+
+def one_line(error: BaseException) -> str:
     """What a plug-in raised, with the exception's name unless it is wrong use of cnnbench."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     if isinstance(error, UsageError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

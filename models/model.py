@@ -6,6 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from cnnbench import plugins
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, named_size
 from cnnbench.models.network import Network, T
@@ -183,6 +184,8 @@ class Model(abc.ABC):
                 )
             if isinstance(value, int) and value < 1:
                 raise UsageError(f"{who}: {attribute}={value} must be at least 1")
+        for metric in self.metric_names:
+            plugins.check_name(f"a metric of model class {type(self).__name__}", metric)
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":
                 named_size(self, size)

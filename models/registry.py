@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cnnbench import plugins
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.models.guard import guarded
 from cnnbench.models.model import Model
 
 ENTRY_POINT_GROUP = "cnnbench.models"
@@ -37,8 +38,10 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
       factory: makes the model; usually its class.
 
     Raises:
-      UsageError: the data set already has a model of that name.
+      UsageError: the data set already has a model of that name, or the name is not printable.
     """
+    plugins.check_name("a model", name)
+    plugins.check_name(f"the data set of model {name}", dataset)
     key = (dataset, name)
     if key in _factories:
         raise UsageError(f"a model {name} for {dataset} is registered already; choose another name")
@@ -48,7 +51,8 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 def get_model(name: str, dataset: str) -> Model:
     """The model of that name.
 
-    Installed entry points are only loaded when the name is not known without them.
+    Installed entry points are only loaded when the name is not known without them. A plug-in's
+    model is guarded: see `cnnbench.models.guard`.
 
     Raises:
       FlagError: there is none (the message names the data sets that have it, or lists the data
@@ -60,14 +64,13 @@ def get_model(name: str, dataset: str) -> Model:
         _try_entry_points(name)
     if key not in _factories:
         raise FlagError("model", name, _unknown(name, dataset))
-    try:
+    with plugins.code(lambda line: FlagError("model", name, line)):
         model = _factories[key]()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
         model.validate()
-    except Exception as error:
-        raise FlagError("model", name, plugins.one_line(error)) from error
-    return model
+    origin = plugins.origin("model_plugin", key)
+    return model if origin is None else guarded(model, origin)
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
@@ -152,16 +155,15 @@ def _load_entry_points() -> None:
     import importlib.metadata  # late: it takes 10 ms, and few runs ask
 
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            with plugins.registering():
-                loaded = point.load()
-                if callable(loaded):
-                    loaded()
-        except Exception as error:
-            raise UsageError(
-                f"entry point {point.name} = {point.value} of group {ENTRY_POINT_GROUP} "
-                f"fails: {plugins.one_line(error)}"
-            ) from error
+        name = f"entry point {point.name} = {point.value} of group {ENTRY_POINT_GROUP}"
+        plugins.about_to_run(name)
+        with (
+            plugins.code(lambda line, name=name: UsageError(f"{name} fails: {line}")),  # type: ignore[misc]
+            plugins.registering(name),
+        ):
+            loaded = point.load()
+            if callable(loaded):
+                loaded()
     _loaded.add("entry points")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cnnbench.allreduce import table
 from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
@@ -372,4 +372,4 @@ def _failure(failed: Sequence[Point]) -> str:
 
 
 def _info(error: Exception) -> ErrorInfo:
-    return ErrorInfo(type=type(error).__name__, message=str(error))
+    return ErrorInfo(type=type(error).__name__, message=text_of(error))

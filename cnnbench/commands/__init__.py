@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from cnnbench.runtime.supervisor import heed_once
 from cnnbench.text.terminal import print_message, print_result
 
 if TYPE_CHECKING:
@@ -103,3 +104,4 @@ def interrupt_on_signals() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
+    heed_once()

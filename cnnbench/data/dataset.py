@@ -68,8 +68,7 @@ class Dataset:
         Raises:
           UsageError: says which attribute is wrong.
         """
-        if not isinstance(self.name, str) or not self.name:
-            raise UsageError(f"a data set needs a name, not {self.name!r}")
+        plugins.check_name("a data set", self.name)
         counts: dict[str, int | None] = {"num_classes": self.num_classes}
         counts |= {f"examples[{subset!r}]": self.examples.get(subset) for subset in SUBSETS}
         for what, count in counts.items():
@@ -104,16 +103,16 @@ class Dataset:
           *foreseen: exceptions to let through, besides those of cnnbench.
 
         Raises:
-          FlagError: instead of what nobody foresaw.
+          UsageError: instead of what nobody foresaw; names the plug-in.
         """
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, (UsageError, BenchmarkError, MemoryError, *foreseen)):
-                raise
+        who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
+
+        def failed(line: str) -> UsageError:
             # A defect of a plug-in is one line for its author, not a traceback.
-            reason = f"the data set's own code raises {plugins.one_line(error)}"
-            raise FlagError("data_name", self.name, reason) from error
+            return UsageError(f"{who}: the data set's own code raises {line}")
+
+        with plugins.code(failed, UsageError, BenchmarkError, MemoryError, *foreseen):
+            yield
 
     def gap(self, subset: str, data_dir: str) -> str | None:
         """Says how many files of a subset a directory lacks; None if it is complete."""

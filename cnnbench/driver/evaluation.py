@@ -21,7 +21,6 @@ from cnnbench.records.run import Evaluation
 from cnnbench.runtime.devices import host_of
 from cnnbench.step.batch_norm_stats import share_moving_averages
 from cnnbench.step.copied_tower import CopiedTowers
-from cnnbench.step.tower import checked_metrics
 from cnnbench.step.traced import TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
 
@@ -160,8 +159,9 @@ class Evaluator:
             compute_dtype=self._compute_dtype,
         ).outputs
         losses = self._model.loss(outputs, batch.labels)
-        metrics = checked_metrics(self._model, outputs, batch.labels)
-        columns = tf.stack([*metrics.values(), losses, tf.ones_like(losses)])
+        metrics = self._model.metrics(outputs, batch.labels)
+        named = [metrics[name] for name in self._model.metric_names]
+        columns = tf.stack([*named, losses, tf.ones_like(losses)])
         with tf.device(host):  # where they go anyway; not all that makes them runs on GPUs
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:

@@ -121,6 +121,8 @@ class InProcess(HostMetrics):
             self._process = None
         if process.returncode != 0:
             raise BenchmarkError(_why(self._model[0], process.returncode, errors.decode()))
+        if not found:
+            raise BenchmarkError(f"{_why(self._model[0], 0, errors.decode())} before its result")
         metrics: dict[str, float] = json.loads(found)
         return metrics
 
@@ -137,7 +139,7 @@ def main() -> None:
         if model_plugin:
             registry.load_plugin(model_plugin)
         metrics = _computed(registry.get_model(model, dataset), rows)
-    except UsageError as error:
+    except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
     with result:
         json.dump(metrics, result)

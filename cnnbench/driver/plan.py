@@ -16,7 +16,7 @@ from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.driver import checkpoint_folder
 from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
 from cnnbench.flags.cluster import COORDINATED, asynchronous, job_of
@@ -214,7 +214,7 @@ def make_plan(params: Params) -> Plan:
             "true",
             f"--model={params.model} has no metrics that need a process; leave it out",
         )
-    spec = _declare(model, dataset.num_classes)
+    spec = declare(model, dataset.num_classes)
     if params.backbone_model_path is not None and mode.startswith("training"):
         _check_backbone(params.backbone_model_path, model, spec)
     examples = resolve(dataset.elements, model, dataset.num_classes)
@@ -302,18 +302,6 @@ def _check_shards(params: Params, dataset: Dataset, job: Job) -> None:
     else:
         return
     raise FlagError("auto_shard_policy", policy, reason)
-
-
-def _declare(model: Model, num_classes: int) -> ModelSpec:
-    try:
-        return declare(model, num_classes)
-    except UsageError:
-        raise
-    except Exception as error:
-        # A defect of a plug-in is one line for its author, not a traceback.
-        raise FlagError(
-            "model", model.name, f"its build() raises {type(error).__name__}: {error}"
-        ) from error
 
 
 def _set_aux_head(params: Params, model: Model) -> None:

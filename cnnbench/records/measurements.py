@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from cnnbench.errors import text_of
 from cnnbench.records.cluster import Cluster, TaskAddress, WorkerShare
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
@@ -307,4 +308,4 @@ def _together(
 
 
 def _error_info(error: BaseException) -> ErrorInfo:
-    return ErrorInfo(type=type(error).__name__, message=str(error))
+    return ErrorInfo(type=type(error).__name__, message=text_of(error))

@@ -46,11 +46,13 @@ class _Supervision:
 
     Attributes:
       wanted: whether `supervised` is to fork.
+      watched: whether `watched` has forked.
       program: whether this process does nothing but run cnnbench.
       link: where a child announces its exit code; None in other processes.
     """
 
     wanted: bool = False
+    watched: bool = False
     program: bool = False
     link: int | None = None
 
@@ -91,6 +93,33 @@ def supervised(lost: Callable[[NativeDeathError], None]) -> None:
     if not _state.wanted:
         return
     _state.wanted = False
+    _go_on_in_child("a native library", lost)
+
+
+def watched(code: str) -> None:
+    """Goes on in a child because code of others is about to run, long before a measurement.
+
+    Does nothing but within `offered`, before `supervised`, and there once; `supervised` forks once
+    more, since only what is planned by then can leave a record.
+
+    Args:
+      code: name of that code, for the message.
+    """
+    if not _state.wanted or _state.watched:
+        return
+    _state.watched = True
+    _go_on_in_child(f"{code} or a native library", lambda error: None)
+
+
+def heed_once() -> None:
+    """To be called when a handler of SIGINT, SIGTERM or SIGHUP has been set in a child."""
+    if _state.link is not None:
+        for number in _FORWARDED:
+            _once(number)
+
+
+def _go_on_in_child(suspect: str, lost: Callable[[NativeDeathError], None]) -> None:
+    """See `supervised`; `suspect` is whoever may end a process by C's exit."""
     from cnnbench.runtime.native import share_held_back  # not for --help and refused flags
 
     if GUARDED in os.environ:
@@ -108,13 +137,13 @@ def supervised(lost: Callable[[NativeDeathError], None]) -> None:
         os.close(ours)
         announced, status = _wait(child, theirs, waited_for)
         if announced is None:
-            announced = _tell(status, unwritten(), lost)
+            announced = _tell(_how(status, suspect), unwritten(), lost)
+        announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
     os.close(theirs)
     _die_with(parent)
     _state.link = ours
-    for number in _FORWARDED:
-        _once(number)
+    heed_once()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -164,9 +193,9 @@ def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int |
     return None, status
 
 
-def _tell(status: int, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
+def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
     """Says how a child died, and returns the exit code for it."""
-    error = NativeDeathError(_how(os.waitstatus_to_exitcode(status)))
+    error = NativeDeathError(how)
     sys.stderr.write(unwritten)
     print_message(f"error: {error}")
     try:
@@ -176,9 +205,10 @@ def _tell(status: int, unwritten: str, lost: Callable[[NativeDeathError], None])
     return int(ExitCode.FAILED)
 
 
-def _how(code: int) -> str:
+def _how(status: int, suspect: str) -> str:
+    code = os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return f"a native library ended the process with exit code {code}; see the lines above"
+        return f"{suspect} ended the process with exit code {code}; see the lines above"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.errors import UsageError
 from cnnbench.models.batch_norm import Moments
 from cnnbench.models.graph import DataFormat, Forward, GraphNetwork, Reader, forward
 from cnnbench.models.int8 import Calibration, calibrate, quantised
@@ -254,20 +253,5 @@ class Tower:
     def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         if not self._config.metrics:
             return {}
-        columns = checked_metrics(self._model, outputs, labels)
-        return {name: tf.reduce_mean(column) for name, column in columns.items()}
-
-
-def checked_metrics(model: Model, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
-    """The columns of `Model.metrics`, in the order in which the model names them.
-
-    Raises:
-      UsageError: the model returns others than it names.
-    """
-    columns = model.metrics(outputs, labels)
-    if set(columns) != set(model.metric_names):
-        raise UsageError(
-            f"model {model.name} names the metrics {', '.join(model.metric_names) or 'none'}, but "
-            f"its metrics() returns {', '.join(columns) or 'none'}"
-        )
-    return {name: columns[name] for name in model.metric_names}
+        columns = self._model.metrics(outputs, labels)
+        return {name: tf.reduce_mean(columns[name]) for name in self._model.metric_names}

@@ -97,7 +97,7 @@ def test_models_of_the_file_are_listed(capsys):
         ("", "registers no data set; call cnnbench.data.register_dataset(Dataset(...))"),
         ("raise ValueError('first\\nsecond')", "fails: ValueError: first second"),
         ("make(name='imagenet')", "fails: a data set named 'imagenet' is registered already"),
-        ("make(name='')", "fails: a data set needs a name, not ''"),
+        ("make(name='')", "fails: a data set needs a name of printable characters, not ''"),
         ("make(num_classes=0)", "fails: data set own: num_classes must be at least 1, not 0"),
         (
             "make(examples={'train': 3})",
@@ -147,7 +147,9 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
 def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
     path = own("make(check=lambda files, num_classes: 1 / 0)")
     assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = "cnnbench: error: --data_name=own: the data set's own code raises ZeroDivisionError: "
+    err = (
+        f"cnnbench: error: --dataset_plugin={path}: the data set's own code raises ZeroDivision"
+    )
     assert capsys.readouterr().err.startswith(err)
 
 

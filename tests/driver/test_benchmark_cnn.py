@@ -17,7 +17,7 @@ import tensorflow as tf
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console
-from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
 from cnnbench.models import graph
 from cnnbench.observe import outputs
 from cnnbench.runtime import lock, peak_flops
@@ -325,7 +325,8 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
         "        return images.nothing\n"
         "register_model('defective', 'imagenet', Defective)\n"
     )
-    with pytest.raises(FlagError, match="--model=defective: its build\\(\\) raises AttributeError"):
+    message = r"broken.py: Defective.build\(\) raises AttributeError"
+    with pytest.raises(UsageError, match=message):
         run(model="defective", model_plugin=str(plugin))
 
 

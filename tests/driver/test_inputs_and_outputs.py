@@ -242,7 +242,7 @@ def test_what_the_data_set_does_not_give_is_refused(own):
 
 def test_metrics_that_are_not_named_are_refused(own):
     params = own("    metric_names = ('rain_hits',)\n", forward_only=True)
-    message = "model own names the metrics rain_hits, but its metrics"
+    message = r"Own.metrics\(\) must return the metrics that metric_names has, rain_hits;"
     with pytest.raises(UsageError, match=message):
         BenchmarkCNN(params).run()
 

@@ -172,6 +172,84 @@ def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
     assert document["error"]["type"] == "NativeDeathError"
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("os._exit(0)", "{} or a native library ended the process with exit code 0"),
+        ("os.abort()", "ended by SIGABRT: native code gave up"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run", "--model=trivial"), ("models",)])
+def test_a_plug_in_that_ends_the_process_while_planning(
+    tmp_path: Path, command: tuple[str, ...], body: str, words: str
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(f"import os\n{body}\n")
+    finished = subprocess.run(
+        [sys.executable, "-m", "cnnbench", *command, f"--model_plugin={plugin}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (finished.returncode, finished.stdout) == (4, "")
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith(f"cnnbench: error: {words.format(f'--model_plugin={plugin}')}")
+
+
+PLANNED = """
+import os, signal, sys, time
+from cnnbench.commands import interrupt_on_signals
+from cnnbench.runtime import supervisor
+
+def lost(error):
+    print("lost:", error, flush=True)
+
+with supervisor.offered():
+    supervisor.watched("--model_plugin=own.py")
+    supervisor.watched("--model_plugin=other.py")
+    interrupt_on_signals()
+    {planned}
+    supervisor.supervised(lost)
+try:
+    print("measures", os.getpid(), flush=True)
+    {body}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    try:
+        time.sleep(0.5)
+    except KeyboardInterrupt:
+        print("interrupted again", flush=True)
+    supervisor.announce(130)
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("planned", "body", "code", "words"),
+    [
+        ("os._exit(0)", "", 4, "--model_plugin=own.py or a native library ended the process"),
+        ("", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
+        ("", "supervisor.announce(3); sys.exit(3)", 3, ""),
+        ("", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
+    ],
+)
+def test_planning_and_measuring_have_a_parent_each(
+    planned: str, body: str, code: int, words: str
+) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", PLANNED.format(planned=planned, body=body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    assert finished.returncode == code
+    told = finished.stderr.splitlines()
+    assert [line.startswith(f"cnnbench: error: {words}") for line in told] == [True] * bool(words)
+    assert finished.stdout.count("lost: ") == (words != "" and not planned)
+    assert finished.stdout.count("interrupted") == (code == 130)
+
+
 def test_nothing_forks_once_the_program_is_over() -> None:
     def lost(error: Exception) -> None:
         raise AssertionError(error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
@@ -281,14 +281,7 @@ def model_gradients(
         registry.load_plugin(plugin)
     dataset = find_dataset(data_name, None, name)
     model = registry.get_model(name, dataset.name)
-    try:
-        spec = declare(model, dataset.num_classes)
-    except UsageError:
-        raise
-    except Exception as error:  # a plug-in's code may raise anything
-        raise FlagError(
-            "model", name, f"its build() raises {type(error).__name__}: {error}"
-        ) from error
+    spec = declare(model, dataset.num_classes)
     shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
     if not shapes:
         raise FlagError("model", name, "has no gradients to reduce")
