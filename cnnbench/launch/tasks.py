@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.allreduce.plan import make_plan
+from cnnbench.allreduce import plan as allreduce
 from cnnbench.cluster.ports import LOWEST
+from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
-from cnnbench.flags.cluster import COORDINATED
+from cnnbench.flags.cluster import COORDINATED, job_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -21,7 +22,7 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
-from cnnbench.runtime.job import CONTROLLER, WORKER, Job, Task
+from cnnbench.runtime.job import CONTROLLER, PS, WORKER, Job, Task
 
 # What only this command can know, or what would contradict it.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
@@ -89,7 +90,7 @@ class Layout:
 
 
 def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
-    """Refuses what the processes would refuse, before any is started.
+    """Refuses what the processes would refuse when they plan, before any is started.
 
     Args:
       layout: of the job.
@@ -100,7 +101,9 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
       The parameters of the chief.
 
     Raises:
-      UsageError: flags that cannot be run, or that launch sets itself.
+      UsageError: flags that cannot be run, or that launch sets itself; names those of launch
+        where a process would name what it has been given for them.
+      BenchmarkError: data that cannot be used.
     """
     command, flags = command_of(flags)
     reduces = command == "allreduce"
@@ -113,11 +116,32 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
     if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
     job = layout.job_to_check()
-    parsed = [
-        _params(command, task_flags(replace(job, task=task), flags, towers))
-        for task in {task.job: task for task in reversed(job.tasks)}.values()
-    ]
+    with _as_given(layout, towers):
+        parsed = [
+            _params(command, task_flags(replace(job, task=task), flags, towers))
+            for task in {task.job: task for task in reversed(job.tasks)}.values()
+        ]
     return parsed[-1]
+
+
+@contextlib.contextmanager
+def _as_given(layout: Layout, towers: int | None) -> Iterator[None]:
+    """Names flags of launch in refusals, in place of those that it gives to a process."""
+    given: dict[str, tuple[str, object]] = {
+        "worker_hosts": ("workers", layout.workers),
+        "ps_hosts": ("ps", layout.ps),
+        "controller_host": ("controller", str(layout.controller).lower()),
+    }
+    if towers is not None:
+        given["num_gpus"] = ("towers", towers)
+    try:
+        yield
+    except FlagError as error:
+        name, value = given.get(error.flag, (error.flag, error.value))
+        reason = error.reason.replace("--job_name", "launch")
+        for flag, (own, _) in given.items():
+            reason = reason.replace(f"--{flag}", f"--{own}")
+        raise FlagError(name, value, reason) from error
 
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -134,9 +158,12 @@ def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _params(command: str, flags: Sequence[str]) -> Params:
     """The parameters of one process, or those of a run on its devices."""
     if command == "run":
-        return parse_args(flags).params
+        params = parse_args(flags).params
+        if job_of(params).task.job != PS or params.data_dir is None:  # a ps task needs no data
+            make_plan(params)
+        return params
     given = parse_flags(flags, ALLREDUCE_FLAGS)
-    return make_plan(params_of(given), tuple(given)).run
+    return allreduce.make_plan(params_of(given), tuple(given)).run
 
 
 def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:

@@ -147,9 +147,7 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
 def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
     path = own("make(check=lambda files, num_classes: 1 / 0)")
     assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = (
-        f"cnnbench: error: --dataset_plugin={path}: the data set's own code raises ZeroDivision"
-    )
+    err = f"cnnbench: error: --dataset_plugin={path}: the data set's own code raises ZeroDivision"
     assert capsys.readouterr().err.startswith(err)
 
 
