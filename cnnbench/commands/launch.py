@@ -71,7 +71,12 @@ class ScalingFlags(LaunchFlags):
         minimum=1,
         maximum=256,
     )
-    repeats: int = flag(1, "Runs of each, in turn.", minimum=1, maximum=1000)
+    repeats: int = flag(
+        1,
+        "Runs of each, in turn; from 2 on the table has the range of the efficiency.",
+        minimum=1,
+        maximum=1000,
+    )
     results: str = flag("scaling", "Folder for records and logs.", path="folder")
     link: str | None = flag(
         None,
@@ -207,6 +212,11 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         predicted, reason = scaling.exchange_seconds(any_params, link, options.ps, counts)
     if reason:
         notice(f"no prediction: {reason}")
+    if options.repeats == 1:
+        notice(
+            "--repeats=1: single runs scatter, so that efficiencies may come out above 100 %; "
+            "--repeats=5 shows their ranges"
+        )
     cores = None if shared else shares_of_cores(largest)
     with hold(options.results):
         records = _measure(options, layouts, params, flags, cores)

@@ -45,6 +45,8 @@ class ScalingPoint:
       communication: share of the step that is not computing.
       predicted_images_per_sec, predicted_efficiency: by the cost model; None without a link,
         and where it does not know the reduction.
+      efficiency_low, efficiency_high: of the slowest run of the job beside the fastest without
+        exchange, and of the fastest beside the slowest; None with one run of each.
     """
 
     workers: int
@@ -56,6 +58,8 @@ class ScalingPoint:
     communication: float
     predicted_images_per_sec: float | None = None
     predicted_efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
 
 
 def points(
@@ -79,16 +83,19 @@ def points(
     Raises:
       BenchmarkError: a run has no steps.
     """
-    computing = median(map(_step_seconds, alone))
+    computed = [_step_seconds(record) for record in alone]
+    computing = median(computed)
     found = []
     for workers, records in jobs.items():
         step = median(map(_step_seconds, records))
-        speed = median(throughput(record) or 0.0 for record in records)
+        speeds = [throughput(record) or 0.0 for record in records]
+        speed = median(speeds)
         compute = computing * workers if shared else computing
         images = speed * step  # of a step of the whole job
         exchange = (predicted or {}).get(workers)
         ideal = images / computing
         forecast = None if exchange is None else images / (compute + exchange)
+        scatters = len(records) > 1 or len(alone) > 1
         found.append(
             ScalingPoint(
                 workers=workers,
@@ -100,6 +107,8 @@ def points(
                 communication=max(0.0, 1 - compute / step),
                 predicted_images_per_sec=forecast,
                 predicted_efficiency=None if forecast is None else forecast / ideal,
+                efficiency_low=min(speeds) * min(computed) / images if scatters else None,
+                efficiency_high=max(speeds) * max(computed) / images if scatters else None,
             )
         )
     return found
@@ -150,7 +159,8 @@ def _spec(params: Params, ps: int) -> AllReduceSpec:
 def table(found: Sequence[ScalingPoint]) -> list[str]:
     """Lines for people."""
     head = (
-        *("workers", "towers", "images/sec", "step ms", "efficiency", "communication"),
+        *("workers", "towers", "images/sec", "step ms", "efficiency", "of single runs"),
+        "communication",
         *("predicted images/sec", "predicted efficiency"),
     )
     rows = [
@@ -160,6 +170,7 @@ def table(found: Sequence[ScalingPoint]) -> list[str]:
             number(point.images_per_sec),
             number(point.step_seconds * 1e3),
             percent(point.efficiency),
+            _range(point),
             percent(point.communication),
             number(point.predicted_images_per_sec),
             percent(point.predicted_efficiency),
@@ -167,6 +178,12 @@ def table(found: Sequence[ScalingPoint]) -> list[str]:
         for point in found
     ]
     return aligned([head, *rows], left=())
+
+
+def _range(point: ScalingPoint) -> str:
+    if point.efficiency_low is None:
+        return "-"
+    return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
 
 
 def to_csv(found: Sequence[ScalingPoint]) -> str:

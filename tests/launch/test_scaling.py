@@ -44,6 +44,22 @@ def test_workers_with_processors_of_their_own(of):
     assert two.predicted_efficiency == pytest.approx(0.1 / 0.15)
 
 
+def test_the_range_of_efficiencies(of):
+    jobs = {1: [of(80.0, 1), of(84.0, 1)], 2: [of(100.0, 2), of(120.0, 2), of(110.0, 2)]}
+    one, two = scaling.points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
+    # The slowest job beside the fastest process without exchange, and the other way round.
+    assert (one.efficiency_low, one.efficiency_high) == pytest.approx((80 / 80, 84 / 64), rel=0.01)
+    assert (two.efficiency_low, two.efficiency_high) == pytest.approx(
+        (100 / 160, 120 / 128), rel=0.01
+    )
+    assert one.efficiency_low < one.efficiency < one.efficiency_high
+    assert two.efficiency_low < two.efficiency < two.efficiency_high
+    assert " % to 93." in scaling.table([one, two])[-1]
+    (alone,) = scaling.points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
+    assert alone.efficiency == pytest.approx(1.05)
+    assert (alone.efficiency_low, alone.efficiency_high) == (None, None)
+
+
 def test_workers_that_share_processors(of):
     (two,) = scaling.points(
         [of(80.0, 1)], {2: [of(40.0, 2)]}, towers=1, shared=True, predicted={2: 0.1}
@@ -98,7 +114,7 @@ def test_table_csv_and_chart(of):
     found = scaling.points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
     head, row = scaling.table(found)
     assert head.split()[:5] == ["workers", "towers", "images/sec", "step", "ms"]
-    assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "37.5", "%", "-", "-"]
+    assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "-", "37.5", "%", "-", "-"]
     (values,) = csv.DictReader(scaling.to_csv(found).splitlines())
     assert values["images_per_sec"] == "100.0"
     assert values["predicted_images_per_sec"] == ""
