@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,11 +121,18 @@ def main(argv: Sequence[str]) -> int:
     layout = layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     cores = shares_of_cores(layout.size) if options.affinity else None
-    logs = _log_folder(options.log_dir)
+    words = task_words(flags, options.towers)
+    if options.log_dir is not None:
+        logs = _log_folder(options.log_dir)
+        interrupt_on_signals()
+        return _run(layout, params, words, logs, cores)
+    from cnnbench.runtime.scratch import Scratch
+
     interrupt_on_signals()
-    status = _run(layout, params, task_words(flags, options.towers), logs, cores)
-    if status == 0 and options.log_dir is None:
-        shutil.rmtree(logs, ignore_errors=True)
+    with Scratch("launch") as scratch:
+        scratch.kept = True  # what a job that fails has printed
+        status = _run(layout, params, words, scratch.path, cores)
+        scratch.kept = status != 0
     return status
 
 
@@ -277,9 +282,7 @@ def _measure(
     return records
 
 
-def _log_folder(given: str | None) -> Path:
-    if given is None:
-        return Path(tempfile.mkdtemp(prefix="cnnbench-launch-"))
+def _log_folder(given: str) -> Path:
     folder = Path(given)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,10 +8,8 @@ for the first time, and `tf.summary.trace_export` writes them to an event file.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +18,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.observe.outputs import partition_file
 from cnnbench.observe.protobuf import parts
 from cnnbench.records.files import write_bytes
+from cnnbench.runtime.scratch import Scratch
 
 # Numbers of fields in TensorFlow's messages.
 _EVENT_SUMMARY = 5
@@ -104,12 +103,13 @@ def _partitions() -> list[Any]:
 
 def _exported() -> bytes:
     """The RunMetadata that was collected since `trace_on`, as its message."""
-    with tempfile.TemporaryDirectory(prefix="cnnbench-graphs-") as folder:
-        writer = tf.summary.create_file_writer(folder)
+    with Scratch("graphs") as scratch:
+        folder = scratch.path / "events"
+        writer = tf.summary.create_file_writer(os.fspath(folder))
         with writer.as_default():
             tf.summary.trace_export("step", step=0)
         writer.close()
-        (events,) = Path(folder).iterdir()
+        (events,) = folder.iterdir()
         for event in tf.data.TFRecordDataset(os.fspath(events)):
             for summary in parts(event.numpy(), _EVENT_SUMMARY):
                 for value in parts(summary, _SUMMARY_VALUE):

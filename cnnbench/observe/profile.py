@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import tensorflow as tf
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.observe.xplane import Plane, read
 from cnnbench.runtime.native import without_info_lines
+from cnnbench.runtime.scratch import Scratch
 
 # Every operation of the host, no Python functions, kernels of GPUs.
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
@@ -31,10 +31,11 @@ def profiling(
     Raises:
       BenchmarkError: the profile could not be taken or written.
     """
-    with tempfile.TemporaryDirectory(prefix="cnnbench-profile-") as scratch:
+    with Scratch("profile") as own:
+        scratch = own.path / "profile"
         with without_info_lines():
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
-            tf.profiler.experimental.start(scratch, options)
+            tf.profiler.experimental.start(os.fspath(scratch), options)
         try:
             yield
         except BaseException:
@@ -42,7 +43,7 @@ def profiling(
             raise
         with without_info_lines():
             tf.profiler.experimental.stop()
-        written = sorted(Path(scratch).glob("plugins/profile/*/*.xplane.pb"))
+        written = sorted(scratch.glob("plugins/profile/*/*.xplane.pb"))
         if not written:
             raise BenchmarkError("TensorFlow's profiler has left no profile")
         if folder is not None:

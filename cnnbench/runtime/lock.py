@@ -100,6 +100,30 @@ class FolderLock:
         return f"{reason}: {holder}"
 
 
+def abandoned(folder: str | Path) -> FolderLock | None:
+    """The lock of a folder whose writer was killed on this machine, taken over.
+
+    Args:
+      folder: any.
+
+    Returns:
+      None if its writer lives, has released it or belongs to another machine, or if there was none.
+    """
+    try:
+        descriptor = os.open(Path(folder) / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    # A writer that has just made the file, and not locked it yet, is not named in it.
+    _, host = _holder(descriptor)
+    os.close(descriptor)
+    if host != socket.gethostname():
+        return None
+    try:
+        return FolderLock(folder)
+    except OSError:
+        return None
+
+
 def _holder(descriptor: int) -> tuple[str, str]:
     """Who a lock file names, in words, and the host; empty if it names nobody."""
     try:

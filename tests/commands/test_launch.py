@@ -17,6 +17,7 @@ import pytest
 from cnnbench import cli
 from cnnbench.cluster.probe import REFUSED, probe
 from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.runtime.lock import FolderLock
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_task.py"
 
@@ -110,6 +111,24 @@ def test_a_job_that_fails_keeps_its_logs(launch, monkeypatch):
     assert status == 4
     (log,) = re.findall(r"cnnbench: error: ps:0 was ended by SIGKILL; (\S+)", err)
     assert "to stdout" in Path(log).read_text()
+
+
+def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
+    lives, killed = (f"cnnbench-launch-{name}" for name in ("lives", "killed"))
+    with FolderLock(_made(tmp_path / lives)):
+        code = "import os, sys; from cnnbench.runtime.lock import FolderLock; "
+        code += "FolderLock(sys.argv[1]); os.kill(os.getpid(), 9)"
+        subprocess.run([sys.executable, "-c", code, _made(tmp_path / killed)], timeout=60)
+        _made(tmp_path / "cnnbench-launch-kept")
+        assert launch("--ps=1", "--", "--model=lenet")[0] == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"template.json", lives, "cnnbench-launch-kept"}
+
+
+def _made(folder):
+    folder.mkdir()
+    (folder / "worker-0.log").write_text("printed")
+    return folder
 
 
 def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
