@@ -58,7 +58,7 @@ class _Guarded:
         Raises:
           UsageError, BenchmarkError: the method raises something, or its result is of no use.
         """
-        passes = (UsageError, BenchmarkError, MemoryError, *_out_of_memory())
+        passes: list[type[BaseException]] = [UsageError, BenchmarkError, *_out_of_memory()]
         with plugins.code(lambda line: self._error(f"{self._where} raises {line}"), *passes):
             result = self._method(*args, **named)
         wrong = self._check(self._model, result, args)
@@ -68,9 +68,9 @@ class _Guarded:
 
 
 def _out_of_memory() -> tuple[type[Exception], ...]:
-    """What TensorFlow, if it is loaded, raises where memory and no code is at fault."""
+    """What Python and, if it is loaded, TensorFlow raise where memory and no code is at fault."""
     tf = sys.modules.get("tensorflow")
-    return () if tf is None else (tf.errors.ResourceExhaustedError,)
+    return (MemoryError,) if tf is None else (MemoryError, tf.errors.ResourceExhaustedError)
 
 
 def _shown(value: Any) -> str:

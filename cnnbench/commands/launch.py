@@ -121,17 +121,17 @@ def main(argv: Sequence[str]) -> int:
     layout = layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     cores = shares_of_cores(layout.size) if options.affinity else None
-    words = task_words(flags, options.towers)
+    command = task_words(flags, options.towers)
     if options.log_dir is not None:
         logs = _log_folder(options.log_dir)
         interrupt_on_signals()
-        return _run(layout, params, words, logs, cores)
+        return _run(layout, params, command, logs, cores)
     from cnnbench.runtime.scratch import Scratch
 
     interrupt_on_signals()
     with Scratch("launch") as scratch:
         scratch.kept = True  # what a job that fails has printed
-        status = _run(layout, params, words, scratch.path, cores)
+        status = _run(layout, params, command, scratch.path, cores)
         scratch.kept = status != 0
     return status
 
