@@ -127,7 +127,7 @@ class TrainStep:
         self._loss_scale = loss_scale
         self._updates_counter = counter
         self._rate_tensors: dict[float, tf.Tensor] = {}
-        self.set_learning_rate(0.0)
+        self._rate = self._rate_tensor(0.0)
         # Made here and not while tracing: a function that creates variables is traced twice.
         self._counter = self._make_counter()
         self._stop: tf.Variable | None = None
