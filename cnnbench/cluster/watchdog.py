@@ -164,9 +164,17 @@ class Watchdog:
             self._peers[task] = _Peer(line, self._begun)
             self._selector.register(line, selectors.EVENT_READ, task)
 
-    def up(self) -> None:
-        """To be called when TensorFlow's server of this process answers."""
+    def up(self, *, all_others: bool = False) -> None:
+        """To be called when TensorFlow's server of this process answers.
+
+        Args:
+          all_others: whether those of all others do. One that stops before it has said so itself
+            is a loss then, and is not waited for as one that still loads TensorFlow.
+        """
         self._up = True
+        if all_others:
+            for peer in self._peers.values():
+                peer.up = True
 
     def wait(self) -> Ending:
         """Waits until the chief says how the run has ended."""

@@ -110,7 +110,7 @@ class Membership:
                 self._joined = True
             else:
                 devices = self._connect_chief(devices)
-        self._watchdog.up()
+        self._watchdog.up(all_others=True)
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:

@@ -60,7 +60,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
     monkeypatch.setattr(membership.chief, "connect", connect)
     monkeypatch.setattr(Membership, "_connect_worker", connect)
     monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
-    monkeypatch.setattr(membership.Watchdog, "up", lambda self: None)
+    monkeypatch.setattr(membership.Watchdog, "up", lambda self, **_: None)
     monkeypatch.setattr(membership, "connected", False)
     joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print)
     joining.meet()

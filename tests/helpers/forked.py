@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
+
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tensorflow"])
 
@@ -75,8 +77,11 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, if it runs."""
+        """Sends a signal, if it runs; SIGSTOP, which no process can hand on, to its children too."""
         if self.poll() is None:
+            if number == signal.SIGSTOP:
+                for child in psutil.Process(self.pid).children(recursive=True):
+                    child.send_signal(number)
             os.kill(self.pid, number)
 
     def kill(self) -> None:

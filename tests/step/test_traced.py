@@ -108,7 +108,8 @@ def test_batches_of_another_size_end_a_run(
     flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
     assert main([f"--{n}={v}" for n, v in {**flags, "result_json": path}.items()]) == 4
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("cnnbench: error: the step would have to be traced again: 1.features.")
+    # Argument 0 is the learning rate, so 2 is the batch of the second tower.
+    assert last.startswith("cnnbench: error: the step would have to be traced again: 2.features.")
     record = RunRecord.from_json(path.read_text())
     assert record.error.type == "RetraceError"
     assert len(record.step_seconds) == 2

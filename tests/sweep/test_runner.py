@@ -94,7 +94,7 @@ def test_every_run_leaves_a_record_and_a_log(sweep):
     for result in results.values():
         assert result.path.parent == sweep.folder
         assert "a word on stderr" in result.path.with_suffix(".log").read_text()
-    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == ["lock"]
+    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == []
     assert exit_code(sweep.rows) == 0
 
 
@@ -235,7 +235,7 @@ def test_an_orphan_s_record_is_never_seen(sweep, make_record):
     sweep(entry("a", FAKE.OK))
     (sweep.folder / ".sweep" / "123-abc.part").write_text(make_record().to_json())
     sweep(entry("a", FAKE.OK), resume=True)
-    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == ["lock"]
+    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == []
     assert len(load_records([sweep.folder]).records) == 1
 
 
