@@ -77,7 +77,7 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, if it runs; SIGSTOP, which no process can hand on, to its children too."""
+        """Sends a signal, if it runs; SIGSTOP, which nobody can hand on, to its children too."""
         if self.poll() is None:
             if number == signal.SIGSTOP:
                 for child in psutil.Process(self.pid).children(recursive=True):
