@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.runtime.devices import is_cpu
 from cnnbench.variable_mgr.gradients import cast
 
 # Distance of 1 from the next smaller float32.
@@ -161,7 +162,7 @@ class GradientDescent(Optimizer):
 
     def fold_decay(self, variable: tf.Variable, factor: float) -> bool:
         """See `Optimizer.fold_decay`; there is such an op for CPUs."""
-        if "device:CPU:" not in variable.device or variable.dtype != tf.float32:
+        if not is_cpu(variable.device) or variable.dtype != tf.float32:
             return False
         self._decays[variable.ref()] = factor
         return True

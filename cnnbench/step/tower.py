@@ -14,6 +14,7 @@ from cnnbench.models.graph import DataFormat, Forward, GraphNetwork, Reader, for
 from cnnbench.models.int8 import Calibration, calibrate, quantised
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.runtime.devices import is_cpu
 from cnnbench.step.batch_norm_stats import over_towers
 from cnnbench.step.loss_scale import Factor, scaled
 from cnnbench.variable_mgr.gradients import Gradient
@@ -191,7 +192,7 @@ class Tower:
             compute_dtype=tf.as_dtype(self._config.compute_dtype),
             seed=seed,
             training_steps=self._config.training_steps,
-            on_cpu="device:CPU:" in self._device,
+            on_cpu=is_cpu(self._device),
             synchronise=self._synchronise,
             fold_batch_norm=self._config.forward_only,
             make=self._interpreter(read),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.runtime.job import Job
+from cnnbench.variable_mgr.all_reduce.context import is_gpu
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.strategies import make
@@ -58,5 +59,5 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
 
 def _alone(devices: Sequence[str]) -> Job:
     """A job of one process with so many towers."""
-    kind = "gpu" if "/device:GPU:" in devices[0] else "cpu"
+    kind = "gpu" if is_gpu(devices[0]) else "cpu"
     return Job(towers_per_worker=len(devices), device=kind)
