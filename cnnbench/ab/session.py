@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,8 @@ from cnnbench.records.place import AbPlace
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
-from cnnbench.text.numbers import number, percent
+from cnnbench.stats.descriptive import median
+from cnnbench.text.numbers import duration, number, percent
 from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -33,6 +35,13 @@ _HOPELESS = (
     Verdict.NOT_COMPARABLE,
     Verdict.MISSING,
 )
+
+FEWEST_STEPS = 20
+"""Timed steps of a process of the burn-in, and at least of every other one, where their number is
+chosen by time: a median of fewer is moved by single slow steps."""
+
+MOST_STEPS = 10_000
+"""At most so many timed steps are chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,8 @@ class Experiment:
       timeout: seconds for each process.
       turn_seconds: length of the turns in which the processes of a pair step, both alive; 0:
         one process after the other.
+      timed_seconds: of the timed steps of each process; their number is chosen after the burn-in.
+        0: it is left to the flags.
       policy: the constants; its alpha is that of all interim analyses together.
       metrics: to judge; the first decides.
       allow_different: facts that may differ besides those in which the sides differ.
@@ -68,6 +79,7 @@ class Experiment:
     cool_down: float = 0.0
     timeout: float
     turn_seconds: float = 0.0
+    timed_seconds: float = 0.0
     policy: Policy = field(default_factory=Policy)
     metrics: tuple[str, ...] = tuple(METRICS)
     allow_different: tuple[str, ...] = ()
@@ -166,6 +178,8 @@ class Session:
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }
         self._seconds: list[float] = []
+        # Timed steps of a process; None: as its flags say.
+        self._steps = FEWEST_STEPS if experiment.timed_seconds and experiment.burn_in else None
         self._total = 2 * (experiment.burn_in + max(0, experiment.pairs - self._earlier))
 
     def run(self) -> Finding:
@@ -281,8 +295,24 @@ class Session:
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if failed or not burn_in:
             self._accept(names, samples)
+        elif self._steps is not None:
+            self._choose_steps([sample.record for sample in samples.values()])
         if failed:
             raise _Failed("; ".join(f"{side.upper()}: {samples[side].problem}" for side in failed))
+
+    def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
+        """Sets the number of timed steps that take the slower side as long as is asked for."""
+        if not all(one.step_seconds for one in measured):
+            self._steps = None  # an evaluation: its length is that of its data
+            return
+        step = max(median(one.step_seconds) for one in measured)
+        seconds = self._experiment.timed_seconds
+        self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
+        self._results.journal.add("steps", num_batches=self._steps, step_seconds=step)
+        self._reporter.line(
+            f"{self._steps} timed steps in each process, about {duration(self._steps * step)}; "
+            "--num_batches sets another number"
+        )
 
     def _accept(self, names: Mapping[str, str], samples: Mapping[str, ProcessResult]) -> None:
         # Both or none: half a pair would make all the others unequal in number.
@@ -337,8 +367,11 @@ class Session:
 
     def _planned(self, name: str, side: str) -> Sample:
         records = self._records[side]
+        started = self._experiment.sides()[side]
+        if self._steps is not None:
+            started = replace(started, flags=(*started.flags, f"--num_batches={self._steps}"))
         return Sample(
-            side=self._experiment.sides()[side],
+            side=started,
             record=self._results.pending(name),
             log=self._results.log(name),
             facts=self._facts,
@@ -398,5 +431,6 @@ class Session:
             cool_down=experiment.cool_down,
             timeout=experiment.timeout,
             turn_seconds=experiment.turn_seconds,
+            timed_seconds=experiment.timed_seconds,
             allowed=experiment.allowed,
         )

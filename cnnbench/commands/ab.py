@@ -82,6 +82,13 @@ class MeasuringFlags:
         minimum=0,
         maximum=100,
     )
+    seconds: float = flag(
+        5.0,
+        "Seconds of timed steps in each process; their number is chosen after the burn-in. 0, or "
+        "with --num_batches or --num_epochs among the flags of a side: as many as these say.",
+        minimum=0,
+        maximum=86400,
+    )
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     pairing: str = flag(
@@ -117,6 +124,9 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 _OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
 
 _VARIABLES = ("a_env", "b_env")
+
+# Flags of a run that say how many timed steps it makes.
+_LENGTHS = frozenset({"num_batches", "num_epochs"})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -226,7 +236,7 @@ def _side(
 
 def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Experiment:
     """What to measure; refuses wrong flags of sides as far as this cnnbench knows them."""
-    from cnnbench.ab.flags import check, refuse
+    from cnnbench.ab.flags import check, names, refuse
 
     for side in (a, b):
         refuse(side, sides.RESERVED, "cannot go with ab; it keeps a record of each process")
@@ -241,14 +251,15 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     from cnnbench.machine import repository
 
     # Side A measured twice is one and the same.
-    names = {"a": "a", "b": "a" if options.aa else "b"}
+    labels = {"a": "a", "b": "a" if options.aa else "b"}
     subjects = {
-        name: replace(repository.of_folder(side.checkout), side=names[name])
+        name: replace(repository.of_folder(side.checkout), side=labels[name])
         for name, side in (("a", a), ("b", b))
     }
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa
+    told = any(names(side) & _LENGTHS for side in (a, b))
     return Experiment(
         a=a,
         b=b,
@@ -257,6 +268,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
+        timed_seconds=0.0 if told else options.seconds,
         policy=options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed,

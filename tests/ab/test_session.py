@@ -109,6 +109,34 @@ def test_burn_in_is_measured_and_does_not_count(tmp_path, side):
     assert "[1/16] burn-in 1" in run.errors.getvalue()
 
 
+@pytest.mark.parametrize(("step", "steps"), [(0.02, 250), (1.0, 20), (1e-5, 10_000)])
+def test_the_slower_side_decides_how_many_steps_take_so_long(
+    tmp_path, side, lenet_runs, step, steps
+):
+    images = lenet_runs()().batch.global_
+    speeds = {"a": images / step, "b": 2 * images / step}
+    sides = (side("--x=1", speed=speed, scatter=0, salt=name) for name, speed in speeds.items())
+    run = Run(tmp_path, *sides, pairs=1, burn_in=1, timed_seconds=5.0)
+    records = {
+        path.name: json.loads(path.read_text())
+        for folder in ("a", "b", "discarded")
+        for path in (run.folder / folder).iterdir()
+    }
+    chosen = {name: int(one["config"]["num_batches"]) for name, one in records.items()}
+    burn_in = {f"burn-in-1-{name}.discarded": 20 for name in "ab"}
+    assert chosen == burn_in | {f"0001-{name}.json": steps for name in "ab"}
+    (event,) = run.journal("steps")
+    assert (event["num_batches"], event["step_seconds"]) == (steps, pytest.approx(step))
+    assert f"{steps} timed steps in each process" in run.errors.getvalue()
+
+
+def test_without_burn_in_the_flags_say_how_many_steps(tmp_path, side):
+    run = Run(tmp_path, side("--num_batches=7"), side(salt="b"), pairs=1, timed_seconds=5.0)
+    document = json.loads((run.folder / "a" / "0001-a.json").read_text())
+    assert document["config"]["num_batches"] == "7"
+    assert not run.journal("steps")
+
+
 def test_progress_tells_figures_and_the_time_left(tmp_path, side):
     run = Run(tmp_path, side(wait=0.1), side(wait=0.1, salt="b"), pairs=6)
     lines = [line for line in run.errors.getvalue().splitlines() if line.startswith("[")]

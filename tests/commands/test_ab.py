@@ -51,6 +51,16 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, capsys, speed, mor
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("flags", "steps"), [((), 500), (("--seconds=9",), 900), (("--", "--num_batches=7"), 7)]
+)
+def test_how_many_timed_steps_a_process_makes(ab, tmp_path, flags, steps):
+    speeds = [f"--{side}_env=SPEED=800" for side in "ab"]  # 100 steps of 8 images per second
+    ab("--burn_in=1", "--pairs=1", *speeds, *flags)
+    document = json.loads((tmp_path / "results" / "b" / "0001-b.json").read_text())
+    assert int(document["config"]["num_batches"]) == pytest.approx(steps, rel=0.01)
+
+
 def _git(*arguments):
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     done = subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True)
