@@ -413,6 +413,7 @@ class Session:
         experiment = self._experiment
         sides = {
             name: {
+                "description": side.description(),
                 "flags": side.flags,
                 "python": side.python,
                 "checkout": side.checkout,
@@ -433,4 +434,8 @@ class Session:
             turn_seconds=experiment.turn_seconds,
             timed_seconds=experiment.timed_seconds,
             allowed=experiment.allowed,
+            metrics=experiment.metrics,
+            policy=encode(experiment.policy),
+            allow_changed_work=experiment.allow_changed_work,
+            baseline_aa=experiment.aa is not None,
         )

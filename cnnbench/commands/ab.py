@@ -303,6 +303,7 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     from cnnbench.compare import processes_needed
     from cnnbench.compare.noise import spread_lines
     from cnnbench.machine import facts
+    from cnnbench.text.numbers import duration
 
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
@@ -315,7 +316,10 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     session = Session(experiment, results, reporter, facts=facts.collect())
     finding = session.run()
     code = _exit_code(finding, options)
-    options.write(replace(finding.comparison, ends_with=code))
+    settled = options.aa or finding.failure or finding.interrupted
+    next_step = "" if settled else _next_step(finding.comparison, argv)
+    comparison = replace(finding.comparison, ends_with=code, next_step=next_step)
+    options.write(comparison)
     if finding.failure:
         reporter.line(f"error: {finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
@@ -324,8 +328,11 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
         reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
     command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
     reporter.line(f"the same from the files: {command}")
-    if not (options.aa or finding.failure or finding.interrupted):
-        _advise(finding.comparison, session.seconds_per_pair, reporter, argv)
+    if next_step:
+        seconds = session.seconds_per_pair
+        pairs = _pairs_to_settle(comparison)
+        time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
+        reporter.line(f"to settle it{time}: {next_step}")
     if finding.interrupted:
         reporter.line("error: interrupted")
     return code
@@ -339,27 +346,23 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
     return ExitCode.OK if options.aa else finding.comparison.exit_code
 
 
-def _advise(
-    comparison: Comparison, seconds: float | None, reporter: Reporter, argv: Sequence[str]
-) -> None:
-    """The command that would settle what is inconclusive, and how long it takes."""
+def _next_step(comparison: Comparison, argv: Sequence[str]) -> str:
+    """The command that would settle what is inconclusive; "" where more pairs would not."""
+    pairs = _pairs_to_settle(comparison)
+    return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *_again(argv)]) if pairs else ""
+
+
+def _pairs_to_settle(comparison: Comparison) -> int:
+    """Pairs for an experiment that is to settle it; 0 where they would not help."""
     from cnnbench.ab.sequential import pairs_to_settle
-    from cnnbench.text.numbers import duration
+    from cnnbench.compare.judge import MANY
 
     wanted = [entry.main.judgement.needed for entry in comparison.entries]
     needed = max((number for number in wanted if number is not None), default=0)
-    if not needed:
-        return
-    pairs = pairs_to_settle(needed, len(comparison.entries[0].base))
-    if pairs > sides.MOST_PAIRS:
-        reporter.line(
-            f"to settle it: some {pairs:,} pairs, more than --pairs takes; find what disturbs the "
-            "machine first: cnnbench env --check"
-        )
-        return
-    time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
-    command = shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *_again(argv)])
-    reporter.line(f"to settle it{time}: {command}")
+    measured = len(comparison.entries[0].base) if comparison.entries else 0
+    if not needed or needed - measured > MANY:
+        return 0
+    return pairs_to_settle(needed, measured)
 
 
 def _again(argv: Sequence[str]) -> list[str]:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class CompareFlags(JudgingFlags):
     """Flags of the command."""
 
-    paired: bool = flag(
-        False,
+    paired: bool | None = flag(
+        None,
         "Compare run by run: pairs as cnnbench ab made them; of other records the i-th of BASE "
-        "with the i-th of NEW, by start.",
+        "with the i-th of NEW, by start. Not given: in pairs where the records name them.",
     )
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cnnbench.commands import warn_of_skipped, write_output
@@ -16,6 +17,7 @@ from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.text.terminal import LineWriter
 
 if TYPE_CHECKING:
+    from cnnbench.compare import Comparison
     from cnnbench.records.load import Loaded
     from cnnbench.report import Results
 
@@ -92,8 +94,6 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
     if options.format != "csv" and "table" in given:
         raise FlagError("table", options.table, "is for --format=csv")
     if options.baseline is None:
-        if options.table == "comparison":
-            raise FlagError("table", "comparison", "needs --baseline")
         for name in ("threshold", "allow_different"):
             if name in given:
                 raise FlagError(name, given[name], "needs --baseline")
@@ -116,7 +116,12 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Resul
     from cnnbench.report import gather
 
     if options.baseline is None:
-        return gather(loaded)
+        found = _experiment(paths)
+        if found is None and options.table == "comparison":
+            raise FlagError(
+                "table", "comparison", "needs --baseline, or the results of cnnbench ab"
+            )
+        return gather(loaded, comparison=found)
     try:
         baseline = _load([options.baseline])
     except PathError as error:
@@ -131,6 +136,14 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Resul
         allow_different=judging.allowed,
         labels=(options.baseline, " ".join(paths)),
     )
+
+
+def _experiment(paths: Sequence[str]) -> Comparison | None:
+    """The verdict of the experiment whose results folder is the only path, or None."""
+    from cnnbench.ab.saved import results_below, verdict
+
+    folder = results_below(Path(paths[0])) if len(paths) == 1 else None
+    return None if folder is None else verdict(folder)
 
 
 def _text(options: ReportFlags, results: Results) -> str:

@@ -13,7 +13,7 @@ from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.disturbance import disturbance
 from cnnbench.compare.estimate import Case
 from cnnbench.compare.judge import Judgement, judge_all
-from cnnbench.compare.matching import groups, in_pairs, match
+from cnnbench.compare.matching import groups, in_pairs, match, share_pairs, sides_of_experiment
 from cnnbench.compare.noise import spread, usable_groups
 from cnnbench.compare.reductions import measurements
 from cnnbench.compare.result import Comparison, Entry, Result
@@ -44,7 +44,7 @@ def compare_records(
     metrics: Sequence[str] = tuple(METRICS),
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
-    paired: bool = False,
+    paired: bool | None = None,
     allow_changed_work: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",
@@ -62,7 +62,8 @@ def compare_records(
         `cnnbench.metrics.comparable_facts`.
       aa: runs of an A/A measurement, from which the spread of each configuration is taken.
       paired: runs are compared pair by pair: the pairs of `cnnbench ab` if the records name
-        them, else the i-th runs of both sides in order of their start.
+        them, else the i-th runs of both sides in order of their start. None: in pairs where
+        the records name them.
       allow_changed_work: a network or batch of another size is no regression.
       base_label, new_label: where the records came from, for output.
       skipped: files that gave no record.
@@ -93,7 +94,7 @@ def compare_records(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
         metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, metrics),
-        paired=paired,
+        paired=_in_pairs(drafts) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         notes=(
             *left_out,
@@ -104,6 +105,7 @@ def compare_records(
         ),
         base_label=base_label,
         new_label=new_label,
+        names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
 
@@ -132,6 +134,11 @@ class _Draft:
         group = self.base or self.new
         assert group is not None
         return group.configuration
+
+
+def _in_pairs(drafts: Iterable[_Draft]) -> bool:
+    cases = [case for draft in drafts for case in draft.cases]
+    return bool(cases) and all(case.paired for case in cases)
 
 
 def _judged(drafts: Sequence[_Draft], policy: Policy) -> list[Entry]:
@@ -201,7 +208,7 @@ def _draft(
     metrics: Sequence[Metric],
     spreads: Mapping[str, float | None],
     patterns: tuple[str, ...],
-    paired: bool,
+    paired: bool | None,
 ) -> _Draft:
     """The cases of a configuration, or the verdict that it has without any.
 
@@ -210,7 +217,7 @@ def _draft(
       metrics: to be judged.
       spreads: A/A spreads by metric, None if not measured.
       patterns: of the facts that may differ.
-      paired: runs are compared pair by pair.
+      paired: runs are compared pair by pair; None: if they name their pairs.
     """
     if base is None or new is None:
         absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
@@ -224,6 +231,8 @@ def _draft(
     if outcome is not None:
         return _settled(base, new, metrics[0], *outcome, unlike)
     measured = (base, new)
+    if paired is None:
+        paired = sides_of_experiment(base.records, new.records) and share_pairs(base, new)
     if paired:
         base, new = in_pairs(base, new)
     if not base.records:

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Sequence
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.metrics.measurement import Measurement
 from cnnbench.records.run import Conditions, RunRecord
+from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import count, percent
+
+_BUSY = 0.05
+"""CPUs in use by others that are worth a word."""
 
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
@@ -38,6 +42,22 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
         for name, those in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
     return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
+
+
+def others_text(measurements: Iterable[Measurement]) -> str:
+    """How many CPUs other programs used, the median over runs; "" where it is unknown or nothing.
+
+    Args:
+      measurements: of both sides.
+    """
+    runs = [one for one in measurements if isinstance(one, RunRecord)]
+    used = _values("other_cpus", [one.conditions for one in runs if one.conditions is not None])
+    if not used or (typical := median(used)) < _BUSY:
+        return ""
+    facts = runs[-1].environment
+    cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
+    of = f" of {count(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
+    return f"other programs use {typical:.1f}{of}"
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:

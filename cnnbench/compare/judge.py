@@ -32,8 +32,8 @@ from cnnbench.text.numbers import count
 
 _DEFAULT = Policy()
 
-_MANY = 50
-"""More pairs or processes than these are no advice on their own."""
+MANY = 50
+"""So many more pairs or processes are no advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,36 @@ class Judgement:
     noise: float | None = None
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
+
+    def scatter_share(self, metric: Metric) -> float | None:
+        """The scatter as changes are: a share of the base, or a difference.
+
+        Args:
+          metric: that was judged.
+        """
+        if self.scatter is None or not metric.relative:
+            return self.scatter
+        return math.expm1(self.scatter)
+
+
+def magnitude(judgement: Judgement, metric: Metric) -> str:
+    """A change without its sign, with the word for its direction: "13.2 % slower (10.1 to 16.0 %)".
+
+    Args:
+      judgement: whose change is known.
+      metric: that was judged.
+    """
+    assert judgement.change is not None
+    better = (judgement.change > 0) == metric.higher_is_better
+    text = f"{metric.change_text(abs(judgement.change), signed=False)} "
+    text += metric.better if better else metric.worse
+    if judgement.low is None or judgement.high is None:
+        return text
+    if judgement.low < 0 < judgement.high:
+        return f"{text} ({metric.range_text(judgement.low, judgement.high)})"
+    ends = sorted(abs(end) for end in (judgement.low, judgement.high))
+    low, high = (metric.change_text(end, signed=False) for end in ends)
+    return f"{text} ({low.rsplit(' ', 1)[0]} to {high})"
 
 
 def judge(
@@ -174,26 +204,26 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
       policy: the constants.
     """
     metric, alpha = case.metric, case.metric.alpha(policy)
-    margin = _both_ways(found.margin, metric)
+    margin = metric.change_text(found.margin, signed=False)
     chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
-    interval = ""
-    if found.low is not None and found.high is not None:
-        interval = f"the interval {metric.range_text(found.low, found.high)}"
-    verdict = Verdict.INCONCLUSIVE
+    verdict, reason = Verdict.INCONCLUSIVE, ""
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        change = f"{metric.change_text(found.change)} ({interval.removeprefix('the interval ')})"
-        reason = f"{change} is beyond the floor {_both_ways(found.floor, metric)}, {chance}"
-    elif found.within_margin:
-        verdict, reason = Verdict.SAME, f"{interval} lies within {margin}"
-    elif not interval or _too_few(case, found, family, alpha):
+        judgement = _judgement(case, found, verdict, "", p)
+        reason = f"{magnitude(judgement, metric)}, {chance}"
+    elif found.low is not None and found.high is not None and found.within_margin:
+        verdict = Verdict.SAME
+        reason = f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+    elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
         counts = f"{len(case.base)} against {len(case.new)} processes"
         among = f" among {family} configurations" if family > 1 else ""
         reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
         reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
     else:
-        reason = _inconclusive(case, found, p <= alpha, interval, chance)
+        interval = metric.range_text(found.low, found.high)
+        reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
+        reason += _inconclusive(case, found, p <= alpha)
         enough = needed(case, found, alpha / family)
         reason += _outlook(case, found, enough)
         return _judgement(
@@ -202,28 +232,28 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
     return _judgement(case, found, verdict, reason, p)
 
 
-def _inconclusive(case: Case, found: Evidence, certain: bool, interval: str, chance: str) -> str:
+def _inconclusive(case: Case, found: Evidence, certain: bool) -> str:
     """Why an interval gives no verdict.
 
     Args:
       case: that is undecided.
       found: its statistics.
       certain: whether the test is significant.
-      interval: "the interval ...".
-      chance: the p value as text.
     """
     metric = case.metric
-    change = metric.change_text(found.change)
-    floor, margin = (_both_ways(limit, metric) for limit in (found.floor, found.margin))
-    reaches = f"{interval} reaches"
-    if certain and found.beyond_floor:
-        return f"{change} is beyond the floor {floor}, but {reaches} into it, {chance}"
+    floor, margin = (
+        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
+    )
+    word = metric.better if (found.change > 0) == metric.higher_is_better else metric.worse
     if found.wholly_beyond_floor:
-        return f"{change}, {interval}, is beyond the floor {floor}, but not certain: {chance}"
+        return f"{word} by more than {floor}, but not certainly so"
+    if certain and found.beyond_floor:
+        return f"{word}, but perhaps by less than {floor}"
+    if certain and found.floor > found.margin:
+        return f"{word}, but within the A/A spread of {floor}"
     if certain:
-        name = "A/A spread" if found.floor > found.margin else "floor"
-        return f"{change} is within the {name} {floor}, but {reaches} beyond {margin}, {chance}"
-    return f"{reaches} beyond {margin}, {chance}"
+        return f"{word}, but perhaps by less than {margin}, perhaps by more"
+    return f"the change may be smaller or larger than {margin}"
 
 
 def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
@@ -233,15 +263,19 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
         return ""
     scatter = math.expm1(found.scatter) if metric.relative else found.scatter
     name = "pairs" if case.paired else "processes"
-    text = f"; {name} scatter by {metric.change_text(scatter, signed=False)}"
-    margin = metric.change_text(found.margin, signed=False)
+    text = f"; {name} differ by {metric.change_text(scatter, signed=False)}"
     more = enough.number - case.fewest
     if more <= 0:
-        return f"{text}: as many as there are settle most changes to within {margin}, not this one"
-    what = "would prove a change as large" if enough.proves else f"settle it to within {margin}"
+        margin = metric.change_text(found.margin, signed=False)
+        return (
+            f"{text}: as many are usually enough for changes of {margin}; this result is too close "
+            "to that"
+        )
+    if more > MANY:
+        return f"{text}: more {name} will not help"
     one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
-    text += f": about {more:,} more {one if more == 1 else many} {what}"
-    return f"{text}; a quieter machine saves most of them" if more > _MANY else text
+    what = "would prove a change as large" if enough.proves else "settle it"
+    return f"{text}: about {more} more {one if more == 1 else many} {what}"
 
 
 def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
@@ -253,11 +287,6 @@ def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
 def _needed(case: Case, policy: Policy, family: int = 1) -> str:
     needed = processes_needed(policy, family, case.paired, case.metric)
     return f"{needed} pairs" if case.paired else f"{needed} on each side"
-
-
-def _both_ways(limit: float, metric: Metric) -> str:
-    """A limit both ways: 3 % more is undone by 2.9 % less, differences by their opposite."""
-    return metric.range_text(1 / (1 + limit) - 1 if metric.relative else -limit, limit)
 
 
 def _judgement(

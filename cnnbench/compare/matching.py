@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from cnnbench.compare.comparability import Group
@@ -62,6 +62,24 @@ def match(
     return pairs
 
 
+def share_pairs(base: Group, new: Group) -> bool:
+    """Whether all runs name a pair of an experiment that both sides have in common.
+
+    Args:
+      base, new: runs of one configuration.
+    """
+    left, right = ({seed for seed, _ in _by_pair(side)} for side in (base, new))
+    return not left.isdisjoint(right)
+
+
+def sides_of_experiment(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
+    """Whether all runs of BASE are of side A of an experiment, and those of NEW of side B."""
+    return all(
+        records and all(_place(one).get("side") == side for one in records)
+        for side, records in (("a", base), ("b", new))
+    )
+
+
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     """Both sides with the i-th run of one the partner of the i-th of the other.
 
@@ -71,10 +89,9 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     Args:
       base, new: runs of one configuration.
     """
-    left, right = _by_pair(base), _by_pair(new)
-    experiments = [{seed for seed, _ in side} for side in (left, right)]
-    if experiments[0].isdisjoint(experiments[1]):
+    if not share_pairs(base, new):
         return base, new
+    left, right = _by_pair(base), _by_pair(new)
     shared = [pair for pair in left if pair in right]
     return (
         Group(base.configuration, tuple(left[pair] for pair in shared)),
@@ -86,11 +103,16 @@ def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     """Runs by experiment and number of their pair; none unless each has a pair of its own."""
     found = {}
     for record in group.records:
-        place = record.ab or {} if isinstance(record, RunRecord) else {}
+        place = _place(record)
         seed, number = place.get("seed"), place.get("pair")
         if isinstance(seed, int) and isinstance(number, int):
             found[seed, number] = record
     return found if len(found) == len(group.records) else {}
+
+
+def _place(record: Measurement) -> Mapping[str, object]:
+    """Where `cnnbench ab` measured a run; empty for others."""
+    return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
 def _grouped(

@@ -97,6 +97,8 @@ class Comparison:
       paired: whether runs were compared pair by pair.
       notes: remarks, one sentence each.
       base_label, new_label: where the records came from.
+      names: of both sides in sentences.
+      next_step: the command that would settle what is inconclusive; "" if there is none.
       skipped: files that gave no record.
       allow_changed_work: whether a network or batch of another size is no regression.
       ends_with: exit code of the command, where it is not that of the verdicts: an A/A
@@ -110,6 +112,8 @@ class Comparison:
     notes: tuple[str, ...] = ()
     base_label: str = "BASE"
     new_label: str = "NEW"
+    names: tuple[str, str] = ("BASE", "NEW")
+    next_step: str = ""
     skipped: tuple[Skipped, ...] = ()
     allow_changed_work: bool = False
     ends_with: ExitCode | None = None

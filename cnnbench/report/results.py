@@ -298,6 +298,7 @@ def gather(
     policy: Policy | None = None,
     allow_different: Sequence[str] = (),
     labels: tuple[str, str] = ("BASE", "NEW"),
+    comparison: Comparison | None = None,
 ) -> Results:
     """Sorts records by configuration, and compares them with a baseline.
 
@@ -307,8 +308,8 @@ def gather(
       policy: of the comparison.
       allow_different: facts that may differ.
       labels: names of the baseline and of the records.
+      comparison: of an experiment that the records are of, in place of one with a baseline.
     """
-    comparison = None
     if baseline is not None:
         # A baseline of runs has nothing to compare reductions with.
         reduced = loaded.allreduces if baseline.allreduces else ()

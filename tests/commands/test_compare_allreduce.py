@@ -27,7 +27,7 @@ def test_the_verdict_is_the_exit_code(reductions, tmp_path, capsys, factor, stat
     base = save(tmp_path / "base", side(reductions))
     assert cli.main(["compare", base, save(tmp_path / "new", side(reductions, factor))]) == status
     out, err = capsys.readouterr()
-    assert out.splitlines()[3].startswith("bus_bandwidth")
+    assert out.splitlines()[5].startswith("bus_bandwidth")
     assert word in out
     assert err == ""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cnnbench.compare.answer import opening
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
-from cnnbench.report.renderers import wording
 from cnnbench.text.escape import plain
 
 _SHOWN = 10
@@ -33,9 +33,8 @@ def render(comparison: Comparison) -> str:
         if one.defect:
             found["warning"].append(("file skipped", str(one)))
     lines = [line for level, items in found.items() for line in _commands(level, items)]
-    for metric in comparison.leading:
-        tally = f"{metric.name}: {wording.tally(comparison, metric)}"
-        lines.append(_command("notice", "cnnbench compare", tally))
+    told = "\n".join(map(plain, opening(comparison)))
+    lines.append(_command("notice", "cnnbench compare", told))
     return "".join(f"{line}\n" for line in lines)
 
 

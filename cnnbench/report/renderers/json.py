@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from cnnbench.compare.answer import advice, answer
 from cnnbench.compare.comparability import Difference
 from cnnbench.compare.judge import Judgement
 from cnnbench.compare.result import Comparison, Entry, Result
@@ -88,6 +89,9 @@ class ComparisonDocument(Document):
 
     Attributes:
       exit_code: of the command.
+      answer: what was found, in one sentence or two.
+      advice: what would settle what is inconclusive; empty where nothing is needed.
+      next_step: the command for it; empty if there is none.
       base, new: where the records came from.
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
@@ -104,6 +108,9 @@ class ComparisonDocument(Document):
     schema: ClassVar[int] = 1
 
     exit_code: int
+    answer: str = field(metadata=OPTIONAL)
+    advice: str = field(metadata=OPTIONAL)
+    next_step: str = field(metadata=OPTIONAL)
     base: str
     new: str
     paired: bool
@@ -126,6 +133,9 @@ def document(comparison: Comparison) -> ComparisonDocument:
     """The content of the document."""
     return ComparisonDocument(
         exit_code=comparison.exit_code,
+        answer=answer(comparison),
+        advice=advice(comparison),
+        next_step=comparison.next_step,
         base=comparison.base_label,
         new=comparison.new_label,
         paired=comparison.paired,

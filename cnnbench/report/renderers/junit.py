@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as xml
 
+from cnnbench.compare.answer import opening
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
@@ -25,6 +26,8 @@ def render(comparison: Comparison) -> str:
         ]
         if cases:
             suites.append(_suite(comparison, metric, cases))
+    if len(suites):
+        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, opening(comparison)))
     if comparison.skipped:
         suites.append(_files(comparison))
     xml.indent(suites)
@@ -39,7 +42,7 @@ def _suite(
         case = _case(suite, f"cnnbench.{metric.name}", entry.name)
         tag = _tag(comparison, entry, result)
         if tag is not None:
-            message = plain(f"{result.word}: {result.judgement.reason}")
+            message = plain(wording.explained(result))
             xml.SubElement(case, tag, message=message, type=result.verdict.value)
         xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
     return _counted(suite)

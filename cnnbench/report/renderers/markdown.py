@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cnnbench.compare.answer import advice, answer
 from cnnbench.compare.result import Comparison, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.report.renderers import wording
-from cnnbench.text.escape import code
+from cnnbench.text.escape import code, markdown
 
 LIMIT = 65_536
 """Characters of the longest comment that GitHub accepts."""
@@ -27,6 +28,8 @@ def render(comparison: Comparison) -> str:
     """
     lines = [
         f"### cnnbench: {wording.ending(comparison)}",
+        "",
+        *_opening(comparison),
         "",
         f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
         f"{wording.outcome(comparison)}.",
@@ -46,10 +49,20 @@ def render(comparison: Comparison) -> str:
     return "\n".join([*lines, *details]) + "\n"
 
 
+def _opening(comparison: Comparison) -> list[str]:
+    """The answer, and what to do."""
+    lines = [markdown(answer(comparison))]
+    if found := advice(comparison):
+        lines += ["", markdown(found)]
+    if comparison.next_step:
+        lines += ["", f"Next: {code(comparison.next_step)}"]
+    return lines
+
+
 def _details(comparison: Comparison, room: int) -> list[str]:
     """Reasons, conditions, notes and skipped files in so many characters."""
     reasons = [
-        f"- {code(entry.name)} {result.word}: {_reason(result)}"
+        f"- {code(entry.name)}: {_reason(result)}"
         for _, rows in wording.tables(comparison)
         for entry, result in rows
         if result.verdict is not Verdict.SAME
@@ -63,10 +76,7 @@ def _details(comparison: Comparison, room: int) -> list[str]:
     ]
     lines.append(f"- {wording.conditions(comparison)}")
     lines += [f"- note: {code(note)}" for note in comparison.notes]
-    lines += [
-        f"- also different, not held against the comparison: {code(mention)}"
-        for mention in wording.mentions(comparison)
-    ]
+    lines += [f"- also different: {code(mention)}" for mention in wording.mentions(comparison)]
     lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
     remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
     reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
@@ -76,8 +86,8 @@ def _details(comparison: Comparison, room: int) -> list[str]:
 def _reason(result: Result) -> str:
     """Sentences of a test as they are; others quote records, and are code."""
     if result.judgement.p is None:
-        return code(result.judgement.reason)
-    return result.judgement.reason
+        return f"{result.word}: {code(result.judgement.reason)}"
+    return wording.explained(result)
 
 
 def _row(cells: Sequence[str]) -> str:

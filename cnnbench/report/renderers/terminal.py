@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from cnnbench.compare.answer import advice, answer
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
@@ -23,13 +24,14 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def render(comparison: Comparison, colour: bool = False) -> str:
-    """The tables with reasons, the worst configuration first, and a summary.
+    """The answer, what to do, the tables with reasons, the worst first, and a summary.
 
     Args:
       comparison: to be shown.
       colour: add ANSI colours to the verdicts.
     """
-    lines = [f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]
+    lines = [plain(line) for line in (answer(comparison), advice(comparison)) if line]
+    lines += ["", f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]
     for metric, rows in wording.tables(comparison):
         lines += ["", *_table(comparison, metric, rows, colour)]
     lines += ["", *_summary(comparison)]
@@ -63,7 +65,7 @@ def _summary(comparison: Comparison) -> list[str]:
     lines += [f"note: {plain(note)}" for note in comparison.notes]
     mentions = wording.mentions(comparison)
     if mentions:
-        lines.append("also different, and not held against the comparison:")
+        lines.append("Also different:")
         lines += [f"{_INDENT}{plain(mention)}" for mention in mentions]
     if comparison.skipped:
         lines.append(f"skipped: {count(len(comparison.skipped), 'file', 'files')}")

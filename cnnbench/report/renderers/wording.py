@@ -48,6 +48,8 @@ _ENDINGS = {
     130: "interrupted",
 }
 
+_SPREAD = "as is what differs within the A/A spread"
+
 
 def ending(comparison: Comparison) -> str:
     """What the exit code says."""
@@ -94,6 +96,12 @@ def confidence(comparison: Comparison) -> str:
 def verdict(result: Result) -> str:
     """Mark and word, as in "- slower"."""
     return f"{SIGNS[result.verdict].mark} {result.word}"
+
+
+def explained(result: Result) -> str:
+    """The word for a verdict with its reason; reasons of changes begin with their size and word."""
+    reason = result.judgement.reason
+    return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
 def further_tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
@@ -171,23 +179,22 @@ def outcome(comparison: Comparison) -> str:
 
 def conditions(comparison: Comparison) -> str:
     """How it was judged, in one sentence."""
-    kind = "pairs of runs" if comparison.paired else "one value per process"
-    text = f"{kind}, p <= {comparison.policy.alpha:g} after Holm"
-    floors = dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading)
-    text += "".join(floors)
+    text = "Compared in pairs" if comparison.paired else "Compared by one value per process"
+    for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
+        text += floors and f"; changes under {floors} are ignored"
     judged = [entry.main.judgement for entry in comparison.entries if entry.decides]
     measured = any(one.noise is not None for one in judged)
-    return text + (", A/A spread measured" if measured else ", A/A spread not measured")
+    return f"{text}, {_SPREAD}." if measured else f"{text}."
 
 
 def _floors(comparison: Comparison, metric: Metric) -> str:
-    """The floors of a leading metric, or ""."""
+    """The floors of a leading metric, as in "3.0 to 5.0 %", or ""."""
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [one.floor for one in judged if one.floor is not None]
     if not floors:
         return ""
     ends = [metric.change_text(one, signed=False) for one in (min(floors), max(floors))]
-    return f", floor {ends[0]}" if ends[0] == ends[1] else f", floors {ends[0]} to {ends[1]}"
+    return ends[0] if ends[0] == ends[1] else f"{ends[0].rsplit(' ', 1)[0]} to {ends[1]}"
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
@@ -213,7 +220,10 @@ def mentions(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(one.fact, (set(), set()))
                 base.update(one.base)
                 new.update(one.new)
+    # What was to be compared; of a checkout of cnnbench its commit is the same once more.
+    revision = values.get("subject_revision")
     return [
         unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
         for fact, (base, new) in values.items()
+        if not fact.startswith("subject_") and (fact != "git_commit" or (base, new) != revision)
     ]

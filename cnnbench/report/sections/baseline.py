@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from cnnbench.charts import HIGHER, LOWER, Axis, Row, Rows
 from cnnbench.compare import Comparison, Entry, Result
+from cnnbench.compare.answer import opening
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import Metric
 from cnnbench.report.document import (
@@ -60,12 +61,18 @@ def verdict(results: Results) -> Answer:
         details = ("--baseline=RECORDS judges these records against others",)
         return Answer(name="Verdict", text="Not compared with anything", details=details)
     ending = wording.ending(comparison)
+    told = opening(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     return Answer(
         name=f"{comparison.new_label} against {comparison.base_label}",
-        text=f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}",
+        text=told[0],
         tone=tone,
-        details=(*_worst(comparison), *_means(comparison)),
+        details=(
+            *told[1:],
+            f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}",
+            *_worst(comparison),
+            *_means(comparison),
+        ),
     )
 
 
@@ -166,10 +173,10 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
 
 def _remarks(comparison: Comparison) -> list[Text]:
     lines = [f"{mean}." for mean in _means(comparison)]
-    lines.append(f"Judged with {wording.conditions(comparison)}.")
+    lines.append(wording.conditions(comparison))
     lines += [f"Note: {note}." for note in comparison.notes]
     mentions = "; ".join(wording.mentions(comparison))
     if mentions:
-        lines.append(f"Also different, and not held against the comparison: {mentions}.")
+        lines.append(f"Also different: {mentions}.")
     lines += [f"Skipped: {one}." for one in comparison.skipped]
     return [Text(text=line) for line in lines]
