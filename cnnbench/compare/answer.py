@@ -15,7 +15,7 @@ from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import number
 
 _GAP = 1.5
-"""Speeds of like processes this many times apart, with none between, are two speeds."""
+"""Speeds of like processes this many times apart, each group within its square root, are two."""
 
 _SHORT_SECONDS = 4.0
 """Timed loops shorter than this are worth making longer before anything else."""
@@ -102,7 +102,7 @@ def two_speeds(entry: Entry) -> tuple[float, float] | None:
         place = gaps.index(max(gaps)) + 1
         low, high = values[:place], values[place:]
         within = max(low[-1] / low[0], high[-1] / high[0])
-        if min(len(low), len(high)) > 1 and within < max(gaps):
+        if min(len(low), len(high)) > 1 and within**2 < max(gaps):
             return median(low), median(high)
     return None
 

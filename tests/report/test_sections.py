@@ -187,8 +187,9 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
     assert list(row)[:3] == ["configuration", "throughput", "change"]
     answer = build(results).answers[0]
     assert answer.tone == "bad"
-    assert "regression" in answer.text
-    assert row["change"] in answer.details[0]
+    assert answer.text.startswith(f"NEW is {-100 * judged.change:.1f} % slower")
+    assert "regression" in answer.details[0]
+    assert row["change"] in answer.details[1]
 
 
 def test_without_a_baseline_nothing_is_judged(runs):
