@@ -190,7 +190,7 @@ def test_a_baseline_is_written_and_compared_with(session, pytester, holds):
     session(comparing(speed=120)).assert_outcomes(passed=1)
     result = session(comparing(speed=80))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*- slower*", "*is beyond the floor -2.9 to +3.0 %*"])
+    result.stdout.fnmatch_lines(["*- slower*", "*20.0 % slower (19.9 to 20.1 %), p = 0.0079*"])
     session(comparing(speed=80, more=", threshold=30")).assert_outcomes(passed=1)
 
 
