@@ -1,5 +1,8 @@
 """All processes of a job meet before any of them loads TensorFlow; standard library only.
 
+Loading is not begun meanwhile: an import cannot be cancelled, and a process that fails to meet the
+others ends at once.
+
 TensorFlow's own start waits for ever, without a word, for a process that is not there, and runs
 with processes that were given other flags. Here every process listens on its own address,
 calls all others on theirs, and goes on when it has reached and has been reached by every one.
@@ -24,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from cnnbench.cluster import loop
 from cnnbench.cluster.ports import unbound
 from cnnbench.errors import BenchmarkError
 from cnnbench.runtime.job import Job, Task, host_and_port
@@ -71,7 +75,7 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     hosts["--controller_host"] = job.controller_host or ""
-    return asyncio.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
+    return loop.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
 
 
 @dataclass(frozen=True)

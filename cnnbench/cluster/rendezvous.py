@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from cnnbench.cluster import loop
 from cnnbench.cluster.ports import ReservedPorts
 from cnnbench.cluster.resolve import Ranks
 from cnnbench.errors import BenchmarkError, FlagError
@@ -53,7 +54,7 @@ def exchange(
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
     meeting = _Rendezvous(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
-    return asyncio.run(meeting.run(timeout))
+    return loop.run(meeting.run(timeout))
 
 
 def _by_mpi(address: str) -> tuple[str, ...]:

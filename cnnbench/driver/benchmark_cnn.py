@@ -8,6 +8,7 @@ TensorFlow parts built (build.py), runs the scenario the parameters ask for
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -435,8 +436,9 @@ def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> Benchmar
         return error
     if isinstance(error, OSError):
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
-    import tensorflow as tf
-
+    tf = sys.modules.get("tensorflow")
+    if tf is None:
+        return None
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemoryError(
             f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"

@@ -144,6 +144,8 @@ class Membership:
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
         """The error that names a lost process, if one explains an error of TensorFlow."""
+        if not self._joined:
+            return None  # before TensorFlow is loaded, for which a failed meeting must not wait
         import tensorflow as tf
 
         unreachable = (
@@ -151,7 +153,7 @@ class Membership:
             *(tf.errors.InternalError, tf.errors.DeadlineExceededError),
         )
         causes = (error, error.__cause__)
-        if not self._joined or not any(isinstance(cause, unreachable) for cause in causes):
+        if not any(isinstance(cause, unreachable) for cause in causes):
             return None
         own = "" if self._watchdog is None else self._watchdog.explanation()
         if own or not isinstance(error, unreachable):

@@ -115,6 +115,28 @@ def test_an_unknown_host():
     assert f"worker:1 (no-such-host.invalid:{other}): unknown host" in outcome(job, timeout=1)
 
 
+def test_a_host_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch):
+    """Where no name server answers, the system's call takes minutes and cannot be ended."""
+    port, other = free_ports(2)
+    answers, ended = threading.Event(), []
+    look_up = socket.getaddrinfo
+
+    def slow(host, *of):
+        if host != "slow.invalid":
+            return look_up(host, *of)
+        answers.wait(SECONDS)
+        ended.append(host)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    job = Job(task=Task("worker", 0), worker_hosts=(f"localhost:{port}", f"slow.invalid:{other}"))
+    try:
+        assert f"worker:1 (slow.invalid:{other}): no answer" in outcome(job, timeout=0.5)
+        assert ended == []
+    finally:
+        answers.set()
+
+
 def test_the_own_port_is_in_use(jobs):
     address = jobs[1].address(jobs[1].task)
     with socket.create_server(("localhost", int(address.split(":")[1]))):

@@ -1,0 +1,43 @@
+"""Event loops whose end waits for no host name that is still being looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine as `asyncio.run` does, and returns as soon as it has ended.
+
+    A look-up is a blocking call of the system, for minutes where no name server answers. The
+    threads of asyncio's own executor are joined when the loop ends, and again when Python does.
+    """
+
+    async def with_daemon_threads() -> T:
+        asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+        return await main
+
+    return asyncio.run(with_daemon_threads())
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """An executor with a daemon thread per call: asyncio takes subclasses of the pool alone."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Starts a call; its thread is not joined."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=call, name="look-up", daemon=True).start()
+        return future
