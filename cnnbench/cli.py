@@ -14,7 +14,7 @@ from cnnbench import plugins
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.runtime import supervisor
-from cnnbench.text.terminal import StandardStream, print_message, print_result, standard_streams
+from cnnbench.text.terminal import StandardStream, print_error, print_result, standard_streams
 
 DEFAULT_COMMAND = "run"
 
@@ -158,5 +158,5 @@ def _help() -> str:
 
 
 def _fail(message: str, code: ExitCode) -> int:
-    print_message(f"error: {' '.join(message.split())}")
+    print_error(" ".join(message.split()))
     return int(code)

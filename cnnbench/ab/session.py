@@ -248,7 +248,7 @@ class Session:
             if futile:
                 after = f"stopped: {self._experiment.pairs} pairs would hardly give a verdict "
                 after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
-            self._reporter.line(f"after {analysis.pairs} pairs {verdict}; {after}")
+            self._reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
     def _chance(self, results: Sequence[Result]) -> float:
@@ -309,7 +309,7 @@ class Session:
         seconds = self._experiment.timed_seconds
         self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
         self._results.journal.add("steps", num_batches=self._steps, step_seconds=step)
-        self._reporter.line(
+        self._reporter.notice(
             f"{self._steps} timed steps in each process, about {duration(self._steps * step)}; "
             "--num_batches sets another number"
         )

@@ -194,7 +194,7 @@ class Bench:
         if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
             more = self._with_more_pairs(experiment, finding)
             if more is not None:
-                self._reporter.line(f"undecided: going on, with up to {more.pairs} pairs")
+                self._reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
                 finding = self._run(more, name)
                 step = self._answered(finding, commit, looks_at_work)
         if found is None and step.verdict == Verdict.CHANGED_WORK.value:

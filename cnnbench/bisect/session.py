@@ -78,7 +78,7 @@ class Bisection:
         """
         known = {commit: step for commit, step in self._folder.steps.items() if self._holds(step)}
         if known:
-            self._reporter.line(f"{count(len(known), 'step is', 'steps are')} done already")
+            self._reporter.notice(f"{count(len(known), 'step is', 'steps are')} done already")
         done: list[Step] = []
         while (commit := self._due(done)) is not None:
             step = known.get(commit) or self._measure(commit, done)
@@ -107,12 +107,12 @@ class Bisection:
         left = self._search.steps_left
         differ = done[0] if done else None
         what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
-        self._reporter.line(self._outlook(left + (differ is None), differ))
-        self._reporter.line(f"{what}: {commit[:12]} {self._history.describe(commit).subject}")
+        self._reporter.notice(self._outlook(left + (differ is None), differ))
+        self._reporter.notice(f"{what}: {commit[:12]} {self._history.describe(commit).subject}")
         step = self._bench.measure(len(done), commit, differ)
         if differ is not None or step.verdict != Verdict.FAILED.value:
             self._folder.add(step)
-        self._reporter.line(f"{commit[:12]} is {word(step, differ or step)}")
+        self._reporter.notice(f"{commit[:12]} is {word(step, differ or step)}")
         return step
 
     def _outlook(self, steps: int, differ: Step | None) -> str:

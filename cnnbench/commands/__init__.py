@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.runtime.supervisor import heed_once
-from cnnbench.text.terminal import print_message, print_result
+from cnnbench.text.terminal import print_notice, print_result, print_warning
 
 if TYPE_CHECKING:
     from cnnbench.compare import Skipped
@@ -37,15 +37,10 @@ and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For t
 shells it may have completions() -> words: arguments to propose besides files."""
 
 
-def notice(message: str) -> None:
-    """Prints a line on stderr that is no error: ``cnnbench: notice: ...``."""
-    print_message(f"notice: {message}")
-
-
 def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
     for one in skipped:
-        print_message(f"warning: skipped {one}")
+        print_warning(f"skipped {one}")
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -86,7 +81,7 @@ def exported(figures: Sequence[Figure], format: str) -> str:
 
     found = render(figures, format)
     if found.left_out:
-        notice(f"--format={format}: {found.left_out}")
+        print_notice(f"--format={format}: {found.left_out}")
     return found.text
 
 

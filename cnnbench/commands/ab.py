@@ -243,7 +243,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     first = check(a)
     resolved = {"a": first, "b": first if a == b else check(b)}
     for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
-        reporter.line(notice)
+        reporter.notice(notice)
     # Imported later still: they load NumPy.
     from cnnbench.ab.sequential import interim_analyses
     from cnnbench.ab.session import Experiment
@@ -293,7 +293,7 @@ def _turn_seconds(options: AbFlags, experiment: Experiment, reporter: Reporter) 
     if found is not None and options.pairing == "turns":
         raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
     if found is not None:
-        reporter.line(f"the sides alternate, since they cannot step in turn: {found}")
+        reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
     return TURN_SECONDS if found is None else 0.0
 
 
@@ -308,11 +308,13 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
-        reporter.line(f"warning: a verdict needs at least {needed} pairs, not {experiment.pairs}")
+        reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
     results = ResultsFolder(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}")
-    reporter.line(f"A {experiment.a.description()}")
-    reporter.line(f"B {experiment.b.description()}")
-    reporter.line(f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}")
+    reporter.notice(f"A {experiment.a.description()}")
+    reporter.notice(f"B {experiment.b.description()}")
+    reporter.notice(
+        f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
+    )
     session = Session(experiment, results, reporter, facts=facts.collect())
     finding = session.run()
     code = _exit_code(finding, options)
@@ -321,20 +323,22 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     comparison = replace(finding.comparison, ends_with=code, next_step=next_step)
     options.write(comparison)
     if finding.failure:
-        reporter.line(f"error: {finding.failure}; see {results.log('*')}")
+        reporter.error(f"{finding.failure}; see {results.log('*')}")
     if options.aa and not finding.failure:
         for line in spread_lines(finding.comparison, experiment.policy):
-            reporter.line(line)
-        reporter.line(f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}")
+            reporter.notice(line)
+        reporter.notice(
+            f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}"
+        )
     command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
-    reporter.line(f"the same from the files: {command}")
+    reporter.notice(f"the same from the files: {command}")
     if next_step:
         seconds = session.seconds_per_pair
         pairs = _pairs_to_settle(comparison)
         time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
-        reporter.line(f"to settle it{time}: {next_step}")
+        reporter.notice(f"to settle it{time}: {next_step}")
     if finding.interrupted:
-        reporter.line("error: interrupted")
+        reporter.error("interrupted")
     return code
 
 

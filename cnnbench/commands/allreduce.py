@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
 
         def lost(message: str) -> None:
             bench.lost(BenchmarkError(message))
-            messages.plain(f"error: {message}")
+            messages.error(message)
 
         connection = Membership(plan.job, plan.run, messages.notice, lost, facts)
     if not plan.job.is_chief:

@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         outcome = _run(setting, bad, history, options, reporter)
     except KeyboardInterrupt:
-        reporter.line(f"to go on: {shlex.join(_again(argv))}")
+        reporter.notice(f"to go on: {shlex.join(_again(argv))}")
         raise
     return _report(outcome, setting, history, reporter, argv)
 
@@ -201,10 +201,10 @@ def _report(
     if outcome.suspects:
         return ExitCode.OK if len(outcome.suspects) == 1 else ExitCode.INCONCLUSIVE
     if differ.verdict == Verdict.FAILED.value:
-        reporter.line(f"error: BAD ({differ.commit[:12]}) fails: {differ.reason}")
+        reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.reason}")
         return ExitCode.FAILED
     more = _again(argv, f"--most_pairs={2 * setting.most_pairs}")
-    reporter.line(no_difference(differ, more))
+    reporter.notice(no_difference(differ, more))
     return ExitCode.INCONCLUSIVE
 
 

@@ -12,7 +12,7 @@ from cnnbench.commands.judging import JUDGING, JudgingFlags, load
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.terminal import print_message
+from cnnbench.text.terminal import print_notice
 
 if TYPE_CHECKING:
     from cnnbench.compare import Comparison
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     from cnnbench.commands.settling import advice
 
     for line in advice(comparison):
-        print_message(line)
+        print_notice(line)
     return comparison.exit_code
 
 

@@ -20,7 +20,7 @@ from cnnbench.records.files import write_bytes
 from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.report.exports import FORMATS as EXPORTS
 from cnnbench.text.numbers import count
-from cnnbench.text.terminal import print_message
+from cnnbench.text.terminal import print_notice
 
 if TYPE_CHECKING:
     from cnnbench.history import Contents, Metric, Trend
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     setbacks = sum(len(one.setbacks) for one in trends)
     if setbacks and options.fail_on == "step":
         steps = count(setbacks, "step for the worse stands", "steps for the worse stand")
-        print_message(f"--fail_on=step: {steps}")
+        print_notice(f"--fail_on=step: {steps}")
         return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
 

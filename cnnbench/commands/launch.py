@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.commands import interrupt_on_signals, notice, split_at_dashes
+from cnnbench.commands import interrupt_on_signals, split_at_dashes
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import Params, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.terminal import LineWriter, print_result
+from cnnbench.text.terminal import LineWriter, print_notice, print_result
 
 if TYPE_CHECKING:
     from cnnbench.launch.tasks import Layout
@@ -207,7 +207,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     )
     shared = available_cores() < largest
     if shared:
-        notice(
+        print_notice(
             f"{largest} processes share {available_cores()} processors: the computation of n "
             "workers is taken to be n times that of one"
         )
@@ -216,9 +216,9 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     if link is not None:
         predicted, reason = scaling.exchange_seconds(any_params, link, options.ps, counts)
     if reason:
-        notice(f"no prediction: {reason}")
+        print_notice(f"no prediction: {reason}")
     if options.repeats == 1:
-        notice(
+        print_notice(
             "--repeats=1: single runs scatter, so that efficiencies may come out above 100 %; "
             "--repeats=5 shows their ranges"
         )
@@ -268,7 +268,7 @@ def _measure(
             logs.mkdir(exist_ok=True)
             record = logs.with_suffix(".json").absolute()
             record.unlink(missing_ok=True)
-            notice(f"{name} of {options.repeats}")
+            print_notice(f"{name} of {options.repeats}")
             if count:
                 words = task_words((*flags, f"--result_json={record}"), options.towers)
                 _run(layouts[count], params[count], words, logs, cores, prints=False)

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from cnnbench.commands import notice
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.records.codec import encode
 from cnnbench.text.table import aligned, csv_text, natural_key
-from cnnbench.text.terminal import print_result
+from cnnbench.text.terminal import print_result, print_warning
 
 if TYPE_CHECKING:
     from cnnbench.data.dataset import Dataset
@@ -114,7 +113,7 @@ def _listed(names: Sequence[str]) -> Iterator[Listed]:
         try:
             dataset = find_dataset(name, None)
         except UsageError:
-            notice(f"models for {name} are left out: there is no data set of that name")
+            print_warning(f"models for {name} are left out: there is no data set of that name")
             continue
         yield from _models(dataset)
 
@@ -129,7 +128,7 @@ def _models(dataset: Dataset) -> Iterator[Listed]:
             model = registry.get_model(name, dataset.name)
             spec = declare(model, dataset.num_classes)
         except Exception as error:  # a defective plug-in must not hide the other models
-            notice(f"model {name} is left out: {' '.join(str(error).split())}")
+            print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
             continue
         yield Listed(
             dataset.name,

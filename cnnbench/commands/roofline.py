@@ -13,7 +13,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.text.numbers import count
-from cnnbench.text.terminal import print_message, print_result
+from cnnbench.text.terminal import print_result, print_warning
 
 if TYPE_CHECKING:
     from cnnbench.roofline.rows import Roofline
@@ -97,8 +97,8 @@ def main(argv: Sequence[str]) -> int:
     roofline = run.run()
     plan = run.benchmark.plan
     if (roofline.total.share_of_bound or 0.0) > 1:
-        print_message(
-            "warning: the step is faster than the bound: the machine's rates were measured while "
+        print_warning(
+            "the step is faster than the bound: the machine's rates were measured while "
             "it had other work to do; measure again on a quiet machine"
         )
     mode = "forward only" if params.forward_only else "training"

@@ -106,7 +106,7 @@ def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages)
         facts,
         params.cluster_timeout,
         lambda line: messages.notice(f"{name}: {line}"),
-        lambda line: messages.plain(f"error: {name}: {line}"),
+        lambda line: messages.error(f"{name}: {line}"),
         spared(params),
         params.stall_timeout,
     )

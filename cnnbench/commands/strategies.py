@@ -147,8 +147,8 @@ def _run(
         facts=facts,
     )
     for notice in plan.notices:
-        reporter.line(notice)
-    reporter.line(f"{len(plan.modes)} modes, seed {seed}, in {session.folder}")
+        reporter.notice(notice)
+    reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {session.folder}")
     interrupt_on_signals()
     try:
         results = session.run()

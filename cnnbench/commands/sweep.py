@@ -112,10 +112,10 @@ def main(argv: Sequence[str]) -> int:
     plan = make_plan(suite, facts, overrides, repository.of_folder())
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
-        reporter.line(notice)
+        reporter.notice(notice)
     scaled = _scaled_to_cpus(suite, words, options, for_all)
     if scaled:
-        reporter.line(
+        reporter.notice(
             f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
             f"scaled to its CPUs: {scaled}"
         )
@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
         from cnnbench.sweep.durations import Durations, outlook
 
         items = ordered(plan.cases, 0)
-        reporter.line(outlook(items, Durations(), facts))
+        reporter.notice(outlook(items, Durations(), facts))
     if options.list:
         print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
         return ExitCode.OK
@@ -199,8 +199,8 @@ def _warn_of_change(plan: SweepPlan, reporter: Reporter) -> None:
     then, now = plan.subject, repository.of_folder()
     known = then.dirty is not None  # else it is the user's label that names it
     if known and (then.revision, then.dirty) != (now.revision, now.dirty):
-        reporter.line(
-            "warning: the working tree has changed during the sweep; records name "
+        reporter.warning(
+            "the working tree has changed during the sweep; records name "
             f"{then.revision}{' with changes' if then.dirty else ''}, as it was at the beginning"
         )
 
@@ -236,5 +236,5 @@ def _run(
     LineWriter(sys.stdout).lines(table(rows))
     advised = advice(rows, plan.cases, with_more)
     if advised:
-        reporter.line(advised)
+        reporter.notice(advised)
     return exit_code(rows)

@@ -109,7 +109,7 @@ class BenchmarkCNN:
         self._console = console or Console.silent()
         self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
-        tell, self._tell_error = self._messages.notice, self._messages.plain
+        tell, self._tell_error = self._messages.notice, self._messages.error
         if not self.plan.job.is_chief:
             # One process speaks and writes; what ends a worker is printed by it.
             params = self.params = without_outputs(params)
@@ -399,7 +399,7 @@ class BenchmarkCNN:
         """For the watchdog, in a thread of its own: this process is about to be ended."""
         error = BenchmarkError(message)
         self._end("failed", error)
-        self._tell_error(f"error: {message}")
+        self._tell_error(message)
 
     def _note_peak_memory(self) -> None:
         """Once, before what is measured behind the run takes memory of its own."""

@@ -17,6 +17,7 @@ from cnnbench.launch.tasks import log_of, on_cores
 from cnnbench.processes.child import Child, Finished, start
 from cnnbench.runtime.job import Job, Task
 from cnnbench.text.escape import one_line
+from cnnbench.text.messages import error_line
 
 _LOOK_SECONDS = 0.1
 _LONGEST_PART = 1 << 20
@@ -201,7 +202,7 @@ class Session:
         for process in self._processes:
             if not process.ok:
                 log = log_of(self._launch.logs, process.task)
-                self._show(f"cnnbench: error: {process.task} {_ended(process.finished)}; {log}")
+                self._show(error_line(f"{process.task} {_ended(process.finished)}; {log}"))
         chief = self._processes[0].finished
         if not self._stopped and chief is not None and (chief.status or 0) > 0:
             return int(chief.status or 0)

@@ -28,7 +28,7 @@ from cnnbench.predict.predict import fastest_by_size, predict
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.text.terminal import print_message, print_result
+from cnnbench.text.terminal import print_result, print_warning
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
@@ -95,8 +95,8 @@ def _warn_of_domain(link: str | None, devices: int) -> None:
     """Says that no machine has so many devices on a link."""
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
-        print_message(
-            f"warning: --link={link}: connects at most {largest} GPUs, not {devices}; for more say "
+        print_warning(
+            f"--link={link}: connects at most {largest} GPUs, not {devices}; for more say "
             "what is between nodes, as in --inter_link=ndr --devices_per_node=8"
         )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.text.terminal import print_message
+from cnnbench.text.terminal import print_error, print_warning
 
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable of processes whose end somebody else watches for."""
@@ -197,11 +197,11 @@ def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) ->
     """Says how a child died, and returns the exit code for it."""
     error = NativeDeathError(how)
     sys.stderr.write(unwritten)
-    print_message(f"error: {error}")
+    print_error(str(error))
     try:
         lost(error)
     except Exception as failure:
-        print_message(f"warning: the record could not be written: {failure}")
+        print_warning(f"the record could not be written: {failure}")
     return int(ExitCode.FAILED)
 
 

@@ -136,9 +136,9 @@ class Sweep:
         items = ordered(self._plan.cases, self._seed)
         todo = [item for item in items if not self._is_done(item)]
         if len(todo) < len(items):
-            self._reporter.line(f"{len(items) - len(todo)} of {len(items)} runs are done already")
+            self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
         if todo:
-            self._reporter.line(outlook(todo, self._durations, self._facts))
+            self._reporter.notice(outlook(todo, self._durations, self._facts))
         self._journal.add(
             "sweep",
             suite=self._plan.suite,
@@ -182,9 +182,8 @@ class Sweep:
         then, now = last.get("environment"), self._plan.environment
         if isinstance(then, dict) and then != now:
             names = sorted(n for n in {*then, *now} if then.get(n) != now.get(n))
-            self._reporter.line(
-                f"warning: {', '.join(names)} changed since the last sweep; "
-                "earlier results do not count"
+            self._reporter.warning(
+                f"{', '.join(names)} changed since the last sweep; earlier results do not count"
             )
 
     def _is_done(self, item: Item) -> bool:

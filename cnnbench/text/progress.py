@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from cnnbench.text.escape import one_line
+from cnnbench.text.messages import error_line, notice_line, warning_line
 from cnnbench.text.numbers import duration
 from cnnbench.text.terminal import LineWriter, is_terminal
 
@@ -147,7 +148,9 @@ class Progress:
 class Messages:
     """One line each on standard error, clear of the progress line."""
 
-    def __init__(self, stream: TextIO | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
+    ) -> None:
         """Writes to a stream.
 
         Args:
@@ -163,20 +166,24 @@ class Messages:
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
-        """Information."""
-        self._writer.lines([f"cnnbench: {one_line(text)}"])
-
-    def plain(self, text: str) -> None:
-        """A line that programs read, as it is."""
-        self._writer.lines([one_line(text)])
+        """See `notice_line`."""
+        self._writer.lines([notice_line(text)])
 
     def warning(self, text: str) -> None:
-        """A condition that may distort the results."""
-        self._writer.lines([f"cnnbench: warning: {one_line(text)}"])
+        """See `warning_line`."""
+        self._writer.lines([warning_line(text)])
+
+    def error(self, text: str) -> None:
+        """See `error_line`."""
+        self._writer.lines([error_line(text)])
+
+    def plain(self, text: str) -> None:
+        """A line in the form of another program."""
+        self._writer.lines([one_line(text)])
 
 
-class Reporter:
-    """Progress of child processes: a line per process, on terminals also the running one.
+class Reporter(Messages):
+    """Progress of child processes: a notice per process, on terminals also the running one.
 
     Labels and results may hold text of any origin; it is escaped.
 
@@ -187,11 +194,7 @@ class Reporter:
     def __init__(self, stream: TextIO | None = None) -> None:
         stream = sys.stderr if stream is None else stream
         self._live = LiveLine(stream, is_terminal(stream))
-        self._writer = LineWriter(stream, self._live.clear)
-
-    def line(self, text: str) -> None:
-        """A notice."""
-        self._writer.lines([one_line(f"cnnbench: {text}")])
+        super().__init__(stream, self._live)
 
     def started(self, index: int, total: int, label: str) -> None:
         """Shows a process as running; arguments as of `ended`."""
@@ -211,8 +214,7 @@ class Reporter:
           left: seconds that the others will take, 0 after the last, None if unknown.
         """
         eta = f" ETA {duration(left)}" if left else ""
-        text = f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}"
-        self._writer.lines([one_line(text)])
+        self.notice(f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}")
 
 
 def _clock_face(seconds: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from cnnbench.text.escape import one_line
+from cnnbench.text.messages import error_line, notice_line, warning_line
 
 
 class StandardStream:
@@ -87,7 +87,7 @@ def standard_streams() -> Iterator[StandardStream | None]:
 def _report(error: Exception) -> None:
     if not isinstance(error, BrokenPipeError):
         reason = error.strerror if isinstance(error, OSError) else None
-        print_message(f"error: cannot write to standard output: {reason or error}")
+        print_error(f"cannot write to standard output: {reason or error}")
 
 
 class LineWriter:
@@ -137,12 +137,19 @@ def print_result(text: str) -> None:
         raise lost
 
 
-def print_message(message: str) -> None:
-    """Prints a line of cnnbench on standard error.
+def print_notice(text: str) -> None:
+    """Prints information on standard error."""
+    LineWriter(sys.stderr).lines([notice_line(text)])
 
-    Control characters, which names of files and text of records may contain, are removed.
-    """
-    LineWriter(sys.stderr).lines([f"cnnbench: {one_line(message)}"])
+
+def print_warning(text: str) -> None:
+    """Prints a warning on standard error."""
+    LineWriter(sys.stderr).lines([warning_line(text)])
+
+
+def print_error(text: str) -> None:
+    """Prints why a command fails on standard error."""
+    LineWriter(sys.stderr).lines([error_line(text)])
 
 
 def _write(stream: TextIO, text: str) -> None:
