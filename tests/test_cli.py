@@ -9,7 +9,7 @@ import pytest
 
 import cnnbench
 from cnnbench import cli
-from cnnbench.commands import COMMANDS, notice
+from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
 
@@ -132,11 +132,6 @@ def test_help_of_no_command(capsys):
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
-
-
-def test_notice(capsys):
-    notice("something to know")
-    assert capsys.readouterr() == ("", "cnnbench: notice: something to know\n")
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,9 @@ def test_without_burn_in_the_flags_say_how_many_steps(tmp_path, side):
 
 def test_progress_tells_figures_and_the_time_left(tmp_path, side):
     run = Run(tmp_path, side(wait=0.1), side(wait=0.1, salt="b"), pairs=6)
-    lines = [line for line in run.errors.getvalue().splitlines() if line.startswith("[")]
+    lines = [line for line in run.errors.getvalue().splitlines() if "/12] " in line]
     assert len(lines) == 12
-    assert lines[0].startswith("[1/12] pair 1 ")
+    assert lines[0].startswith("cnnbench: [1/12] pair 1 ")
     assert " images/sec (" in lines[0]
     assert "ETA" in lines[0]
     assert "ETA" not in lines[-1]

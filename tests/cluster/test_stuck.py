@@ -98,4 +98,4 @@ def test_a_process_alone_ends_too(tmp_path, flags):
         process.wait()
     error = json.loads(path.read_text())["error"]["message"]
     assert error.startswith("stuck: the run: no progress for ")
-    assert f"error: {error}\n" in (tmp_path / "err").read_text()
+    assert f"cnnbench: error: {error}\n" in (tmp_path / "err").read_text()

@@ -162,7 +162,7 @@ def test_scaling(launch, tmp_path):
 def test_scaling_by_single_runs_asks_for_more(launch):
     status, out, err = launch("--ps=1", "--scaling=1", "--", "--model=lenet", "--device=cpu")
     assert status == 0
-    assert "notice: --repeats=1: single runs scatter" in err
+    assert "cnnbench: --repeats=1: single runs scatter" in err
     assert out.splitlines()[1].split()[6] == "-"
 
 

@@ -145,7 +145,7 @@ def test_end_to_end(in_folder, capfd):
     assert first.stderr is not None
     assert "2 processes of 2 configurations: about" in first.stderr.readline()
     line = first.stderr.readline()  # one run is done, another has begun
-    assert line.startswith("[1/2] a num_gpus=")
+    assert line.startswith("cnnbench: [1/2] a num_gpus=")
     first.send_signal(signal.SIGTERM)
     assert first.communicate(timeout=60)[1].endswith("cnnbench: error: interrupted\n")
     assert first.returncode == 130

@@ -24,7 +24,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
     labels = [item.label for item in ordered(plan.cases, 7)]
-    assert re.findall(r"^\[\d/7\] (.*?): ok", TEXT, re.MULTILINE) == labels
+    assert re.findall(r"^cnnbench: \[\d/7\] (.*?): ok", TEXT, re.MULTILINE) == labels
 
 
 def test_every_key_and_metric_is_there():

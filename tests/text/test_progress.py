@@ -130,8 +130,10 @@ def test_messages_clear_the_progress_line_first():
     before = stream.getvalue()
     messages.notice("two\nlines")
     messages.warning("noisy machine")
+    messages.error("no\x1b memory")
     assert stream.getvalue() == (
         before + ERASE + "cnnbench: two lines\ncnnbench: warning: noisy machine\n"
+        "cnnbench: error: no  memory\n"
     )
 
 
@@ -147,16 +149,16 @@ def test_silent_ones_are_silent(capfd):
 def test_lines_of_processes():
     stream = io.StringIO()
     reporter = Reporter(stream)
-    reporter.line("a word")
+    reporter.notice("a word")
     reporter.started(3, 24, "resnet50 #1")
     reporter.ended(3, 24, "resnet50 #1", "ok 12.3 images/sec", 42.1, 300.0)
     reporter.ended(24, 24, "lenet", "failed: no good", 3.0, 0.0)
     reporter.ended(1, 24, "x", "ok", 3.0, None)
     assert stream.getvalue() == (
         "cnnbench: a word\n"
-        "[3/24] resnet50 #1: ok 12.3 images/sec (42 s) ETA 5 min\n"
-        "[24/24] lenet: failed: no good (3 s)\n"
-        "[1/24] x: ok (3 s)\n"
+        "cnnbench: [3/24] resnet50 #1: ok 12.3 images/sec (42 s) ETA 5 min\n"
+        "cnnbench: [24/24] lenet: failed: no good (3 s)\n"
+        "cnnbench: [1/24] x: ok (3 s)\n"
     )
 
 
@@ -164,13 +166,13 @@ def test_what_processes_say_stays_in_its_line():
     stream = io.StringIO()
     reporter = Reporter(stream)
     hostile = "x\n::error::pwn\x1b[2J\r\u2028"
-    reporter.line(hostile)
-    reporter.line("results-\udcff")
+    reporter.notice(hostile)
+    reporter.notice("results-\udcff")
     reporter.ended(1, 2, hostile, hostile, 1.0, None)
     assert stream.getvalue() == (
         "cnnbench: x ::error::pwn [2J\n"
         "cnnbench: results-\\udcff\n"
-        "[1/2] x ::error::pwn [2J  : x ::error::pwn [2J   (1 s)\n"
+        "cnnbench: [1/2] x ::error::pwn [2J  : x ::error::pwn [2J   (1 s)\n"
     )
 
 
@@ -179,6 +181,6 @@ def test_a_terminal_shows_what_is_at_work():
     reporter = Reporter(stream)
     reporter.started(1, 2, "a")
     reporter.ended(1, 2, "a", "ok", 1.0, 1.0)
-    assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[K[1/2] a: ok (1 s) ETA 1 s\n"
+    assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[Kcnnbench: [1/2] a: ok (1 s) ETA 1 s\n"
     reporter.started(2, 2, "b\x1b[2J\n")
     assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")

@@ -11,7 +11,8 @@ from cnnbench import cli
 from cnnbench.text.terminal import (
     LineWriter,
     is_terminal,
-    print_message,
+    print_error,
+    print_notice,
     print_result,
     standard_streams,
 )
@@ -67,7 +68,7 @@ def test_the_loss_of_standard_error_loses_nothing(monkeypatch, capsys, error):
     stream = Faulty(error)
     monkeypatch.setattr(sys, "stderr", stream)
     with standard_streams() as out:
-        print_message("notice: something")
+        print_notice("something")
         print("of a plug-in", file=sys.stderr)
         try:
             raise RuntimeError("surprise")
@@ -107,9 +108,9 @@ def test_a_product_ends_with_its_line(capsys, text):
 
 
 def test_messages_stay_one_inert_line(capsys):
-    print_message("notice: a\n::error file=app.py::pwned\x1b[2J \udcff.json")
+    print_error("a\n::error file=app.py::pwned\x1b[2J \udcff.json")
     assert capsys.readouterr().err == (
-        "cnnbench: notice: a ::error file=app.py::pwned [2J \\udcff.json\n"
+        "cnnbench: error: a ::error file=app.py::pwned [2J \\udcff.json\n"
     )
 
 
