@@ -43,7 +43,7 @@ class HeaderInfo:
       devices: one per tower.
       data_format: "NHWC" or "NCHW".
       optimizer, variable_update: names.
-      all_reduce_spec: printed in the modes that reduce between towers.
+      all_reduce: how gradients are reduced; printed in the modes that reduce between towers.
       staged_vars: printed if true.
       single_session: whether one process drives the towers of several.
       sync: whether workers wait for one another in every step; None in a run of one process.
@@ -62,7 +62,7 @@ class HeaderInfo:
     data_format: str
     optimizer: str
     variable_update: str
-    all_reduce_spec: str | None = None
+    all_reduce: str | None = None
     staged_vars: bool = False
     single_session: bool = False
     sync: bool | None = None
@@ -101,7 +101,7 @@ def header_lines(info: HeaderInfo) -> list[str]:
         f"Variables:   {info.variable_update}",
     ]
     if info.variable_update in _SHOWS_ALL_REDUCE:
-        lines.append(f"AllReduce:   {info.all_reduce_spec}")
+        lines.append(f"AllReduce:   {info.all_reduce}")
     if info.sync is not None:
         lines.append(f"Sync:        {info.sync}")
     if info.staged_vars:

@@ -15,6 +15,7 @@ from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.text.numbers import count
 
 if TYPE_CHECKING:
     from cnnbench.driver.build import BuiltRun
@@ -128,16 +129,32 @@ def header(
         data_format=runtime.data_format(params.data_format, devices.kind),
         optimizer=params.optimizer,
         variable_update=params.variable_update,
-        all_reduce_spec=(
-            params.cross_device_ops
-            if params.variable_update in REDUCING
-            else params.as_dict()["all_reduce_spec"]
-        ),
+        all_reduce=_all_reduce_text(params, devices),
         staged_vars=params.staged_vars,
         # tf_cnn_benchmarks counted parameter servers as sessions of their own.
         single_session=params.variable_update == "distributed_all_reduce" and plan.job.in_cluster,
         sync=not plan.asynchronous if plan.job.in_cluster else None,
     )
+
+
+def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
+    """How gradients are reduced, for the header.
+
+    The spec alone where tf_cnn_benchmarks printed it, and all devices are in the header.
+    Otherwise what runs, with the flag that chooses it, and between how many devices: those of
+    other processes are in no line of the header.
+    """
+    mode, spec = params.variable_update, params.as_dict()["all_reduce_spec"]
+    if mode in ("replicated", "distributed_all_reduce"):
+        return None if spec is None else str(spec)
+    text = ":".join(_all_reduce(params, on_gpu=devices.kind == "gpu")) or "None"
+    if mode in REDUCING and text != "None":
+        text += f" (--cross_device_ops={params.cross_device_ops})"
+    elif "collective" in text:
+        text += f" (--communication_hint={params.communication_hint})"
+    job = devices.job
+    towers = count(job.num_towers, "device", "devices")
+    return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"
 
 
 def _labels(devices: runtime.Devices) -> Sequence[str]:
