@@ -82,7 +82,7 @@ def replicated_accuracy(out):
         global_batch=16,
         devices=("/cpu:0", "/cpu:1"),
         variable_update="replicated",
-        all_reduce_spec="pscpu",
+        all_reduce="pscpu",
     )
 
 
