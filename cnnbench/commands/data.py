@@ -95,7 +95,10 @@ class MakeRatingsFlags:
     """Flags of make-ratings."""
 
     negatives: int = flag(
-        99, "Items drawn for each user, in validation, to tell the last one from.", minimum=1
+        99,
+        "Different items drawn for each user, in validation, to tell the last one from; at most "
+        "what the user with most ratings has not rated.",
+        minimum=1,
     )
     min_ratings: int = flag(20, "Users with fewer ratings are left out.", minimum=2)
     seed: int = flag(1234, "Seed of the draws.", minimum=0)

@@ -10,12 +10,11 @@ import numpy as np
 
 from cnnbench.data import output
 from cnnbench.data.folder import reason
-from cnnbench.data.ratings_files import ITEMS, USERS, contains, keys
-from cnnbench.errors import DataError, UsageError
+from cnnbench.data.ratings_files import ITEMS, USERS, keys
+from cnnbench.errors import DataError, FlagError, UsageError
 
 SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
-_CHUNK = 4096  # users whose negatives are drawn at once
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,12 @@ def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed
       source: the file ``ratings.dat`` (user::item::rating::time) or ``ratings.csv`` (with a
         header), or the folder with one of them.
       out: where the files go; created if missing.
-      negatives: items drawn for each user to tell the held-back one from.
+      negatives: different items drawn for each user to tell the held-back one from.
       min_ratings: users with fewer are left out.
       seed: for drawing.
 
     Raises:
+      FlagError: a user has fewer unrated items than `negatives`.
       UsageError: no such file, too many users or items for MovieLens, or ``out`` cannot be
         written to or holds such files already.
       DataError: a line that is no rating, or a file that cannot be written.
@@ -59,13 +59,22 @@ def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed
     users, items = users[order], items[order]
     users, items = _once(users, items)
     held_back = np.append(users[1:] != users[:-1], True)
-    if (np.bincount(users) >= len(item_ids)).any():
-        raise UsageError(f"{source}: a user has rated every item, so there is none to tell apart")
-    drawn = _negatives(users, items, len(user_ids), len(item_ids), negatives, seed)
+    most = np.bincount(users).argmax()
+    left = len(item_ids) - int((users == most).sum())
+    if left < negatives:
+        raise FlagError("negatives", negatives, _too_many(user_ids[most], left, len(item_ids)))
+    drawn = _negatives(users, items, len(item_ids), negatives, seed)
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write(out, {"train": train, "validation": validation})
     return Made(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
+
+
+def _too_many(user: Any, left: int, items: int) -> str:
+    """Why so many negatives cannot be drawn for the user with most ratings."""
+    if not left:
+        return f"user {user} has rated all {items} items, so there is none to tell apart"
+    return f"must be at most {left}: user {user} has not rated {left} of the {items} items"
 
 
 def _find(source: Path) -> Path:
@@ -120,19 +129,27 @@ def _once(users: Any, items: Any) -> tuple[Any, Any]:
     return users[kept], items[kept]
 
 
-def _negatives(
-    users: Any, items: Any, num_users: int, num_items: int, count: int, seed: int
-) -> Any:
-    """Items [num_users, count] that a user has not rated; one may be there twice."""
+def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
+    """For each user `count` different items that the user has not rated, in random order.
+
+    Args:
+      users: ascending from 0, without gaps [n].
+      items: [n].
+      num_items: of all users.
+      count: at most what the user with most ratings has not rated.
+      seed: for drawing.
+
+    Returns:
+      int32 [users, count].
+    """
     generator = np.random.default_rng(seed)
-    rated = np.sort(keys(users, items))
-    drawn = np.empty((num_users, count), np.int32)
-    for begin in range(0, num_users, _CHUNK):
-        some = np.arange(begin, min(begin + _CHUNK, num_users))[:, None]
-        draws = generator.integers(0, num_items, (len(some), count))
-        while (taken := contains(rated, keys(some, draws))).any():
-            draws[taken] = generator.integers(0, num_items, int(taken.sum()))
-        drawn[begin : begin + len(some)] = draws
+    ends = np.cumsum(np.bincount(users))[:-1]
+    drawn = np.empty((len(ends) + 1, count), np.int32)
+    for row, rated in zip(drawn, np.split(items, ends), strict=True):
+        ranks = generator.choice(num_items - len(rated), count, replace=False)
+        # Of the unrated items, so many come before each rated one.
+        before = np.sort(rated) - np.arange(len(rated))
+        row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn
 
 

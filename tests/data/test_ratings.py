@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.data import RATINGS, InputSpec, find_dataset, make_input
+from cnnbench.data import RATINGS, InputSpec, find_dataset, make_input, make_ratings
 from cnnbench.data.check import check
 from cnnbench.errors import DataError, FlagError
 
@@ -97,6 +97,7 @@ def test_the_last_item_of_each_user_is_held_back(made, table):
         assert sorted(kept) == sorted(own[:-1, 1])
         rated = np.searchsorted(item_ids, own[:, 1])
         assert not set(rated) & set(validation["negatives"][user].tolist())
+        assert len(set(validation["negatives"][user].tolist())) == 9
     assert validation["negatives"].shape == (USERS, 9)
 
 
@@ -121,6 +122,41 @@ def test_users_with_few_ratings_are_left_out_and_repeated_ones_count_once(table,
     train = arrays(tmp_path / "out", "train")
     pairs = list(zip(train["users"].tolist(), train["items"].tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
+
+
+def test_negatives_are_different_items_up_to_all_that_a_user_has_not_rated(table, tmp_path, capsys):
+    source = write(tmp_path / "ratings.dat", table)
+    items = len(np.unique(table[:, 1]))
+    published, counts = np.unique(table[:, 0], return_counts=True)
+    left = items - counts.max()
+    arguments = ["data", "make-ratings", str(source), str(tmp_path / "out"), "--min_ratings=8"]
+    assert main([*arguments, f"--negatives={left + 1}"]) == 2
+    assert capsys.readouterr().err == (
+        f"cnnbench: error: --negatives={left + 1}: must be at most {left}: user "
+        f"{published[counts.argmax()]} has not rated {left} of the {items} items\n"
+    )
+    assert not (tmp_path / "out").exists()
+    assert main([*arguments, f"--negatives={left}"]) == 0
+    train, validation = arrays(tmp_path / "out", "train"), arrays(tmp_path / "out", "validation")
+    assert validation["negatives"].shape == (USERS, left)
+    for user in range(USERS):
+        drawn = set(validation["negatives"][user].tolist())
+        rated = {*train["items"][train["users"] == user], validation["items"][user]}
+        assert len(drawn) == left
+        assert drawn <= set(range(items)) - rated
+    # The user with most ratings is told all items that there are.
+    most = int(counts.argmax())
+    rated = {*train["items"][train["users"] == most], validation["items"][most]}
+    assert set(validation["negatives"][most].tolist()) == set(range(items)) - rated
+
+
+def test_every_item_that_was_not_rated_is_drawn_equally_often():
+    users = np.repeat(np.arange(4000), 2)
+    items = np.tile([1, 4], 4000)
+    drawn = make_ratings._negatives(users, items, 8, 3, seed=7)
+    found, counts = np.unique(drawn, return_counts=True)
+    assert found.tolist() == [0, 2, 3, 5, 6, 7]
+    assert np.abs(counts / 12000 - 1 / 6).max() < 0.015  # more than four standard deviations
 
 
 def test_the_data_set_is_told_by_its_files_and_counted(made, table):
@@ -258,6 +294,7 @@ def test_sources_that_cannot_be_used(tmp_path, capsys, text, status, message):
 
 def test_nothing_is_overwritten_and_nothing_missing_is_made_up(made, tmp_path, capsys):
     arguments = ["data", "make-ratings", str(tmp_path), str(made), "--min_ratings=8"]
+    arguments += ["--negatives=9"]
     assert main(arguments) == 2
     assert "holds ratings-train.npz already" in capsys.readouterr().err
     assert main(["data", "make-ratings", str(tmp_path / "no"), str(tmp_path / "x")]) == 2
