@@ -47,6 +47,8 @@ class DeepSpeech2(Model):
         Element("transcript_length", (), "label", "int64"),
     )
     metric_names = ()
+    host_metric_names = ("word_error_rate", "letter_error_rate")
+    lower_is_better = host_metric_names
     max_frames = 3494
     min_frames = 2800
     max_letters = 576

@@ -155,6 +155,9 @@ def _wrong_host_metrics(model: Model, result: Any, args: Sequence[Any]) -> str:
             float(value)
         except Exception:
             return f"must return a number for {name}, not {_shown(value)}"
+    if model.host_metric_names and set(result) != set(model.host_metric_names):
+        named, returned = ", ".join(model.host_metric_names), ", ".join(result) or "none"
+        return f"must return the metrics that host_metric_names has, {named}; it returns {returned}"
     return ""
 
 

@@ -33,6 +33,9 @@ class Model(abc.ABC):
       backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
         has them under the same names without it; empty for none.
       metric_names: what `metrics` returns, in the order in which it is printed.
+      host_metric_names: what `host_metrics` returns; must be declared for ``--stop_at``.
+      lower_is_better: those of both that are better the lower they are, as the loss is.
+      top_1_accuracy: the metric that ``--stop_at_top_1_accuracy`` stands for.
       aux_head: whether `build` adds its auxiliary head, which is off unless ``--aux_head`` sets
         it; None for a network that has none to switch.
     """
@@ -47,6 +50,9 @@ class Model(abc.ABC):
     batch_norm: BatchNorm = BatchNorm()
     backbone: str = ""
     metric_names: tuple[str, ...] = ("top_1", "top_5")
+    host_metric_names: tuple[str, ...] = ()
+    lower_is_better: tuple[str, ...] = ()
+    top_1_accuracy: str = "top_1"
     aux_head: bool | None = None
 
     @abc.abstractmethod
@@ -145,10 +151,14 @@ class Model(abc.ABC):
             is left out. After a pass over the whole subset every example is there once.
 
         Returns:
-          Values by name.
+          Values by name; those that `host_metric_names` declares, if it does.
         """
         del rows
         return {}
+
+    def is_better_lower(self, metric: str) -> bool:
+        """Whether a metric, or "loss", is better the lower it is."""
+        return metric == "loss" or metric in self.lower_is_better
 
     def has_softmax_loss(self) -> bool:
         """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
@@ -167,6 +177,9 @@ class Model(abc.ABC):
         "batch_norm": BatchNorm,
         "backbone": str,
         "metric_names": tuple,
+        "host_metric_names": tuple,
+        "lower_is_better": tuple,
+        "top_1_accuracy": str,
     }
 
     def validate(self) -> None:
@@ -184,8 +197,15 @@ class Model(abc.ABC):
                 )
             if isinstance(value, int) and value < 1:
                 raise UsageError(f"{who}: {attribute}={value} must be at least 1")
-        for metric in self.metric_names:
+        metrics = (*self.metric_names, *self.host_metric_names)
+        for metric in metrics:
             plugins.check_name(f"a metric of model class {type(self).__name__}", metric)
+        for metric in self.lower_is_better:
+            if metric not in metrics:
+                raise UsageError(
+                    f"model class {type(self).__name__}: lower_is_better has {metric!r}, which is "
+                    "none of its metrics"
+                )
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":
                 named_size(self, size)

@@ -39,6 +39,7 @@ class NeuMF(Model):
         Element("label", (), "label", "int64"),
     )
     metric_names = ()
+    host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744
     factors = 64

@@ -64,6 +64,8 @@ class SSD300(Model):
         Element("num_boxes", (), "label", "int64"),
     )
     metric_names = ()
+    host_metric_names = ("map", "map_50", "map_75")
+    top_1_accuracy = "map"
     backbone = "backbone"
 
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:

@@ -19,7 +19,7 @@ from cnnbench.data.spec import InputSpec
 # The windows of Liu et al., SSD: Single Shot MultiBox Detector, 2016. 0 asks for no overlap, and
 # an example in seven keeps its whole image.
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-_TRIES = 50
+CROP_TRIES = 50
 _SMALLEST_SIDE = 0.3
 _ASPECTS = (0.5, 2.0)
 
@@ -127,7 +127,7 @@ def random_window(
 
 def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
     """Windows [tries, 4], and which of them will do."""
-    drawn = tf.random.stateless_uniform([4, _TRIES], seed_pair(position, seed, "window"))
+    drawn = tf.random.stateless_uniform([4, CROP_TRIES], seed_pair(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
     windows = tf.stack([top, left, top + height, left + width], axis=1)

@@ -28,6 +28,7 @@ from cnnbench.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.driver.plan import COMPUTE_DTYPES, Plan, make_plan
+from cnnbench.driver.target import target_notice
 from cnnbench.errors import (
     BenchmarkError,
     ExitCode,
@@ -127,6 +128,7 @@ class BenchmarkCNN:
         self._measurements = Measurements(
             command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
         )
+        self._measurements.target = self.plan.target
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -230,6 +232,9 @@ class BenchmarkCNN:
         if self.params.device != "cpu":
             self._check_memory(devices.kind)
         self._warn_of_gaps()
+        target = target_notice(self.params, self.plan.target)
+        if target is not None:
+            self._messages.notice(target)
         if devices.kind == "gpu" and self.params.precision == "int8":
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from cnnbench.records.target import Target
 from cnnbench.stats.descriptive import Speed
 from cnnbench.text.terminal import LineWriter
 
@@ -205,9 +206,10 @@ class Console:
         """Training is over and the last evaluation begins."""
         self._writer.lines([f"Running final evaluation at global_step {global_step}"])
 
-    def stopping(self, accuracy: float) -> None:
-        """Training ends early: the top-1 accuracy asked for was reached."""
-        self._writer.lines([f"Stopping, as eval accuracy at least {accuracy} was reached"])
+    def stopping(self, target: Target, called: str) -> None:
+        """Training ends early: a metric, under the name it is called by, has reached its target."""
+        bound = "at most" if target.lower_is_better else "at least"
+        self._writer.lines([f"Stopping, as eval {called} {bound} {target.value} was reached"])
 
     def checkpoint_loaded(self, path: str) -> None:
         """An evaluation uses this checkpoint; a resumed training says nothing here."""

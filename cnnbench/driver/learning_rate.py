@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from cnnbench.errors import FlagError
@@ -20,6 +21,45 @@ _LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
 
 # Rate of a step, counted from 0.
 Schedule: TypeAlias = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Parameters of a schedule, whichever flags or model it comes from.
+
+    Attributes:
+      base: the rate after the warm-up.
+      warmup_epochs, warmup_steps: of the linear climb from 0 to it.
+      boundaries_epochs: where the rate changes by a factor of its own; empty without any.
+    """
+
+    base: float
+    warmup_epochs: float
+    warmup_steps: int
+    boundaries_epochs: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        flags: OptimizerParams,
+        defaults: LearningRateSpec,
+        global_batch: int,
+        examples_per_epoch: int,
+    ) -> Outline:
+        """The outline of `make_schedule` with the same arguments."""
+        pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
+        epochs: float = flags.num_learning_rate_warmup_epochs
+        boundaries: tuple[float, ...] = ()
+        if pieces is not None:
+            base, boundaries = pieces.rates[0], pieces.boundaries
+        elif base is None:
+            epochs, boundaries = defaults.warmup_epochs, defaults.boundaries_epochs
+            base = defaults.base
+            if defaults.base_batch is not None:
+                base = base if flags.resnet_base_lr is None else flags.resnet_base_lr
+                base *= global_batch / defaults.base_batch
+        steps_per_epoch = examples_per_epoch / global_batch
+        return cls(base, epochs, int(steps_per_epoch * epochs), boundaries)
 
 
 def make_schedule(
@@ -53,38 +93,20 @@ def make_schedule(
     if global_batch < 1 or examples_per_epoch < 1:
         raise ValueError(f"{examples_per_epoch} examples in batches of {global_batch}")
     steps_per_epoch = examples_per_epoch / global_batch
-    if flags.piecewise_learning_rate_schedule is None and flags.init_learning_rate is None:
-        return _of_model(defaults, flags.resnet_base_lr, global_batch, steps_per_epoch)
-    warmup = int(steps_per_epoch * flags.num_learning_rate_warmup_epochs)
+    outline = Outline.of(flags, defaults, global_batch, examples_per_epoch)
+    base, warmup = outline.base, outline.warmup_steps
+    boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
     if flags.piecewise_learning_rate_schedule is not None:
-        pieces = flags.piecewise_learning_rate_schedule
-        first = pieces.rates[0]
+        rates = flags.piecewise_learning_rate_schedule.rates
         # One step earlier than a model's own boundaries, as the ancestor has it.
-        boundaries = [int(epoch * steps_per_epoch) - 1 for epoch in pieces.boundaries]
-        schedule = _piecewise(boundaries, pieces.rates)
+        schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
+    elif flags.init_learning_rate is None:
+        schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
+    elif flags.learning_rate_schedule == "cosine":
+        schedule = _cosine(base, flags.minimum_learning_rate, warmup, steps)
     else:
-        assert flags.init_learning_rate is not None
-        first = flags.init_learning_rate
-        if flags.learning_rate_schedule == "cosine":
-            schedule = _cosine(first, flags.minimum_learning_rate, warmup, steps)
-        else:
-            schedule = _decaying(first, flags, steps_per_epoch, steps)
-    return _with_warmup(schedule, first, warmup)
-
-
-def _of_model(
-    defaults: LearningRateSpec,
-    resnet_base_lr: float | None,
-    global_batch: int,
-    steps_per_epoch: float,
-) -> Schedule:
-    rate = defaults.base
-    if defaults.base_batch is not None:
-        base = rate if resnet_base_lr is None else resnet_base_lr
-        rate = base * (global_batch / defaults.base_batch)
-    boundaries = [int(steps_per_epoch * epoch) for epoch in defaults.boundaries_epochs]
-    schedule = _piecewise(boundaries, [rate * factor for factor in defaults.factors])
-    return _with_warmup(schedule, rate, int(steps_per_epoch * defaults.warmup_epochs))
+        schedule = _decaying(base, flags, steps_per_epoch, steps)
+    return _with_warmup(schedule, base, warmup)
 
 
 def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps: int) -> Schedule:

@@ -29,8 +29,13 @@ class Moment(NamedTuple):
 class Observer:
     """Hears of what happens; does nothing about it."""
 
-    def begins(self, global_step: int) -> None:
-        """Training begins, with the warm-up; `global_step` steps came before."""
+    def begins(self, global_step: int, steps: int) -> None:
+        """Training begins, with the warm-up.
+
+        Args:
+          global_step: steps that came before.
+          steps: to be timed after the warm-up, at most.
+        """
 
     def displayed(self, global_step: int, images_per_sec: float) -> None:
         """A row of the table was printed."""

@@ -15,7 +15,8 @@ from typing import Any
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.driver import checkpoint_folder
-from cnnbench.driver.step_counts import batches_and_epochs, evaluation_steps
+from cnnbench.driver.step_counts import batches_and_epochs, evaluated_examples, evaluation_steps
+from cnnbench.driver.target import target_of
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
@@ -28,6 +29,7 @@ from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
+from cnnbench.records.target import Target
 from cnnbench.runtime.job import Job
 from cnnbench.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.text.numbers import binary
@@ -110,12 +112,14 @@ class Plan:
       warm_up: untimed steps before it.
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
+      eval_examples: that count in it, padding left out.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
       job: who takes part.
       asynchronous: whether every worker updates the variables by itself, so that a step is
         an update by one of them, and the global batch what its towers work on.
       examples: what one example of the data set is made of, sizes resolved.
+      target: ends the training when an evaluation reaches it.
     """
 
     model: Model
@@ -130,12 +134,14 @@ class Plan:
     warm_up: WarmUp
     train_examples: int
     num_eval_batches: int
+    eval_examples: int
     eval_steps: frozenset[int]
     aggregation: AggregationSpec
     examples: tuple[Element, ...]
     job: Job
     asynchronous: bool
     coordinated: bool = False
+    target: Target | None = None
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
         """The model's own way from an example to what it takes; None if it takes it as it is."""
@@ -170,6 +176,17 @@ class Plan:
             "num_eval_batches": self.num_eval_batches or None,
             "num_warmup_batches": self.warmup,
             "fp16_loss_scale": initial_loss_scale(params),
+            **self._target_flags(),
+        }
+
+    def _target_flags(self) -> dict[str, Any]:
+        """Each target by one of its spellings; a top-1 accuracy by that of earlier records."""
+        if self.target is None:
+            return {}
+        top_1 = self.target.metric == "top_1"
+        return {
+            "stop_at": None if top_1 else str(self.target),
+            "stop_at_top_1_accuracy": self.target.value if top_1 else None,
         }
 
 
@@ -207,7 +224,12 @@ def make_plan(params: Params) -> Plan:
     if params.on_bad_record == "skip" and params.data_dir and not dataset.skips_bad_records:
         reason = f"the files of data set {dataset.name} are read whole; use fail"
         raise FlagError("on_bad_record", "skip", reason)
-    _check_metrics(params, model)
+    target = target_of(params, model)
+    if params.print_training_accuracy and "top_1" not in model.metric_names:
+        metrics = ", ".join(model.metric_names)
+        has = f"its metrics are {metrics}" if metrics else "it has other metrics"
+        reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
+        raise FlagError("print_training_accuracy", "true", reason)
     if params.collect_eval_results_async and evaluates(params) and not model.has_host_metrics():
         raise FlagError(
             "collect_eval_results_async",
@@ -224,15 +246,22 @@ def make_plan(params: Params) -> Plan:
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
     job = job_of(params)
     towers = job.towers_per_worker if asynchronous(params) else job.num_towers
-    eval_batches, eval_epochs = 0, 0.0
+    eval_batches, eval_epochs, eval_examples = 0, 0.0, 0
     if mode in ("evaluation", "training + evaluation"):
+        validation = dataset.num_examples("validation", params.data_dir)
         eval_batches, eval_epochs = batches_and_epochs(
             params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
             params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
             eval_batch * towers,
-            dataset.num_examples("validation", params.data_dir),
+            validation,
             "num_eval_epochs" if params.num_eval_epochs else "num_epochs",
         )
+        eval_examples = eval_batches * eval_batch * towers
+        if params.data_dir is not None:
+            shards = 1 if asynchronous(params) else job.num_workers
+            eval_examples = evaluated_examples(
+                eval_batches, eval_batch * towers, validation, shards
+            )
     if mode == "evaluation":
         batches, epochs, batch = eval_batches, eval_epochs, eval_batch
     else:
@@ -256,12 +285,14 @@ def make_plan(params: Params) -> Plan:
         warm_up=_warm_up(params, mode),
         train_examples=train_examples,
         num_eval_batches=eval_batches,
+        eval_examples=eval_examples,
         eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=_aggregation(params),
         examples=examples,
         job=job,
         asynchronous=asynchronous(params),
         coordinated=params.variable_update in COORDINATED,
+        target=target,
     )
 
 
@@ -311,23 +342,6 @@ def _set_aux_head(params: Params, model: Model) -> None:
         reason = f"--model={params.model} has no auxiliary head to switch on; leave it out"
         raise FlagError("aux_head", "true", reason)
     model.aux_head = True
-
-
-def _check_metrics(params: Params, model: Model) -> None:
-    """Refuses flags about an accuracy that the model has not.
-
-    Raises:
-      FlagError: names the flag and the metrics that there are.
-    """
-    if "top_1" in model.metric_names:
-        return
-    for name in ("stop_at_top_1_accuracy", "print_training_accuracy"):
-        value = getattr(params, name)
-        if value not in (None, False):
-            metrics = ", ".join(model.metric_names)
-            has = f"its metrics are {metrics}" if metrics else "it has other metrics"
-            reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
-            raise FlagError(name, "true" if value is True else value, reason)
 
 
 def _check_elements(

@@ -97,8 +97,9 @@ class ReplicaCheck(Observer):
         self._measurements = measurements
         self._differing = TracedFunction("the comparison of copies", self._compare)
 
-    def begins(self, global_step: int) -> None:
+    def begins(self, global_step: int, steps: int) -> None:
         """Checks what was initialised or restored; the function is warm afterwards."""
+        del steps
         self._check(global_step)
 
     def due(self, step: int) -> bool:

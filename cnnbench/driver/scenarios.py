@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -16,7 +15,7 @@ from cnnbench.driver.checkpoints import Restored
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.host_metrics import Results
 from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
-from cnnbench.driver.learning_rate import make_schedule
+from cnnbench.driver.learning_rate import Schedule, make_schedule
 from cnnbench.driver.mlperf_log import MLPerfLog
 from cnnbench.driver.observer import Observer
 from cnnbench.driver.plan import Plan
@@ -64,7 +63,7 @@ class Run:
     activity: Activity = field(default_factory=Activity)
 
     @property
-    def schedule(self) -> Callable[[int], float]:
+    def schedule(self) -> Schedule:
         """The learning rate of every step."""
         plan = self.plan
         return make_schedule(
@@ -169,9 +168,7 @@ def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
         folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, facts, test_id))
     if params.ml_perf_compliance_logging and plan.trains:
-        warm_up = params.num_learning_rate_warmup_epochs
-        first = math.ceil(warm_up * plan.train_examples / plan.global_batch)
-        observers.append(MLPerfLog(params, plan, run.schedule(first), run.messages.plain))
+        observers.append(MLPerfLog(params, plan, run.schedule, run.messages.plain))
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)

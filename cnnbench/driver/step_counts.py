@@ -39,6 +39,22 @@ def batches_and_epochs(
     return batches, batches * global_batch / examples
 
 
+def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
+    """Examples that count in an evaluation; what fills up the last batch of a pass does not.
+
+    Args:
+      batches: global batches.
+      global_batch: images per step over all devices.
+      examples: of the validation subset.
+      shards: workers that read equal shares of it.
+    """
+    of_shard = global_batch // shards
+    steps = math.ceil(math.ceil(examples / shards) / of_shard)
+    passes, rest = divmod(batches, steps)
+    shares = (len(range(shard, examples, shards)) for shard in range(shards))
+    return passes * examples + sum(min(rest * of_shard, share) for share in shares)
+
+
 def epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
     """The first step count at which `epoch` epochs of images have been seen.
 

@@ -20,11 +20,12 @@ from cnnbench.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
-from cnnbench.driver.host_metrics import Results
+from cnnbench.driver.host_metrics import Evaluated, Results
 from cnnbench.driver.observer import Moment, Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import Probe
 from cnnbench.driver.step_timer import StepLoop
+from cnnbench.driver.target import TargetWatch
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
@@ -186,6 +187,7 @@ class Training:
         self._before_loop = global_step
         self._loop_start = self._away_seconds = 0.0
         self._last_save = time.monotonic()
+        self._target = TargetWatch(plan.target, late=params.collect_eval_results_async)
         self._stopped_early = False
         self._last = Values(0.0, (), False)
 
@@ -213,7 +215,7 @@ class Training:
             return None
         loop = self._make_loop()
         for observer in self._observers:
-            observer.begins(self.global_step)
+            observer.begins(self.global_step, steps)
         self._warm_up(loop)
         params = self._params
         shown = params.print_training_accuracy or params.forward_only
@@ -443,11 +445,7 @@ class Training:
             return False
         start = time.perf_counter()
         try:
-            self._console.running_evaluation(self.global_step)
-            top_1 = self._evaluate(start - self._loop_start - self._away_seconds)
-            target = self._params.stop_at_top_1_accuracy
-            if target is not None and top_1 is not None and top_1 >= target:
-                self._console.stopping(target)
+            if self._target_reached(start - self._loop_start - self._away_seconds):
                 self._stopped_early = True
                 return True
             self._console.phase(Phase.RESUMING)
@@ -457,8 +455,20 @@ class Training:
         finally:
             self._away_seconds += time.perf_counter() - start
 
-    def _evaluate(self, loop_seconds: float) -> float | None:
-        """Evaluates after so many seconds of the timed loop; returns the top-1 accuracy."""
+    def _target_reached(self, loop_seconds: float) -> bool:
+        """Evaluates, unless the evaluation before has reached the target; see `TargetWatch`."""
+        if not self._target.reached_before():
+            self._console.running_evaluation(self.global_step)
+            if not self._target.reached(self._evaluate(loop_seconds)):
+                return False
+        model, target = self._plan.model, self._plan.target
+        assert target is not None
+        called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
+        self._console.stopping(target, called)
+        return True
+
+    def _evaluate(self, loop_seconds: float) -> Evaluated:
+        """Evaluates after so many seconds of the timed loop."""
         assert self._evaluator is not None
         assert self._results is not None
         for observer in self._observers:
@@ -468,7 +478,7 @@ class Training:
             found = self._evaluator.run(batches, self.global_step, self._console)
         wall_seconds = time.perf_counter() - self._loop_start
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
-        return found.means.get("top_1")
+        return found
 
     def _moment(self) -> Moment:
         return Moment(

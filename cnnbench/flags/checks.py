@@ -319,13 +319,18 @@ def _check_run(params: Params) -> Refusals:
     for excluded in ("eval", "forward_only", "input_only"):
         if given and getattr(params, excluded):
             yield given[0], f"needs training, so leave out --{excluded}"
-    if params.stop_at_top_1_accuracy is not None and not given:
-        yield (
-            "stop_at_top_1_accuracy",
-            "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
-            "or another of the eval_during_training flags",
-        )
-    for one, other in (("num_batches", "num_epochs"), ("num_eval_batches", "num_eval_epochs")):
+    for name in ("stop_at", "stop_at_top_1_accuracy"):
+        if getattr(params, name) is not None and not given:
+            yield (
+                name,
+                "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
+                "or another of the eval_during_training flags",
+            )
+    for one, other in (
+        ("num_batches", "num_epochs"),
+        ("num_eval_batches", "num_eval_epochs"),
+        ("stop_at_top_1_accuracy", "stop_at"),
+    ):
         if getattr(params, one) is not None and getattr(params, other) is not None:
             yield one, _one_of_two(other)
 

@@ -28,6 +28,7 @@ from cnnbench.records.run import (
     StartupSeconds,
 )
 from cnnbench.records.subject import of_labels
+from cnnbench.records.target import Target
 from cnnbench.records.turns import TurnTaking
 
 
@@ -51,8 +52,8 @@ class Measurements:
       config: every parameter, resolved; values must have a JSON form.
       explicit_flags: names of the parameters that were given.
       run_id, started_at: unique; the time of creation.
-      model, placement, batch, warmup_status, conditions, input_stages, skipped_records: see
-        `RunRecord`.
+      model, placement, batch, warmup_status, conditions, input_stages, skipped_records, target:
+        see `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
@@ -98,6 +99,7 @@ class Measurements:
     conditions: Conditions | None = None
     input_stages: Sequence[InputStage] = ()
     skipped_records: SkippedRecords | None = None
+    target: Target | None = None
     task_addresses: Mapping[str, str] = field(default_factory=dict)
     worker_tasks: Sequence[str] = ()
     messages_per_step: int | None = None
@@ -242,6 +244,7 @@ class Measurements:
             environment=dict(self.environment),
             subject=of_labels(self.config),
             turns=self.turns,
+            target=self.target,
         )
 
     def _measured(self, steps: int) -> Measured:

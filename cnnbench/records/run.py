@@ -29,6 +29,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.place import AbPlace, SweepPlace
 from cnnbench.records.subject import Subject
+from cnnbench.records.target import Target
 from cnnbench.records.turns import TurnTaking
 from cnnbench.stats import descriptive
 
@@ -154,6 +155,11 @@ class Evaluation:
         except (TypeError, ValueError):
             raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
         object.__setattr__(self, "metrics", numbers)
+
+    def value_of(self, metric: str) -> float | None:
+        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if it is unknown."""
+        own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
+        return own[metric] if metric in own else self.metrics.get(metric)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +309,7 @@ class Summary:
       joules_per_image: that over the images of the timed loop.
       energy_source: the counters in that sum.
       time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
-        first evaluation that reached --stop_at_top_1_accuracy.
+        first evaluation that reached the target; None without one.
       latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time from fetching a batch of
         a forward-only run to its result, with no other one in work, that so many per cent do not
         exceed; the last only of 100 batches or more.
@@ -360,6 +366,8 @@ class RunRecord(Document):
       cluster: None for a run of one process.
       sweep: in a process of `cnnbench sweep` its `SweepPlace`; otherwise None, and the key is
         missing.
+      target: what --stop_at asks for; None, and the key is missing, where nothing does. Earlier
+        records have a top-1 accuracy in `config` only.
       turns: None, and the key is missing, unless other processes stepped in turn with it.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
@@ -403,6 +411,7 @@ class RunRecord(Document):
     subject: Subject | None = field(default=None, metadata=ABSENT)
     sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
+    target: Target | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         started(self.started_at)
@@ -472,11 +481,14 @@ class RunRecord(Document):
         }
 
     def _time_to_accuracy(self) -> float | None:
-        target = self.config.get("stop_at_top_1_accuracy")
-        if not isinstance(target, (int, float)):  # not asked for, or a document made by hand
+        target, top_1 = self.target, self.config.get("stop_at_top_1_accuracy")
+        # Otherwise not asked for, or a document made by hand.
+        if target is None and isinstance(top_1, (int, float)):
+            target = Target(metric="top_1", value=top_1)
+        if target is None:
             return None
-        found = ((one.top_1, one.wall_seconds) for one in self.evaluations)
-        return next((at for top_1, at in found if top_1 is not None and top_1 >= target), None)
+        reached = (e for e in self.evaluations if target.reached(e.value_of(target.metric)))
+        return next((evaluation.wall_seconds for evaluation in reached), None)
 
     def flops_per_image(self) -> int | None:
         """FLOPs that a step computes per image; None where it computes none, or it is unknown."""

@@ -30,6 +30,7 @@ NOT_IN_TRIALS = (
     "eval_during_training_every_n_epochs",
     "eval_during_training_at_specified_steps",
     "eval_during_training_at_specified_epochs",
+    "stop_at",
     "stop_at_top_1_accuracy",
 )
 """Flags that a process of few steps, such as a trial of a batch size, replaces or leaves out."""

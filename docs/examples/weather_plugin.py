@@ -32,6 +32,8 @@ class Forecast(Model):
     name, dataset, batch_size = "forecast", "weather", 32
     elements = ELEMENTS
     metric_names = ("rain_hits", "degrees_off")
+    host_metric_names = ("median_off",)
+    lower_is_better = ("degrees_off", "median_off")
     learning_rate = LearningRateSpec(0.01)
 
     def build(self, net: Network[T], features: Mapping[str, T]) -> Mapping[str, T]:

@@ -183,13 +183,16 @@ def test_forward_only_prints_the_models_metrics(capsys):
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "has"),
     [
-        {"print_training_accuracy": True},
-        {"stop_at_top_1_accuracy": 0.5, "eval_during_training_every_n_steps": 5},
+        ({"print_training_accuracy": True}, "rain_hits, degrees_off: leave the flag out"),
+        (
+            {"stop_at_top_1_accuracy": 0.5, "eval_during_training_every_n_steps": 5},
+            "loss, rain_hits, degrees_off, median_off: use --stop_at=METRIC:VALUE",
+        ),
     ],
 )
-def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, alone):
+def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, alone):
     name, value = next(iter(flags.items()))
     given = [f"--{flag}={given}".lower() for flag, given in flags.items()]
     done = alone(f"--dataset_plugin={WEATHER}", "--data_name=weather", "--model=forecast", *given)
@@ -197,7 +200,7 @@ def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, alone
     assert "tensorflow" not in done.loaded
     assert done.err == (
         f"cnnbench: error: --{name}={str(value).lower()}: model forecast has no top-1 accuracy; "
-        "its metrics are rain_hits, degrees_off: leave the flag out\n"
+        f"its metrics are {has}\n"
     )
 
 

@@ -34,6 +34,7 @@ EARLIER_FLAGS = {
 
 NEW_FLAGS = {
     "input_only",
+    "stop_at",
     "communication_hint",
     "jpeg_fancy_upscaling",
     "cross_device_ops",

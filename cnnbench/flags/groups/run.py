@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.stop_at import StopAt, parse_stop_at
 
 MOST_IMAGES = 2**20
 """Of a batch: a gigabyte even of the smallest images; a slip of the finger is refused at once."""
@@ -49,10 +50,16 @@ class RunParams:
         "evaluate, and go on.",
         above=0,
     )
+    stop_at: StopAt | None = flag(
+        None,
+        "End training as soon as an evaluation reaches METRIC:VALUE, such as top_1:0.759: at least "
+        "VALUE, or at most where less is better (loss:2.5, word_error_rate:0.2). METRIC is loss or "
+        "one that the model's evaluations print; needs one of the eval_during_training flags.",
+        parser=parse_stop_at,
+    )
     stop_at_top_1_accuracy: float | None = flag(
         None,
-        "End training as soon as an evaluation reaches this top-1 accuracy; "
-        "needs one of the eval_during_training flags.",
+        "Older spelling of --stop_at=top_1:VALUE; for ssd300, of --stop_at=map:VALUE.",
         minimum=0,
         maximum=1,
     )
