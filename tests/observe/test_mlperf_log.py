@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from cnnbench import Params
 from cnnbench.driver.learning_rate import make_schedule
@@ -120,6 +121,20 @@ def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy() -> None:
     assert [line["value"] for line in accuracies] == [0.2, 0.213]
     assert accuracies[0]["metadata"] == {"epoch_num": 15 * 8 / 118_287, "samples_count": 120}
     assert parsed(lines[-1])[0]["metadata"] == {"status": "success"}
+
+
+def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path: Path) -> None:
+    for subset in ("train", "validation"):
+        with tf.io.TFRecordWriter(str(tmp_path / f"coco-{subset}-00000-of-00001")) as writer:
+            for _ in range(5):
+                writer.write(b"")  # a plan counts them and reads none
+    _, lines, _ = planned(
+        **{"model": "ssd300", "batch_size": 2, "data_dir": str(tmp_path), "num_batches": 3},
+        **{"eval_during_training_at_specified_steps": (1,), "num_eval_epochs": 1.0},
+    )
+    found = values_of(lines)
+    assert found["max_samples"] == 50
+    assert (found["train_samples"], found["eval_samples"]) == (5, 5)
 
 
 @pytest.mark.parametrize(
