@@ -244,7 +244,8 @@ def test_what_the_data_set_does_not_give_is_refused(own):
 
 
 def test_metrics_that_are_not_named_are_refused(own):
-    params = own("    metric_names = ('rain_hits',)\n", forward_only=True)
+    body = "    metric_names = ('rain_hits',)\n    lower_is_better = ('median_off',)\n"
+    params = own(body, forward_only=True)
     message = r"Own.metrics\(\) must return the metrics that metric_names has, rain_hits;"
     with pytest.raises(UsageError, match=message):
         BenchmarkCNN(params).run()
