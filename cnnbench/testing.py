@@ -79,7 +79,8 @@ class Result:
         """The median over processes of a metric of `cnnbench compare`.
 
         Args:
-          metric: throughput (images/sec), memory (bytes), startup (seconds) or accuracy.
+          metric: throughput (images/sec), memory (bytes), startup (seconds), accuracy or
+            cpu_time (seconds of CPU per step).
 
         Raises:
           KeyError: an unknown metric.

@@ -15,7 +15,15 @@ from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.results import SIDES, ResultsFolder, pair_name
 from cnnbench.ab.sequential import InterimAnalysis
 from cnnbench.ab.side import ProcessResult, Sample, Side, SideFlags, run_in_turn, run_once
-from cnnbench.compare import METRICS, Case, Comparison, Policy, Result, Verdict, compare_records
+from cnnbench.compare import (
+    DEFAULT_METRICS,
+    Case,
+    Comparison,
+    Policy,
+    Result,
+    Verdict,
+    compare_records,
+)
 from cnnbench.metrics.registry import throughput
 from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.codec import encode
@@ -81,7 +89,7 @@ class Experiment:
     turn_seconds: float = 0.0
     timed_seconds: float = 0.0
     policy: Policy = field(default_factory=Policy)
-    metrics: tuple[str, ...] = tuple(METRICS)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
     aa: tuple[RunRecord, ...] | None = None

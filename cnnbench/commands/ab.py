@@ -388,7 +388,7 @@ def _same_from_files(
     experiment: Experiment, finding: Finding, folder: Path, options: AbFlags
 ) -> list[str]:
     """The compare command that gives the same verdict from the files."""
-    from cnnbench.compare import METRICS, Policy
+    from cnnbench.compare import DEFAULT_METRICS, Policy
     from cnnbench.compare.comparability import unknown_facts
 
     records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
@@ -400,7 +400,9 @@ def _same_from_files(
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(options.metric_names) if options.metric_names != tuple(METRICS) else "",
+        "metrics": ",".join(options.metric_names)
+        if options.metric_names != DEFAULT_METRICS
+        else "",
     }
     given = [f"--{name}={text}" for name, text in flags.items() if text]
     given += ["--allow_changed_work"] if options.allow_changed_work else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cnnbench.commands import exported
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, specs_of, words
-from cnnbench.metrics.registry import METRICS
+from cnnbench.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.report.exports import FORMATS as EXPORTS
 from cnnbench.text.terminal import LineWriter
 
@@ -26,21 +26,22 @@ class JudgingFlags:
 
     threshold: float | None = flag(
         None,
-        "Smallest change of throughput that counts, in per cent; 3 if not given.",
+        "Smallest change of throughput and cpu_time that counts, in per cent; 3 if not given.",
         minimum=0.0,
         below=100.0,
     )
     alpha: float | None = flag(
         None,
-        "Two-sided level of the tests of throughput, all configurations together, of runs and of "
-        "all-reduces; 0.04 if not given.",
+        "Two-sided level of the tests of throughput and cpu_time, all configurations together, of "
+        "runs and of all-reduces; 0.04 if not given.",
         above=0.0,
         below=1.0,
     )
     metrics: str = flag(
-        ",".join(METRICS),
+        ",".join(DEFAULT_METRICS),
         "What to judge, comma-separated; the first is what the comparison is about. Of "
-        "all-reduces throughput is the bus bandwidth, startup the time to build.",
+        "all-reduces throughput is the bus bandwidth, startup the time to build. cpu_time, the CPU "
+        "time of a step, is judged only where it is named.",
         known=lambda: METRICS,
     )
     allow_different: str = flag(

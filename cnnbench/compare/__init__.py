@@ -16,10 +16,11 @@ from cnnbench.compare.estimate import Case, aa_spread
 from cnnbench.compare.judge import Judgement, judge, judge_all, processes_needed
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Policy, Verdict
-from cnnbench.metrics.registry import METRICS, Metric
+from cnnbench.metrics.registry import DEFAULT_METRICS, METRICS, Metric
 from cnnbench.records.load import Loaded, Skipped, load_records
 
 __all__ = [
+    "DEFAULT_METRICS",
     "METRICS",
     "Case",
     "Comparison",

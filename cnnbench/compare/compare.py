@@ -20,7 +20,7 @@ from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.comparable_facts import expand
 from cnnbench.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.metrics.policy import Policy, Verdict
-from cnnbench.metrics.registry import METRICS, Metric, judged
+from cnnbench.metrics.registry import DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
@@ -41,7 +41,7 @@ def compare_records(
     new: Iterable[RunRecord | AllReduceRecord],
     policy: Policy = _DEFAULT,
     *,
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,

@@ -6,7 +6,8 @@ fall to the workers. Before a pause the loop hands out no more and waits for tho
 in a pause nothing changes the variables.
 
 The time of an update is the distance between its end and that of the one before, whichever
-workers made them, as their threads saw them.
+workers made them, as their threads saw them. Its CPU time is that of this process, all workers'
+threads, over the same interval.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from cnnbench.driver.step_timer import StepTime
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.runtime.activity import LONG, LONGEST_STEPS, Doing
 
@@ -31,7 +33,7 @@ class _Outcome(NamedTuple):
     """What a thread tells the loop: the values of an update, or why it will make no more."""
 
     worker: str
-    end: float
+    end: StepTime
     values: object = None
     error: Exception | None = None
 
@@ -94,7 +96,7 @@ class AsyncLoop(Generic[Values]):
       lost: told of each worker that is lost, in the thread that runs the loop.
       gone: the workers that will never return from an update, such as those of processes that
         stand still, with what is wrong with them; asked about once a second.
-      clock: seconds, monotonic.
+      clock, cpu_clock: see `StepLoop`.
       stuck: finds workers that will never return from an update though they answer; likewise.
     """
 
@@ -105,6 +107,7 @@ class AsyncLoop(Generic[Values]):
         gone: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.perf_counter,
         stuck: Stuck | None = None,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         self._stuck = Stuck() if stuck is None else stuck
         self._workers = dict(workers)
@@ -112,6 +115,7 @@ class AsyncLoop(Generic[Values]):
         self._gone = gone
         self._asked = 0.0
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -133,7 +137,7 @@ class AsyncLoop(Generic[Values]):
     def run(
         self,
         steps: int,
-        done: Callable[[int, float, Values], None],
+        done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool] = _never,
         pause: Callable[[int], bool] = _never,
     ) -> int:
@@ -144,8 +148,8 @@ class AsyncLoop(Generic[Values]):
 
         Args:
           steps: how many.
-          done: called after each update, in order, with its number (from 1), its time in
-            seconds and its values.
+          done: called after each update, in order, with its number (from 1), its time and
+            its values.
           pause_due: whether `pause` must be called after that many updates; called once for
             each number, in order, from any thread.
           pause: called with nothing under way, outside any update's time; True ends the loop.
@@ -156,21 +160,25 @@ class AsyncLoop(Generic[Values]):
         Raises:
           BenchmarkError: all workers are lost, or what cnnbench itself raised in one.
         """
-        last = self._clock()
+        last = self._now()
         threads = self._begin(steps, pause_due)
         try:
             for step in range(1, steps + 1):
                 outcome = self._next_outcome()
-                seconds, last = max(outcome.end - last, _SHORTEST), outcome.end
-                done(step, seconds, outcome.values)  # type: ignore[arg-type]
+                spent, last = outcome.end.since(last), outcome.end
+                spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
+                done(step, spent, outcome.values)  # type: ignore[arg-type]
                 if step in self._pauses:
                     if pause(step):
                         return step
-                    last = self._clock()
+                    last = self._now()
                     self._go_on(step, steps)
             return steps
         finally:
             self._end(threads)
+
+    def _now(self) -> StepTime:
+        return StepTime(self._clock(), self._cpu_clock())
 
     def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> dict[str, threading.Thread]:
         with self._changed:
@@ -224,12 +232,12 @@ class AsyncLoop(Generic[Values]):
             try:
                 values = work(number)
             except Exception as error:
-                self._outcomes.put(_Outcome(worker, 0.0, error=error))
+                self._outcomes.put(_Outcome(worker, StepTime(0.0, 0.0), error=error))
                 return
             with self._changed:
                 if self._running != run or self._under_way.pop(worker, None) != number:
                     return  # given up meanwhile
-                self._outcomes.put(_Outcome(worker, self._clock(), values))
+                self._outcomes.put(_Outcome(worker, self._now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
         """The number of the worker's next update; waits for one. None at the end."""

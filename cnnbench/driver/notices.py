@@ -13,7 +13,7 @@ from cnnbench.text.numbers import binary, number, percent
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """Notices of FLOP/s, input waits, memory and energy; those that are known."""
+    """Notices of FLOP/s, CPU time, input waits, memory and energy; those that are known."""
     lines = []
     if summary.achieved_flops_per_sec is not None:
         line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
@@ -25,6 +25,11 @@ def summary_lines(summary: Summary) -> list[str]:
         lines.append(line)
     if summary.latency_p50_seconds is not None:
         lines.append(_latency_line(summary))
+    if summary.cpu_seconds_per_step is not None and summary.busy_cpus is not None:
+        lines.append(
+            f"{number(summary.cpu_seconds_per_step * 1e3)} ms of CPU time per step, "
+            f"{number(summary.busy_cpus)} CPUs busy in the timed loop"
+        )
     if summary.input_wait_fraction:
         lines.append(f"{percent(summary.input_wait_fraction)} of the time spent waiting for input")
     if summary.peak_memory_bytes is not None:

@@ -16,6 +16,7 @@ from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.host_metrics import Results
 from cnnbench.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
 from cnnbench.driver.learning_rate import Schedule, make_schedule
+from cnnbench.driver.loop_time import LoopTimer
 from cnnbench.driver.mlperf_log import MLPerfLog
 from cnnbench.driver.observer import Observer
 from cnnbench.driver.plan import Plan
@@ -302,13 +303,13 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
                 raise
             built.share_restored(restored.global_step)
             run.console.checkpoint_loaded(path)
-            start = time.perf_counter()
+            timer = LoopTimer()
             with run.watch, run.activity.during(Doing.EVALUATION):
                 found = built.evaluator.run(
                     run.plan.num_eval_batches, restored.global_step, run.console
                 )
             results.add(found)
-            run.measurements.loop_seconds = time.perf_counter() - start
+            run.measurements.set_loop_time(*timer.loop())
             run.measurements.loop_images = found.evaluation.examples
             _export(run, built)
             if not pause:

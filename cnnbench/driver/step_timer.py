@@ -29,6 +29,9 @@ launched before it has. What lies between the call and the issue of the copies, 
 microseconds in TensorFlow, cannot be seen from Python; the launch has its own before it
 enqueues the first kernel. Should a reading thread be held up there by the system, the time of
 its step gains what was enqueued meanwhile, and the next one loses it; sums stay right.
+
+The CPU time of a step is that of all threads of this process over the same interval, by one
+more clock (CLOCK_PROCESS_CPUTIME_ID). It is read just outside the wall time.
 """
 
 from __future__ import annotations
@@ -37,12 +40,29 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
 
-_Reading: TypeAlias = "Future[tuple[Values, float]]"
+
+class StepTime(NamedTuple):
+    """What a step took.
+
+    Attributes:
+      seconds: wall time.
+      cpu_seconds: CPU time of this process, all threads, user and system.
+    """
+
+    seconds: float
+    cpu_seconds: float
+
+    def since(self, start: StepTime) -> StepTime:
+        """The time between two readings of the clocks, of which this is the later one."""
+        return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
+
+
+_Reading: TypeAlias = "Future[tuple[Values, StepTime]]"
 
 
 def _never(step: int) -> bool:
@@ -59,6 +79,7 @@ class StepLoop(Generic[Handle, Values]):
       lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
         asynchronous devices.
       clock: seconds, monotonic.
+      cpu_clock: seconds of CPU time of this process.
       reader: makes the executor, of two threads, on which results are read when they lag: a
         step's read is called while that of the step before still waits.
     """
@@ -70,6 +91,7 @@ class StepLoop(Generic[Handle, Values]):
         lag: int,
         clock: Callable[[], float] = time.perf_counter,
         reader: Callable[[], Executor] = lambda: ThreadPoolExecutor(2, "cnnbench-reader"),
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         if lag not in (0, 1):
             raise ValueError(f"lag is {lag}; 0 and 1 are possible")
@@ -77,12 +99,13 @@ class StepLoop(Generic[Handle, Values]):
         self.read = read
         self.lag = lag
         self.clock = clock
+        self.cpu_clock = cpu_clock
         self._reader = reader
 
     def run(
         self,
         steps: int,
-        done: Callable[[int, float, Values], None],
+        done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool] = _never,
         pause: Callable[[int], bool] = _never,
     ) -> int:
@@ -91,7 +114,7 @@ class StepLoop(Generic[Handle, Values]):
         Args:
           steps: how many.
           done: called after each step, in order, with its number (from 1), its
-            wall time in seconds and its values.
+            time and its values.
           pause_due: whether `pause` must be called after the step of that number.
           pause: called with nothing in flight, outside any step's time; True ends the
             loop.
@@ -101,11 +124,13 @@ class StepLoop(Generic[Handle, Values]):
         """
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
-        launch, read, clock = self.launch, self.read, self.clock
+        launch, read, clock, cpu_clock = self.launch, self.read, self.clock, self.cpu_clock
         for step in range(1, steps + 1):
+            cpu_start = cpu_clock()
             start = clock()
             values = read(launch())
-            done(step, clock() - start, values)
+            seconds = clock() - start
+            done(step, StepTime(seconds, cpu_clock() - cpu_start), values)
             if pause_due(step) and pause(step):
                 return step
         return steps
@@ -113,12 +138,12 @@ class StepLoop(Generic[Handle, Values]):
     def _run_lagged(
         self,
         steps: int,
-        done: Callable[[int, float, Values], None],
+        done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
         with self._reader() as reader:
-            start = self.clock()
+            start = self._now()
             before: _Reading[Values] | None = None
             for step in range(1, steps + 1):
                 called = threading.Event()
@@ -132,26 +157,29 @@ class StepLoop(Generic[Handle, Values]):
                     before = None
                     if due and pause(step):
                         return step
-                    start = self.clock()
+                    start = self._now()
                 called.wait()
         return steps
 
     def _read_and_time(
         self, handle: Handle, called: threading.Event, before: _Reading[Values] | None
-    ) -> tuple[Values, float]:
+    ) -> tuple[Values, StepTime]:
         called.set()
         values = self.read(handle)
         if before is not None:
             before.exception()  # waits; steps end in order, whichever thread wakes up first
-        return values, self.clock()
+        return values, self._now()
+
+    def _now(self) -> StepTime:
+        return StepTime(self.clock(), self.cpu_clock())
 
     def _finish(
         self,
         step: int,
         reading: _Reading[Values],
-        start: float,
-        done: Callable[[int, float, Values], None],
-    ) -> float:
+        start: StepTime,
+        done: Callable[[int, StepTime, Values], None],
+    ) -> StepTime:
         values, end = reading.result()
-        done(step, end - start, values)
+        done(step, end.since(start), values)
         return end

@@ -21,10 +21,11 @@ from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console, Phase
 from cnnbench.driver.evaluation import Evaluator
 from cnnbench.driver.host_metrics import Evaluated, Results
+from cnnbench.driver.loop_time import LoopTimer
 from cnnbench.driver.observer import Moment, Observer
 from cnnbench.driver.plan import Plan
 from cnnbench.driver.probes import Probe
-from cnnbench.driver.step_timer import StepLoop
+from cnnbench.driver.step_timer import StepLoop, StepTime
 from cnnbench.driver.target import TargetWatch
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
@@ -185,7 +186,7 @@ class Training:
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
         self._before_loop = global_step
-        self._loop_start = self._away_seconds = 0.0
+        self._timer = LoopTimer()
         self._last_save = time.monotonic()
         self._target = TargetWatch(plan.target, late=params.collect_eval_results_async)
         self._stopped_early = False
@@ -227,22 +228,22 @@ class Training:
         self._begin_turns(steps)
         with self._around_loop:
             self._before_loop = self.global_step
-            start = self._loop_start = time.perf_counter()
+            self._timer = LoopTimer()
             try:
                 loop.run(steps, self._step_done, self._pause_due, self._pause)
                 # Of several processes TensorFlow would look for a master, or for one that is lost.
                 if self._workers is None and not self._updaters:
                     tf.test.experimental.sync_devices()
             finally:
-                elapsed = time.perf_counter() - start - self._away_seconds
-                self._measurements.loop_seconds = elapsed
+                spent = self._timer.loop()
+                self._measurements.set_loop_time(*spent)
                 self._measurements.input_wait_seconds = self._waited() - waited
                 self._progress.finish()
         self._measure_latency()
         self._activity.doing = Doing.END
         with self._activity.during(Doing.OTHERS):
             self._turns.wait(steps_left=False)
-        return self._finish(elapsed)
+        return self._finish(spent.wall)
 
     def _measure_latency(self) -> None:
         """Runs batches of a forward-only run one at a time, where others were launched ahead."""
@@ -250,9 +251,9 @@ class Training:
             return
         batches = min(self._measurements.steps, FEWEST_FOR_P99)
 
-        def done(step: int, seconds: float, values: Values) -> None:
+        def done(step: int, spent: StepTime, values: Values) -> None:
             self._check_stop(values)
-            self._measurements.add_latency(seconds)
+            self._measurements.add_latency(spent.seconds)
             self._progress.update(step)
 
         self._progress.start("latency", batches)
@@ -355,25 +356,27 @@ class Training:
         self.global_step += 1
         return result
 
-    def _warmup_done(self, step: int, seconds: float, values: Values) -> None:
+    def _warmup_done(self, step: int, spent: StepTime, values: Values) -> None:
         self._count(values)
         if step == 1:
-            self._measurements.first_step_seconds = seconds
-        self._measurements.add_warmup_step(seconds, values.loss, skipped=values.skipped)
+            self._measurements.first_step_seconds = spent.seconds
+        self._measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
         self._check_stop(values)
         # Numbered -W to -1, so that the first timed step is step 1; from the longest
         # warm-up possible where its length is found as it goes.
         self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
         self._progress.update(step)
 
-    def _step_done(self, step: int, seconds: float, values: Values) -> None:
+    def _step_done(self, step: int, spent: StepTime, values: Values) -> None:
         self._count(values)
         if values.worker:
             self._measurements.add_update(values.worker, values.staleness or 0)
         if self._measurements.first_step_seconds is None:
-            self._measurements.first_step_seconds = seconds
-        self._measurements.add_step(seconds, values.loss, skipped=values.skipped)
-        self._speed.add(seconds)
+            self._measurements.first_step_seconds = spent.seconds
+        self._measurements.add_step(
+            spent.seconds, values.loss, skipped=values.skipped, cpu_seconds=spent.cpu_seconds
+        )
+        self._speed.add(spent.seconds)
         self._last = values
         self._check_stop(values)
         self._check_loss(step, values.loss)
@@ -410,11 +413,9 @@ class Training:
 
     def _let_others(self) -> None:
         """The turns of the others; they are in no step's time, and not in that of the loop."""
-        start = time.perf_counter()
-        with self._suspended(), self._activity.during(Doing.OTHERS):
+        with self._timer.away(), self._suspended(), self._activity.during(Doing.OTHERS):
             waited = self._turns.wait()
         self._measurements.begin_turn(self._turns.seconds, waited.seconds, waited.cpu_seconds)
-        self._away_seconds += time.perf_counter() - start
 
     def _save_due(self, step: int) -> bool:
         if self._save_directory is None:
@@ -443,17 +444,15 @@ class Training:
             self._let_others()
         if step not in self._plan.eval_steps:
             return False
-        start = time.perf_counter()
-        try:
-            if self._target_reached(start - self._loop_start - self._away_seconds):
+        loop_seconds = self._timer.loop().wall
+        with self._timer.away():
+            if self._target_reached(loop_seconds):
                 self._stopped_early = True
                 return True
             self._console.phase(Phase.RESUMING)
             for observer in self._observers:
                 observer.resuming(self.global_step)
             return False
-        finally:
-            self._away_seconds += time.perf_counter() - start
 
     def _target_reached(self, loop_seconds: float) -> bool:
         """Evaluates, unless the evaluation before has reached the target; see `TargetWatch`."""
@@ -476,7 +475,7 @@ class Training:
         with self._activity.during(Doing.EVALUATION):
             batches = self._plan.num_eval_batches
             found = self._evaluator.run(batches, self.global_step, self._console)
-        wall_seconds = time.perf_counter() - self._loop_start
+        wall_seconds = self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found
 
@@ -514,7 +513,7 @@ class Training:
 
     def _nothing_left(self) -> None:
         """Does what is due after the last step; a process that died there has made that step."""
-        self._loop_start = time.perf_counter()
+        self._timer = LoopTimer()
         if self._evaluator is not None:
             self._console.phase(Phase.DONE)
             self._console.running_final_evaluation(self.global_step)

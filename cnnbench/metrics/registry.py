@@ -39,6 +39,7 @@ class Metric:
       constant: of `Policy`, compare's threshold.
       better, worse: the words for FASTER and SLOWER.
       gates: a change for the worse is a regression (exit code 1).
+      on_request: compare judges by it only where --metrics names it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Metric:
     better: str = "faster"
     worse: str = "slower"
     gates: bool = False
+    on_request: bool = False
 
     def word(self, verdict: Verdict) -> str:
         """The verdict in the words of this metric."""
@@ -251,6 +253,17 @@ ALL: tuple[Metric, ...] = (
         worse="worse",
         gates=True,
     ),
+    _lower(
+        "cpu_time",
+        "s",
+        _summary("cpu_seconds_per_step"),
+        bound=True,
+        judged={RUN: "cpu_time"},
+        better="less",
+        worse="more",
+        on_request=True,
+    ),
+    _metric("images_per_cpu_second", "images/CPU second", bound=True),
     _metric("images_per_sec", "images/sec", bound=True),
     _metric("total_images_per_sec", "images/sec", bound=True),
     _lower("step_seconds", "s", _step_seconds, bound=True),
@@ -292,6 +305,9 @@ METRICS: dict[str, Metric] = {
     metric.judged[RUN]: metric for metric in ALL if metric.judged.get(RUN)
 }
 """What --metrics of compare names, as it is for runs; for other kinds see `judged`."""
+
+DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if not metric.on_request)
+"""What compare judges unless --metrics says otherwise."""
 
 BOUNDS: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.bound}
 """What bounds of sweeps can be about, by name."""

@@ -42,7 +42,7 @@ def _doubles() -> array[float]:
 
 @dataclass(kw_only=True)
 class Measurements:
-    """Collects the measurements of a run; a step costs two appends to arrays of doubles.
+    """Collects the measurements of a run; a step costs three appends to arrays of doubles.
 
     The driver sets the attributes as it learns them. Whatever is unset when the run
     ends is unknown in the record.
@@ -56,11 +56,10 @@ class Measurements:
         see `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
       import_seconds, build_seconds, first_step_seconds: start-up times.
-      loop_seconds, loop_images, input_wait_seconds, peak_memory_bytes,
-        peak_flops_per_sec, peak_flops_source, cpu_energy_joules, gpu_energy_joules,
-        energy_source, replica_checks, estimated_memory_bytes: see `Measured`. Without
-        loop_images the images of all
-        timed steps are counted.
+      loop_seconds, loop_images, loop_user_seconds, loop_system_seconds, input_wait_seconds,
+        peak_memory_bytes, peak_flops_per_sec, peak_flops_source, cpu_energy_joules,
+        gpu_energy_joules, energy_source, replica_checks, estimated_memory_bytes: see `Measured`.
+        Without loop_images the images of all timed steps are counted.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
       messages_per_step, bytes_per_step: see `Cluster`.
@@ -84,6 +83,8 @@ class Measurements:
     first_step_seconds: float | None = None
     loop_seconds: float | None = None
     loop_images: int | None = None
+    loop_user_seconds: float | None = None
+    loop_system_seconds: float | None = None
     input_wait_seconds: float | None = None
     peak_memory_bytes: int | None = None
     peak_flops_per_sec: float | None = None
@@ -108,6 +109,7 @@ class Measurements:
     _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
     _times: array[float] = field(init=False, default_factory=_doubles)
     _losses: array[float] = field(init=False, default_factory=_doubles)
+    _cpu_times: array[float] = field(init=False, default_factory=_doubles)
     _latencies: array[float] = field(init=False, default_factory=_doubles)
     _evaluations: list[Evaluation] = field(init=False, default_factory=list)
     _warmup_skipped: list[int] = field(init=False, default_factory=list)
@@ -150,7 +152,14 @@ class Measurements:
         if skipped:
             self._warmup_skipped.append(len(self._warmup_times))
 
-    def add_step(self, seconds: float, loss: float | None = None, *, skipped: bool = False) -> None:
+    def add_step(
+        self,
+        seconds: float,
+        loss: float | None = None,
+        *,
+        skipped: bool = False,
+        cpu_seconds: float | None = None,
+    ) -> None:
         """One timed step.
 
         Args:
@@ -158,10 +167,17 @@ class Measurements:
           loss: its loss, NaN and infinities included; None, for every step of the
             run, where no loss is computed.
           skipped: whether it made no update, because of its gradients.
+          cpu_seconds: CPU time of this process in it; None, for every step, where unknown.
         """
+        if cpu_seconds is not None:
+            self._cpu_times.append(cpu_seconds)
         _append(self._times, self._losses, seconds, loss)
         if skipped:
             self._skipped.append(len(self._times))
+
+    def set_loop_time(self, wall: float, user: float, system: float) -> None:
+        """Wall time, and user and system CPU time, of the timed loop; see `Measured`."""
+        self.loop_seconds, self.loop_user_seconds, self.loop_system_seconds = wall, user, system
 
     def add_latency(self, seconds: float) -> None:
         """One batch of a forward-only run by itself, beside the timed steps; see `RunRecord`."""
@@ -230,6 +246,7 @@ class Measurements:
             ),
             warmup_step_seconds=warmup_times,
             step_seconds=times,
+            step_cpu_seconds=tuple(self._cpu_times[: len(times)]),
             losses=losses,
             warmup_losses=warmup_losses,
             latency_seconds=tuple(self._latencies),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cnnbench.records.cluster import Cluster
@@ -169,6 +170,7 @@ class Measured:
     Attributes:
       loop_seconds: wall time of the timed loop, all in it included but evaluations.
       loop_images: images that the whole job processed in it.
+      loop_user_seconds, loop_system_seconds: CPU time of this process, all threads, meanwhile.
       input_wait_seconds: part of loop_seconds spent waiting for input.
       peak_memory_bytes: largest memory use; of one device on GPUs, of the process
         on the CPU.
@@ -183,6 +185,8 @@ class Measured:
 
     loop_seconds: float | None = None
     loop_images: int | None = None
+    loop_user_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    loop_system_seconds: float | None = field(default=None, metadata=OPTIONAL)
     input_wait_seconds: float | None = None
     peak_memory_bytes: int | None = None
     peak_flops_per_sec: float | None = None
@@ -313,6 +317,11 @@ class Summary:
       latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time from fetching a batch of
         a forward-only run to its result, with no other one in work, that so many per cent do not
         exceed; the last only of 100 batches or more.
+      cpu_seconds_per_step: CPU time of this process in a timed step, the mean.
+      busy_cpus: CPU time of this process over wall time, of the timed loop.
+      images_per_cpu_second: images of a step over cpu_seconds_per_step; of an evaluation run those
+        of its loop over its CPU time. None in a job of several processes, whose images are not
+        all of this one.
     """
 
     images_per_sec: float | None
@@ -333,6 +342,9 @@ class Summary:
     latency_p50_seconds: float | None = field(default=None, metadata=OPTIONAL)
     latency_p90_seconds: float | None = field(default=None, metadata=OPTIONAL)
     latency_p99_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    cpu_seconds_per_step: float | None = field(default=None, metadata=OPTIONAL)
+    busy_cpus: float | None = field(default=None, metadata=OPTIONAL)
+    images_per_cpu_second: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +361,7 @@ class RunRecord(Document):
       explicit_flags: names of the parameters that were given.
       model, placement, batch: None where the run ended before they were known.
       warmup_step_seconds, step_seconds: wall time of every step, in seconds.
+      step_cpu_seconds: CPU time of this process, all threads, in each timed step; empty if unknown.
       losses, warmup_losses: the loss of each of them; empty if none is computed.
       latency_seconds: wall time of batches that a forward-only run launched one at a time after
         its timed steps; empty where those were not launched ahead.
@@ -393,6 +406,7 @@ class RunRecord(Document):
     startup_seconds: StartupSeconds = field(default_factory=StartupSeconds)
     warmup_step_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
+    step_cpu_seconds: tuple[float, ...] = field(default=(), metadata=OPTIONAL)
     losses: tuple[float, ...] = ()
     warmup_losses: tuple[float, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
@@ -425,6 +439,7 @@ class RunRecord(Document):
             "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
         )
         _check_times("latency_seconds", self.latency_seconds)
+        _check_cpu_times(self.step_cpu_seconds, len(self.step_seconds))
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
             _check_numbers("skipped_steps", skipped.skipped_steps, len(self.step_seconds))
@@ -460,6 +475,7 @@ class RunRecord(Document):
             energy_source=measured.energy_source,
             time_to_accuracy_seconds=self._time_to_accuracy(),
             **self._latencies(),
+            **self._cpu_time(),
         )
 
     def derived(self) -> dict[str, Json]:
@@ -478,6 +494,21 @@ class RunRecord(Document):
             "latency_p50_seconds": descriptive.nearest_rank(seconds, 0.5),
             "latency_p90_seconds": descriptive.nearest_rank(seconds, 0.9),
             "latency_p99_seconds": descriptive.p99(seconds),
+        }
+
+    def _cpu_time(self) -> dict[str, float | None]:
+        measured = self.measured
+        per_step = fmean(self.step_cpu_seconds) if self.step_cpu_seconds else None
+        loop = _sum(measured.loop_user_seconds, measured.loop_system_seconds)
+        images: float | None = None
+        if self.cluster is None and self.step_seconds:
+            images = _ratio(None if self.batch is None else self.batch.global_, per_step)
+        elif self.cluster is None:
+            images = _ratio(measured.loop_images, loop)
+        return {
+            "cpu_seconds_per_step": per_step,
+            "busy_cpus": _ratio(loop, measured.loop_seconds),
+            "images_per_cpu_second": images,
         }
 
     def _time_to_accuracy(self) -> float | None:
@@ -544,6 +575,14 @@ def _check_times(key: str, times: tuple[float, ...]) -> None:
         if not is_amount(seconds):
             low, high = AMOUNTS
             raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
+
+
+def _check_cpu_times(times: tuple[float, ...], steps: int) -> None:
+    for index, seconds in enumerate(times):
+        if seconds != 0 and not is_amount(seconds):
+            raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
+    if times and len(times) != steps:
+        raise ValueError(f"step_cpu_seconds: {len(times)} values for {steps} steps")
 
 
 def _check_steps(

@@ -65,6 +65,8 @@ _RUN = {
     **_SUBJECT,
     **_at("record.config", "result_label"),
     **_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
+    **_at("record.measured", "loop_user_seconds", "loop_system_seconds"),
+    **_at("summary", "cpu_seconds_per_step", "busy_cpus"),
 }
 
 _ALLREDUCE = {

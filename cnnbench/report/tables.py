@@ -34,6 +34,8 @@ _MEDIANS = {
     "startup_seconds": "startup_seconds",
     "top_1": "top_1",
     "joules_per_image": "joules_per_image",
+    "cpu_seconds_per_step": "cpu_time",
+    "images_per_cpu_second": "images_per_cpu_second",
     "input_wait_fraction": "input_wait_fraction",
 }
 """Columns with the metric whose median over processes they hold; None: computed otherwise."""

@@ -229,6 +229,41 @@ def test_more_memory_is_a_regression_and_a_longer_start_is_not(runs):
     assert found.exit_code is ExitCode.REGRESSION
 
 
+def with_cpu_time(runs, *factors, **parts):
+    """A run of three steps for each factor, which CPU times are multiplied by."""
+    return [
+        runs(step_cpu_seconds=tuple(0.1 * factor * n for n in (1, 2, 3)), **parts)
+        for factor in factors
+    ]
+
+
+def test_cpu_time_is_judged_where_it_is_asked_for_and_turns_nothing_red_by_itself(runs):
+    base = with_cpu_time(runs, 1.0, 1.01, 0.99, 1.02, 0.98, 1.0)
+    new = with_cpu_time(runs, 1.3, 1.31, 1.29, 1.32, 1.28, 1.3)
+    (entry,) = compare_records(base, new).entries
+    assert "cpu_time" not in [one.metric.name for one in entry.results]
+    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
+    assert [one.word for one in found.entries[0].results] == ["same", "more"]
+    assert found.entries[0].results[1].judgement.change == pytest.approx(0.3, abs=0.01)
+    assert found.exit_code is ExitCode.OK
+    assert compare_records(base, new, metrics=["cpu_time"]).exit_code is ExitCode.REGRESSION
+    assert compare_records(new, base, metrics=["cpu_time"]).entries[0].main.word == "less"
+
+
+def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
+    base = [runs() for _ in range(6)]
+    new = with_cpu_time(runs, *[1.0] * 6)
+    found = compare_records(base, new)
+    assert found.entries[0].main.word == "same"
+    assert found.exit_code is ExitCode.OK
+    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
+    assert found.entries[0].main.word == "same"
+    assert found.entries[0].results[1].verdict is Verdict.INCONCLUSIVE
+    reason = "6 of 6 runs in BASE did not measure cpu_time"
+    assert found.entries[0].results[1].judgement.reason == reason
+    assert found.exit_code is ExitCode.OK
+
+
 def test_open_questions_of_further_metrics_do_not_count(runs):
     noisy = [1000, 1300, 900, 1200, 1100]
     found = compare_records(runs.with_memory(*noisy), runs.with_memory(*noisy))

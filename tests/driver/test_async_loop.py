@@ -117,7 +117,19 @@ def test_times_are_distances_between_ends():
     workers = Workers()
     _, done = workers.run(30)
     # The clock ticks once per reading: at the begin, and at the end of each update.
-    assert [seconds for _, seconds, _ in done] == [1.0] * 30
+    assert [spent.seconds for _, spent, _ in done] == [1.0] * 30
+
+
+def test_cpu_time_is_that_of_all_workers_between_two_ends():
+    spent = itertools.count(0.0, 0.25)
+    loop = AsyncLoop(
+        {"a": lambda number: number, "b": lambda number: number},
+        lambda *lost: None,
+        cpu_clock=lambda: next(spent),
+    )
+    times = []
+    loop.run(20, lambda step, time, values: times.append(time), (10).__eq__, lambda step: False)
+    assert [time.cpu_seconds for time in times] == [0.25] * 20
 
 
 def test_pauses_are_in_no_time():
@@ -129,7 +141,7 @@ def test_pauses_are_in_no_time():
         return False
 
     _, done = workers.run(10, pause_due=(5).__eq__, pause=pause)
-    assert [seconds for _, seconds, _ in done] == [1.0] * 10
+    assert [spent.seconds for _, spent, _ in done] == [1.0] * 10
 
 
 @pytest.mark.parametrize("at", [0, 3])

@@ -55,8 +55,12 @@ def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     assert record.config["data_name"] == "imagenet"
     assert record.measured.loop_images == 16
     assert record.measured.loop_seconds >= sum(record.step_seconds)
+    spent = record.measured.loop_user_seconds + record.measured.loop_system_seconds
+    assert len(record.step_cpu_seconds) == 4
+    assert 0 < sum(record.step_cpu_seconds) <= spent + 0.001
     summary = record.summary()
     assert summary.images_per_sec == pytest.approx(4 * 4 / sum(record.step_seconds))
+    assert summary.busy_cpus == pytest.approx(spent / record.measured.loop_seconds)
     assert summary.total_images_per_sec <= summary.images_per_sec
     assert record.startup_seconds.build > 0
     assert record.startup_seconds.first_step == record.warmup_step_seconds[0]

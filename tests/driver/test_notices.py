@@ -161,11 +161,14 @@ def test_summary_in_words():
             peak_flops_per_sec=90.5e9,
             peak_flops_source="measured: matmul",
             mfu=0.5,
+            cpu_seconds_per_step=0.0371,
+            busy_cpus=1.875,
             input_wait_fraction=0.031,
             peak_memory_bytes=800 * 2**20,
         )
     ) == [
         "45.25 GFLOP/s achieved, 50.0 % of 90.50 GFLOP/s (measured: matmul)",
+        "37.10 ms of CPU time per step, 1.875 CPUs busy in the timed loop",
         "3.1 % of the time spent waiting for input",
         "800 MiB peak memory",
     ]

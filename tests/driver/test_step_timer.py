@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from cnnbench.driver.step_timer import StepLoop
+from cnnbench.driver.step_timer import StepLoop, StepTime
 
 
 class Device:
@@ -76,9 +76,9 @@ class Reader(ThreadPoolExecutor):
 def run(device: Device, lag: int, steps: int, held: float = 0.0, **pauses):
     steps_done: list[tuple[int, float]] = []
 
-    def done(step: int, seconds: float, end: float) -> None:
+    def done(step: int, spent: StepTime, end: float) -> None:
         device.now = max(device.now, end)  # this thread has waited for the one that reads
-        steps_done.append((step, seconds))
+        steps_done.append((step, spent.seconds))
 
     read = device.read if lag else lambda end: device.called() or device.read(end)
     loop = StepLoop(device.launch, read, lag, device.clock, partial(Reader, device, held))
@@ -120,7 +120,7 @@ def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
     handles = iter(range(2))
     seen: list[tuple[int, float, int]] = []
     loop = StepLoop(lambda: next(handles), take, 1, lambda: float(next(ticks)))
-    loop.run(2, lambda *step: seen.append(step))
+    loop.run(2, lambda step, spent, value: seen.append((step, spent.seconds, value)))
     assert seen == [(1, 1.0, 0), (2, 1.0, 1)]
 
 
@@ -197,6 +197,58 @@ def test_an_error_while_reading_ends_the_loop() -> None:
 
     with pytest.raises(ArithmeticError, match="step 0"):
         StepLoop(lambda: 0, fail, 1).run(5, lambda *_: None)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
+    clock = [0.0]
+
+    def spend(seconds: float) -> bool:
+        clock[0] += seconds
+        return False
+
+    times: list[StepTime] = []
+    StepLoop(
+        lambda: spend(0.25) or time.sleep(0.01),
+        lambda handle: spend(0.5),
+        lag,
+        cpu_clock=lambda: clock[0],
+    ).run(
+        4,
+        lambda step, spent, value: times.append(spent),
+        pause_due=lambda step: True,
+        pause=lambda step: spend(1000.0),
+    )
+    assert [spent.cpu_seconds for spent in times] == [0.75] * 4
+    assert all(spent.seconds >= 0.01 for spent in times)
+
+
+def burn(seconds: float) -> None:
+    """Computes until the calling thread has used that much CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time(lag: int) -> None:
+    def both() -> None:
+        other = threading.Thread(target=burn, args=(0.1,))
+        other.start()
+        burn(0.1)
+        other.join()
+
+    times: list[StepTime] = []
+    loop = StepLoop(both, lambda handle: handle, lag)
+    loop.run(2, lambda step, spent, value: times.append(spent))
+    # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
+    assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
+
+    times.clear()
+    loop = StepLoop(lambda: time.sleep(0.1), lambda handle: handle, lag)
+    loop.run(2, lambda step, spent, value: times.append(spent))
+    assert sum(spent.seconds for spent in times) >= 0.2
+    assert sum(spent.cpu_seconds for spent in times) < 0.05
 
 
 def test_zero_steps() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cnnbench.driver import loop_time
 from cnnbench.driver.console import Console
 from cnnbench.driver.host_metrics import Evaluated, Results
 from cnnbench.driver.plan import make_plan
@@ -294,6 +295,22 @@ def test_waits_for_others_are_in_no_step(lag):
         turn_seconds=0.25, starts=(1, 16, 31), waited_seconds=7200.0, waited_cpu_seconds=1.0
     )
     assert RunRecord.from_json(record.to_json()).turns == record.turns
+
+
+def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_it(monkeypatch):
+    script = Script([FAST])
+    turns = InTurn(script, 15)
+    # Two threads compute whenever time passes, and the kernel has a quarter of it.
+    usage = SimpleNamespace(
+        RUSAGE_SELF=0,
+        getrusage=lambda who: SimpleNamespace(ru_utime=1.5 * script.now, ru_stime=0.5 * script.now),
+    )
+    monkeypatch.setattr(loop_time, "resource", usage)
+    record, _, _ = run(script, more={"turns": turns, "suspended": turns.suspended})
+    assert record.measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
+    assert record.measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
+    assert len(record.step_cpu_seconds) == 40
+    assert RunRecord.from_json(record.to_json()).step_cpu_seconds == record.step_cpu_seconds
 
 
 def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():

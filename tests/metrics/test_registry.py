@@ -5,6 +5,7 @@ from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import (
     ALL,
     BOUNDS,
+    DEFAULT_METRICS,
     HISTORY,
     METRICS,
     accuracy,
@@ -41,7 +42,7 @@ def test_throughput_of_an_evaluation_run(runs):
 
 def test_what_was_not_measured_is_none(runs):
     record = runs(None)
-    assert [metric.value(record) for metric in METRICS.values()] == [None] * 4
+    assert {metric.value(record) for metric in METRICS.values()} == {None}
     assert throughput(runs(100.0, batch=None)) is None
     partly = StartupSeconds(import_=1.0, build=None, first_step=1.0)
     assert startup(runs(startup_seconds=partly)) is None
@@ -60,6 +61,7 @@ def test_memory_and_startup(runs):
         ("memory", "less", "more"),
         ("startup", "quicker", "longer"),
         ("accuracy", "better", "worse"),
+        ("cpu_time", "less", "more"),
     ],
 )
 def test_words(name, better, worse):
@@ -72,6 +74,7 @@ def test_words(name, better, worse):
 def test_thresholds():
     policy = Policy()
     assert METRICS["throughput"].smallest_change(policy, 1.0) == 0.03
+    assert METRICS["cpu_time"].smallest_change(policy, 1.0) == 0.03
     assert METRICS["startup"].smallest_change(policy, 1.0) == 0.2
     assert METRICS["accuracy"].smallest_change(policy, 0.7) == 0.005
     # 16 MiB are 10 % of 160 MiB, and less than 5 % of anything above 320 MiB.
@@ -96,7 +99,8 @@ def test_constants_have_bounds(name, good, bad):
 
 
 def test_commands_offer_views_of_one_table():
-    assert list(METRICS) == ["throughput", "memory", "startup", "accuracy"]
+    assert list(METRICS) == ["throughput", "memory", "startup", "accuracy", "cpu_time"]
+    assert DEFAULT_METRICS == ("throughput", "memory", "startup", "accuracy")
     assert len({metric.name for metric in ALL}) == len(ALL)
     assert all(metric.followed or metric.judged for metric in ALL)
     assert {kind: list(judged(kind)) for kind in KINDS if kind != "run"} == {
@@ -115,6 +119,8 @@ def test_commands_offer_views_of_one_table():
     [
         ("throughput", 521.93, "521.9 images/sec", -0.1, "-10.0 %"),
         ("bus_bandwidth", 0.0066, "0.006600 GB/s", 0.0312, "+3.1 %"),
+        ("cpu_time", 0.02567, "0.02567 s", 0.05, "+5.0 %"),
+        ("images_per_cpu_second", 312.0, "312.0 images/CPU second", -0.05, "-5.0 %"),
         ("peak_memory_bytes", 1500 * 2**20, "1,500 MiB", -0.0001, "+0.0 %"),
         ("top_1", 0.7512, "75.12 %", -0.005, "-0.50 points"),
         ("final_loss", 2.5, "2.500 loss", 0.25, "+0.2500 loss"),

@@ -38,11 +38,11 @@ def test_everything_measured_reaches_the_record():
     run.batch = Batch(per_device=8, global_=16)
     run.import_seconds, run.build_seconds, run.first_step_seconds = 1.0, 2.0, 3.0
     run.add_warmup_step(0.5, 9.0)
-    run.add_step(0.25, 8.0)
-    run.add_step(0.25, math.nan)
+    run.add_step(0.25, 8.0, cpu_seconds=0.5)
+    run.add_step(0.25, math.nan, cpu_seconds=0.25)
     evaluation = Evaluation(global_step=3, top_1=0.0, top_5=1.0, examples=4, images_per_sec=5.0)
     run.add_evaluation(evaluation)
-    run.loop_seconds = 0.64
+    run.set_loop_time(0.64, 0.75, 0.21)
     run.environment = {"hostname": "h"}
     record = run.record()
     assert record.status == "ok"
@@ -58,6 +58,8 @@ def test_everything_measured_reaches_the_record():
     assert record.startup_seconds.import_ == 1.0
     assert record.environment == {"hostname": "h"}
     assert record.summary().images_per_sec == pytest.approx(64.0)
+    assert record.step_cpu_seconds == (0.5, 0.25)
+    assert record.summary().busy_cpus == pytest.approx(0.96 / 0.64)
     # Two steps of 16 images in 0.64 s.
     assert record.summary().total_images_per_sec == pytest.approx(50.0)
 
@@ -86,11 +88,12 @@ def test_interruption_between_time_and_loss_drops_that_step():
             raise KeyboardInterrupt
 
     run = start()
-    run.add_step(0.5, 1.0)
+    run.add_step(0.5, 1.0, cpu_seconds=0.25)
     with pytest.raises(KeyboardInterrupt):
-        run.add_step(0.5, CtrlC())
+        run.add_step(0.5, CtrlC(), cpu_seconds=0.75)
     record = run.record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (1.0,))
+    assert record.step_cpu_seconds == (0.25,)
 
 
 def test_steps_without_losses():
@@ -116,11 +119,11 @@ def test_ten_thousand_steps_take_kilobytes():
     run = start()
     tracemalloc.start()
     for _ in range(10_000):
-        run.add_step(0.5, 1.0)
+        run.add_step(0.5, 1.0, cpu_seconds=0.25)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # 16 bytes per step and the arrays' spare room.
-    assert size < 250_000
+    # 24 bytes per step and the arrays' spare room.
+    assert size < 375_000
 
 
 def stepped(warmup, timed):

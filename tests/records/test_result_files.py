@@ -208,12 +208,12 @@ def test_row_of_a_complete_run(tmp_path):
     )
     run.batch = Batch(per_device=4, global_=8)
     run.add_warmup_step(1.0, 4.0)
-    run.add_step(0.5, 3.0)
-    run.add_step(0.5, float("inf"))
+    run.add_step(0.5, 3.0, cpu_seconds=0.75)
+    run.add_step(0.5, float("inf"), cpu_seconds=1.25)
     run.add_evaluation(
         Evaluation(global_step=3, top_1=0.5, top_5=0.75, examples=8, images_per_sec=9.0)
     )
-    run.loop_seconds = 1.25
+    run.set_loop_time(1.25, 2.0, 0.5)
     run.environment = {"hostname": "böx", "gpu_names": ["A", "B"], "logical_cpus": 2}
     path = tmp_path / "r.csv"
     append(path, run.record())
@@ -240,6 +240,10 @@ def test_row_of_a_complete_run(tmp_path):
         "hostname": "böx",
         "gpu_names": "A;B",
         "logical_cpus": "2",
+        "loop_user_seconds": "2.0",
+        "loop_system_seconds": "0.5",
+        "cpu_seconds_per_step": "1.0",
+        "busy_cpus": "2.0",
         "error": "",
         "command": "cnnbench '--a=b c'",
     }

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 
+from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import started
 from cnnbench.records.run import (
     Batch,
@@ -84,7 +85,7 @@ def test_document_has_the_keys_of_schema_1():
         *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
         *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
         *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
-        *("input_stages", "skipped_records", "cluster", "latency_seconds"),
+        *("input_stages", "skipped_records", "cluster", "latency_seconds", "step_cpu_seconds"),
     }
     assert set(document["batch"]) == {"per_device", "global"}
     assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
@@ -102,7 +103,7 @@ def test_document_has_the_keys_of_schema_1():
         *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
         *("energy_joules", "joules_per_image", "energy_source", "input_images_per_sec"),
         *("time_to_accuracy_seconds", "latency_p50_seconds", "latency_p90_seconds"),
-        "latency_p99_seconds",
+        *("latency_p99_seconds", "cpu_seconds_per_step", "busy_cpus", "images_per_cpu_second"),
     }
 
 
@@ -134,6 +135,39 @@ def test_latencies_of_steps_launched_ahead_are_of_batches_by_themselves():
     assert RunRecord.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
     with pytest.raises(ValueError, match=r"latency_seconds\[1\]: 0.0 is not a time"):
         dataclasses.replace(run, latency_seconds=(1.0, 0.0))
+
+
+def test_cpu_time_of_steps_and_of_the_loop():
+    spent = {"loop_user_seconds": 1.0, "loop_system_seconds": 0.2}
+    measured = dataclasses.replace(make_record().measured, **spent)
+    run = make_record(step_cpu_seconds=(0.2, 0.0, 0.7), measured=measured)
+    summary = run.summary()
+    assert summary.cpu_seconds_per_step == pytest.approx(0.3)
+    assert summary.busy_cpus == pytest.approx(1.2 / 0.8)
+    assert summary.images_per_cpu_second == pytest.approx(8 / 0.3)
+    assert RunRecord.from_json(run.to_json()) == run
+    # Other processes of a job have worked on its images, too.
+    job = Cluster(tasks=(), workers=())
+    assert dataclasses.replace(run, cluster=job).summary().images_per_cpu_second is None
+    # An evaluation run has no steps: 24 images in 1.2 s.
+    nothing = {"step_seconds": (), "step_cpu_seconds": (), "losses": ()}
+    evaluating = dataclasses.replace(run, **nothing).summary()
+    assert evaluating.images_per_cpu_second == pytest.approx(20.0)
+    assert evaluating.cpu_seconds_per_step is None
+
+
+def test_records_without_cpu_time_are_read_and_wrong_ones_refused():
+    document = make_record(step_cpu_seconds=(0.1, 0.2, 0.3)).to_dict()
+    for key in ("loop_user_seconds", "loop_system_seconds"):
+        del document["measured"][key]
+    with pytest.raises(ValueError, match="step_cpu_seconds: 2 values for 3 steps"):
+        RunRecord.from_dict({**document, "step_cpu_seconds": [0.1, 0.2]})
+    with pytest.raises(ValueError, match=r"step_cpu_seconds\[1\]: -0.1 is not a CPU time"):
+        RunRecord.from_dict({**document, "step_cpu_seconds": [0.1, -0.1, 0.2]})
+    del document["step_cpu_seconds"]
+    found = RunRecord.from_dict(document)
+    assert found == make_record()
+    assert found.summary().busy_cpus is None
 
 
 def test_summary_worked_by_hand():
@@ -269,7 +303,7 @@ def all_keys(document, path=()):
 NOT_REQUIRED = (
     *("summary", "measured", "loss_scaling", "warmup_status", "conditions", "input_stages"),
     *("skipped_records", "cluster", "variables", "variable_copies", "reduction_operations"),
-    "latency_seconds",
+    *("latency_seconds", "step_cpu_seconds"),
 )
 REQUIRED = [p for p in all_keys(make_record().to_dict()) if not {*p} & {*NOT_REQUIRED}]
 

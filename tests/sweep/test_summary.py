@@ -164,12 +164,15 @@ def test_every_metric_reads_a_full_record(make_record):
             peak_memory_bytes=1000,
             peak_flops_per_sec=9000.0,
         ),
+        step_cpu_seconds=(0.1, 0.1, 0.4),
     )
     values = {name: metric.value(record) for name, metric in BOUNDS.items()}
     assert values.pop("images_per_sec_jitter") == 0.0
     assert values == pytest.approx(
         {
             "throughput": 40.0,
+            "cpu_time": 0.2,
+            "images_per_cpu_second": 20.0,
             "images_per_sec": 30.0,
             "total_images_per_sec": 24.0,
             "achieved_flops_per_sec": 900.0,

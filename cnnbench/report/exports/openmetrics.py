@@ -17,6 +17,7 @@ from cnnbench.text.escape import plain
 
 _UNITS: dict[str, tuple[str, float]] = {
     "images/sec": ("images_per_second", 1.0),
+    "images/CPU second": ("images_per_second", 1.0),
     "GB/s": ("bytes_per_second", 1e9),
     "FLOP/s": ("flops_per_second", 1.0),
     "bytes": ("bytes", 1.0),

@@ -216,7 +216,8 @@ HARDWARE = Quantity(
     "layers that training an image needs (inference: the forward pass), times images/sec at "
     "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
     "is the highest on that machine in that number format: one for all of them. Energy is that of "
-    "processors and GPUs over the timed loop, where counters can be read. Medians over processes.",
+    "processors and GPUs over the timed loop, where counters can be read. CPU time is that of the "
+    "recording process, all its threads. Medians over processes.",
     values=lambda one: one.sample(one.mfu),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
@@ -230,6 +231,9 @@ HARDWARE = Quantity(
         numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
         _median("GFLOP per image", _flops_per_image, scale=1e-9),
         _median("parameters", _parameters, integer),
+        _median("CPU time per step, ms", "cpu_time", scale=1000),
+        _median("images per CPU second", "images_per_cpu_second"),
+        _median("busy CPUs", lambda run: run.summary().busy_cpus),
         _median("joules per image", "joules_per_image"),
         Column("source of the peak", _peak_source, "prose"),
     ),
