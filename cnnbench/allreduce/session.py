@@ -12,17 +12,17 @@ from cnnbench.allreduce import table
 from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.flags.groups.allreduce import AllReduceParams
-from cnnbench.machine import facts
+from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
-from cnnbench.records.subject import of_labels
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.native import uninterrupted, without_info_lines
+from cnnbench.text.labels import labels_of
 from cnnbench.text.progress import Messages, Progress
 from cnnbench.text.terminal import LineWriter
 from cnnbench.variable_mgr.all_reduce.context import groups_of
@@ -99,6 +99,7 @@ class AllReduceBench:
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._placement: RingDevices | None = None
         self._environment: Mapping[str, Any] = {}
+        self._subject = repository.of_work(params.as_dict())
         self._quiet = parse_quiet(params.quiet_conditions)
         # From here on: the load by others is measured while TensorFlow is loaded.
         self._watch = Watch(gpus=params.device != "cpu")
@@ -193,7 +194,7 @@ class AllReduceBench:
             peers=tuple(self._peers),
             environment=self._environment,
             conditions=self._watch.record(),
-            subject=of_labels(config),
+            subject=self._subject.labelled(labels_of(config)),
         )
 
     def _start(self) -> dict[int, Place]:

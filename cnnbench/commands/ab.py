@@ -252,10 +252,13 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
 
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}
-    subjects = {
-        name: replace(repository.of_folder(side.checkout), side=labels[name])
+    found = {
+        name: repository.of_folder(side.checkout)
+        if side.checkout
+        else repository.of_work(resolved[name].config)
         for name, side in (("a", a), ("b", b))
     }
+    subjects = {name: replace(one, side=labels[name]) for name, one in found.items()}
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa

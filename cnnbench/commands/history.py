@@ -51,8 +51,8 @@ class HistoryFlags:
     )
     by: str = flag(
         "commit",
-        "What a point is: commit (--result_label=commit=..., else what ab or sweep found, else "
-        "cnnbench's own commit, else the day), day, run, or a label or fact of the records.",
+        "What a point is: commit (--result_label=commit=..., else that of the repository that was "
+        "measured, else cnnbench's own, else the day), day, run, or a label or fact of the records.",
     )
     model: str = flag(
         "",

@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         for_all, options.repeats, options.timeout, options.max_batch_search, options.filter
     )
     suite = check(load(find_suite(arguments[0])))
-    plan = make_plan(suite, facts, overrides, repository.of_folder())
+    plan = make_plan(suite, facts, overrides, repository.of_work(for_all))
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.notice(notice)
@@ -129,7 +129,8 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
-    return _run(plan, options, facts, reporter, _with_more(arguments[0], options, behind))
+    more = _with_more(arguments[0], options, behind)
+    return _run(plan, options, facts, reporter, for_all, more)
 
 
 def _scaled_to_cpus(
@@ -192,11 +193,11 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
     return ExitCode.OK
 
 
-def _warn_of_change(plan: SweepPlan, reporter: Reporter) -> None:
+def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, str]) -> None:
     """Reports where the repository is no longer what the records name."""
     from cnnbench.machine import repository
 
-    then, now = plan.subject, repository.of_folder()
+    then, now = plan.subject, repository.of_work(for_all)
     known = then.dirty is not None  # else it is the user's label that names it
     if known and (then.revision, then.dirty) != (now.revision, now.dirty):
         reporter.warning(
@@ -210,6 +211,7 @@ def _run(
     options: SweepFlags,
     facts: dict[str, Any],
     reporter: Reporter,
+    for_all: Mapping[str, str],
     with_more: Callable[[int], str],
 ) -> int:
     from cnnbench.processes.child import program
@@ -232,7 +234,7 @@ def _run(
             program=program(),
         )
         rows = summarise(plan.cases, sweep.run())
-        _warn_of_change(plan, reporter)
+        _warn_of_change(plan, reporter, for_all)
     LineWriter(sys.stdout).lines(table(rows))
     advised = advice(rows, plan.cases, with_more)
     if advised:

@@ -63,9 +63,14 @@ class Group:
     configuration: Configuration
     records: tuple[Measurement, ...]
 
+    @property
+    def good(self) -> tuple[Measurement, ...]:
+        """Those that succeeded; all values are of these."""
+        return tuple(record for record in self.records if record.status == "ok")
+
     def values(self, metric: Metric) -> tuple[float, ...]:
-        """One value per run, of those that measured the metric."""
-        found = map(metric.value, self.records)
+        """One value per run, of those that succeeded and measured the metric."""
+        found = map(metric.value, self.good)
         return tuple(value for value in found if value is not None)
 
     def origins(self) -> dict[Origin, list[Measurement]]:

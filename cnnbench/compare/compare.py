@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,16 +25,13 @@ from cnnbench.metrics.registry import DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
-from cnnbench.text.numbers import count
+from cnnbench.text.numbers import count, first_few
 from cnnbench.text.table import natural_key
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord
 
 _DEFAULT = Policy()
-
-_FACTS_NAMED = 3
-"""Facts in the reason of "not comparable"; all of them are in `Entry.differences`."""
 
 
 def compare_records(
@@ -98,6 +96,7 @@ def compare_records(
         allow_changed_work=allow_changed_work,
         notes=(
             *left_out,
+            *_unsuccessful_notes(entries),
             *_interrupted_notes(processes),
             *aa_notes,
             *_unpaired_notes(drafts, entries),
@@ -225,9 +224,6 @@ def _draft(
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
     outcome = _outcome(base, new, unlike, metrics[0])
-    if outcome is not None and outcome[0] is Verdict.CHANGED_WORK:
-        judgement = changed_work.judgement(base, new, metrics[0], outcome[1])
-        return _with_result(base, new, metrics[0], judgement, unlike)
     if outcome is not None:
         return _settled(base, new, metrics[0], *outcome, unlike)
     measured = (base, new)
@@ -283,12 +279,10 @@ def _outcome(
             return Verdict.FAILED, reason
     blocking = [one for one in unlike if one.blocks]
     if blocking:
-        work = changed_work.of(base, new, blocking)
-        verdict = Verdict.CHANGED_WORK if work else Verdict.NOT_COMPARABLE
-        blocking = [*work, *(one for one in blocking if one not in work)]
-        named = "; ".join(map(str, blocking[:_FACTS_NAMED]))
-        more = len(blocking) - _FACTS_NAMED
-        return verdict, f"{named}; and {more} more" if more > 0 else named
+        if changed_work.of(base, new, blocking):
+            return Verdict.CHANGED_WORK, changed_work.answer(base, new, metric, blocking)
+        facts = first_few([*map(str, blocking)], changed_work.FACTS_NAMED)
+        return Verdict.NOT_COMPARABLE, facts
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
         if stopped:
@@ -324,25 +318,33 @@ def _settled(
     reason: str,
     unlike: tuple[Difference, ...] = (),
 ) -> _Draft:
+    """A draft whose verdict is there already."""
     values = [() if group is None else group.values(metric) for group in (base, new)]
     medians = [median(side) if side else None for side in values]
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
     )
-    return _with_result(base, new, metric, judgement, unlike)
-
-
-def _with_result(
-    base: Group | None,
-    new: Group | None,
-    metric: Metric,
-    judgement: Judgement,
-    unlike: tuple[Difference, ...],
-) -> _Draft:
-    """A draft whose verdict is there already."""
-    values = [() if group is None else group.values(metric) for group in (base, new)]
     result = Result(metric=metric, base=values[0], new=values[1], judgement=judgement)
     return _Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _unsuccessful_notes(entries: Sequence[Entry]) -> list[str]:
+    """How many measurements of each side are in no value, as they did not succeed."""
+    notes = []
+    for side in ("BASE", "NEW"):
+        for kind, plural in KINDS.items():
+            found = [
+                one
+                for entry in entries
+                if entry.configuration.kind == kind
+                for one in (entry.base if side == "BASE" else entry.new)
+            ]
+            statuses = Counter(one.status for one in found if one.status != "ok")
+            if statuses:
+                what = ", ".join(f"{number} {status}" for status, number in statuses.items())
+                number = f"{statuses.total()} of {len(found)} {plural} in {side}"
+                notes.append(f"left out of medians and values: {number} ({what})")
+    return notes
 
 
 def _interrupted_notes(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:

@@ -99,14 +99,20 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     )
 
 
+def pair_of(record: RunRecord) -> tuple[int, int] | None:
+    """Seed of the experiment of `cnnbench ab` and number of the pair; None if it names none."""
+    place = record.ab or {}
+    seed, number = place.get("seed"), place.get("pair")
+    return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
+
+
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     """Runs by experiment and number of their pair; none unless each has a pair of its own."""
     found = {}
     for record in group.records:
-        place = _place(record)
-        seed, number = place.get("seed"), place.get("pair")
-        if isinstance(seed, int) and isinstance(number, int):
-            found[seed, number] = record
+        pair = pair_of(record) if isinstance(record, RunRecord) else None
+        if pair is not None:
+            found[pair] = record
     return found if len(found) == len(group.records) else {}
 
 

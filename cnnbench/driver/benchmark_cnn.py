@@ -41,6 +41,7 @@ from cnnbench.flags import Params, validate
 from cnnbench.flags.cluster import located, settled, without_outputs
 from cnnbench.flags.groups.strategies import MULTI_WORKER
 from cnnbench.machine import facts as environment
+from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.memory import main_memory
@@ -125,8 +126,12 @@ class BenchmarkCNN:
             self.plan.job, params, tell, self._lost_another, look=self._standing
         )
         self._sources: list[InputSource] = []
+        config = self.plan.resolved(params)
         self._measurements = Measurements(
-            command=command, config=self.plan.resolved(params), explicit_flags=explicit_flags
+            command=command,
+            config=config,
+            explicit_flags=explicit_flags,
+            subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
         if params.device == "cpu":

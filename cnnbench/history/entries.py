@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.matching import pair_of
 from cnnbench.compare.reductions import measurements
 from cnnbench.metrics.comparable_facts import Role, fact
 from cnnbench.metrics.measurement import Measurement, fact_text
@@ -37,6 +38,7 @@ class Entry:
       values: by metric; only finite ones.
       origin: of the values.
       subject: what the record says it measured; None if it does not.
+      pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
     """
 
     run_id: str
@@ -49,6 +51,7 @@ class Entry:
     values: Mapping[str, float]
     origin: Origin
     subject: Subject | None = None
+    pair: tuple[int, int] | None = None
 
     @classmethod
     def all_of(cls, record: RunRecord | AllReduceRecord) -> list[Entry]:
@@ -61,6 +64,7 @@ class Entry:
             if fact(name).role is not Role.IGNORED
         }
         origin = Origin.of(record)
+        pair = pair_of(record) if isinstance(record, RunRecord) else None
         return [
             cls(
                 run_id=record.run_id,
@@ -73,6 +77,7 @@ class Entry:
                 values=_values(row),
                 origin=origin,
                 subject=record.subject,
+                pair=pair,
             )
             for row in rows
         ]

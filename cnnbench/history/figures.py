@@ -15,14 +15,11 @@ from cnnbench.report.results import Values
 def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
     """A figure for each point of each series, in their order.
 
-    Those of the revision of the last point of all are the newest subject.
-
     Args:
       trends: series with their steps.
       metric: of the values.
     """
     found = [(one.series, point) for one in trends for point in one.series.points]
-    last = max((point for _, point in found), key=lambda point: point.started, default=None)
     alike: dict[tuple[object, ...], list[Origin]] = {}
     for series, point in found:
         alike.setdefault((series, _revision(point)), []).append(point.origin)
@@ -40,7 +37,7 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
             point=point.name,
             detail=details[series, _revision(point)][point.origin],
             labels=shared_labels(run.labels for run in point.runs),
-            current=last is not None and _revision(point) == _revision(last),
+            current=point.newest,
         )
         for series, point in found
     ]

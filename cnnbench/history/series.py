@@ -13,6 +13,7 @@ from cnnbench.compare.configuration import labels
 from cnnbench.compare.matching import home
 from cnnbench.errors import FlagError
 from cnnbench.history.entries import Entry
+from cnnbench.history.order import Revisions
 from cnnbench.machine.git import GitError, git
 from cnnbench.metrics.measurement import short_commit
 from cnnbench.metrics.origin import Origin, machine_names, titles
@@ -37,12 +38,14 @@ class SeriesPoint:
       values: one per process that succeeded and measured the metric.
       detail: how its origin differs from those of other points with this name; "" if there
         are none.
+      newest: whether it is of the newest revision, and no base of an experiment with it.
     """
 
     name: str
     runs: tuple[Entry, ...]
     values: tuple[float, ...]
     detail: str = ""
+    newest: bool = False
 
     @property
     def value(self) -> float:
@@ -129,8 +132,8 @@ def all_series(
       by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
         or fact.
       selection: which runs; all if None.
-      order: places of commits, such as in the history of a repository; points of others, and
-        all if None, are in order of their first run.
+      order: places of commits, such as in the history of a repository; None for the order of
+        time, see `cnnbench.history.order`.
 
     Raises:
       FlagError: no measurement has a label or fact of that name.
@@ -142,16 +145,23 @@ def all_series(
     machines = machine_names(entry.origin for entry in found)
     name = _namer(by)
     groups: dict[tuple[str, str], _Points] = {}
+    chosen = []
     for entry in found:
         place = (configurations[entry.configuration.key], machines[entry.origin])
         if _is_wanted(entry, *place, wanted):
+            chosen.append(entry)
             point = (name(entry), entry.origin)
             groups.setdefault(place, {}).setdefault(point, []).append(entry)
+    revisions = Revisions(chosen, order)
+    all_points = {place: _points(points, metric) for place, points in groups.items()}
+    measured = (point.runs[0] for made in all_points.values() for point in made if point.values)
+    newest = revisions.newest(measured)
     series = []
-    for (configuration, machine), points in groups.items():
-        made = _points(points, metric)
-        if order is not None:
-            made = _ordered(made, order)
+    for (configuration, machine), points in all_points.items():
+        made = [
+            replace(point, newest=revisions.is_of(newest, point.runs[0]))
+            for point in _ordered(points, revisions, by)
+        ]
         series.append(
             Series(
                 configuration=configuration,
@@ -182,14 +192,18 @@ def _point(name: str, runs: Sequence[Entry], metric: Metric, detail: str) -> Ser
     return SeriesPoint(name, tuple(runs), usable, detail)
 
 
-def _ordered(points: Sequence[SeriesPoint], order: Mapping[str, int]) -> list[SeriesPoint]:
-    """Points in the order given; those without a place follow the one before them."""
-    placed: list[tuple[int, SeriesPoint]] = []
-    last = -1
-    for point in points:
-        last = order.get(point.name, last)
-        placed.append((last, point))
-    return [point for _, point in sorted(placed, key=lambda pair: pair[0])]
+def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> list[SeriesPoint]:
+    """Points by revision; where they are of something else, that first, in order of its start.
+
+    Args:
+      points: in order of their first run.
+      revisions: of all measurements.
+      by: what a point is.
+    """
+    first: dict[str, int] = {}
+    for index, point in enumerate(points):
+        first.setdefault(point.name, 0 if by == "commit" else index)
+    return sorted(points, key=lambda one: (first[one.name], revisions.place(one.runs[0])))
 
 
 def _check_by(by: str, entries: Sequence[Entry]) -> None:

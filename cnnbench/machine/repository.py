@@ -1,18 +1,43 @@
-"""The git repository that a process works in, as the subject of what it measures."""
+"""The git repository that is worked in, as the subject of what is measured."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cnnbench.machine.git import GitError, git, state
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
+_PLUGINS = ("model_plugin", "dataset_plugin")
 # git@host:owner/name, and scheme://user:password@host:port/owner/name.
 _SHORT = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
+
+
+def of_work(flags: Mapping[str, Any]) -> Subject:
+    """The repository of what a process measures: of its plug-in, else of the working directory.
+
+    A plug-in that its repository does not track differs from the commit.
+
+    Args:
+      flags: of the process, by name.
+    """
+    for plugin in filter(None, map(flags.get, _PLUGINS)):
+        file = Path(plugin).resolve()
+        found = of_folder(file.parent)
+        if found.revision is None:
+            continue
+        try:
+            git("ls-files", "--error-unmatch", "--", file.name, folder=file.parent)
+        except GitError:
+            found = replace(found, dirty=True)
+        return found
+    return of_folder()
 
 
 def of_folder(folder: str | Path | None = None) -> Subject:

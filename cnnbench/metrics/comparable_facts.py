@@ -255,10 +255,13 @@ PATTERNS: dict[str, Fact] = {
 
 _UNLISTED = _mentioned("not known to change speed")
 
-WORK = (
-    *("model_parameters", "model_trainable_parameters", "model_forward_flops"),
-    *("model_training_flops", "global_batch", "batch_size", "eval_batch_size", "num_epochs"),
+MODEL_SIZE = (
+    *("model_parameters", "model_trainable_parameters"),
+    *("model_forward_flops", "model_training_flops"),
 )
+"""Facts of the size of a network."""
+
+WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epochs")
 """Facts that say how much a step has to compute, and the flags that go with them."""
 
 _PRECISION = ("precision", "fp16_*")

@@ -27,9 +27,10 @@ from cnnbench.records.run import (
     SkippedRecords,
     StartupSeconds,
 )
-from cnnbench.records.subject import of_labels
+from cnnbench.records.subject import Subject
 from cnnbench.records.target import Target
 from cnnbench.records.turns import TurnTaking
+from cnnbench.text.labels import labels_of
 
 
 def _now() -> str:
@@ -55,6 +56,7 @@ class Measurements:
       model, placement, batch, warmup_status, conditions, input_stages, skipped_records, target:
         see `RunRecord`.
       environment: facts, see `cnnbench.machine.facts`.
+      subject: the repository of what is measured; labels of the configuration come first.
       import_seconds, build_seconds, first_step_seconds: start-up times.
       loop_seconds, loop_images, loop_user_seconds, loop_system_seconds, input_wait_seconds,
         peak_memory_bytes, peak_flops_per_sec, peak_flops_source, cpu_energy_joules,
@@ -78,6 +80,7 @@ class Measurements:
     placement: Placement | None = None
     batch: Batch | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject = field(default_factory=Subject)
     import_seconds: float | None = None
     build_seconds: float | None = None
     first_step_seconds: float | None = None
@@ -259,7 +262,7 @@ class Measurements:
             skipped_records=self.skipped_records,
             cluster=self._cluster(len(times)),
             environment=dict(self.environment),
-            subject=of_labels(self.config),
+            subject=self.subject.labelled(labels_of(self.config)),
             turns=self.turns,
             target=self.target,
         )

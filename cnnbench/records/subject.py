@@ -62,15 +62,6 @@ class Subject:
         return None if made == Subject() else made
 
 
-def of_labels(config: Mapping[str, Any]) -> Subject | None:
-    """The subject as the flags of a process name it.
-
-    Args:
-      config: flags by name.
-    """
-    return Subject().labelled(labels_of(config))
-
-
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:

@@ -332,6 +332,10 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
+        # A plug-in that the suite names may be of a repository of its own.
+        own = (document.get("subject") or {}).get("repository")
+        if own not in (None, self._plan.subject.repository):
+            return made
         return with_subject(made, self._plan.subject)
 
     def _target(self, item: Item) -> Path:

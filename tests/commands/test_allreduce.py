@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from cnnbench.machine.repository import of_work
+from cnnbench.records.codec import encode
+
 SECONDS = 240
 BASE = (sys.executable, "-m", "cnnbench", "allreduce", "--device=cpu")
 
@@ -46,6 +49,7 @@ def test_a_table_and_nothing_else(tmp_path):
         f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3)
     ]
     assert document["environment"]["tensorflow_version"]
+    assert document.get("subject") == encode(of_work({}).labelled({}))
     assert len(table.read_text().splitlines()) == 1 + len(rows)
 
 

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from cnnbench.compare import Policy, Skipped, Verdict, compare_records
 from cnnbench.errors import ExitCode
 from cnnbench.records.run import Evaluation
+from cnnbench.report.renderers import render
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 
@@ -88,14 +90,14 @@ SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
             [{"flags": {"batch_size": 16}}] * 5,
             Verdict.CHANGED_WORK,
             1,
-            "batch_size is 8 in BASE and 16 in NEW; global_batch is 8",
+            "Different batch: 8 → 16 images per step. Speed not judged.",
         ),
         (
             [{"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}],
             [{"environment": {"gpu_names": ["b"], "gpu_driver": "2"}}],
             Verdict.NOT_COMPARABLE,
             3,
-            "; and 1 more",
+            " and 1 more",
         ),
     ],
 )
@@ -106,6 +108,29 @@ def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code, words)
     found = compare_records(*sides)
     assert (only(found).verdict, found.exit_code) == (verdict, code)
     assert words in only(found).judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "verdict"),
+    [("failed", "failed", Verdict.FAILED), ("interrupted", "interrupted", Verdict.INCONCLUSIVE)],
+)
+def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verdict):
+    error = ("Error", "out of memory") if status == "failed" else None
+    new = [*runs.of(*BASE), *(runs(1.0, error=error, status=status) for _ in range(2))]
+    found = compare_records(runs.of(*BASE), new)
+    result = only(found)
+    assert result.verdict is verdict
+    # Both got as far as timed steps, a hundred times slower.
+    assert result.new == pytest.approx(BASE)
+    assert result.judgement.new_median == pytest.approx(100.0)
+    note = f"left out of medians and values: 2 of 7 runs in NEW (2 {how})"
+    assert found.notes == (note,)
+    assert note in render(found, "table")
+    assert note in json.loads(render(found, "json"))["notes"]
+    assert "2 of 7 runs in NEW" in render(found, "junit")
+    (document,) = json.loads(render(found, "json"))["configurations"]
+    assert document["results"][0]["new_values"] == pytest.approx(BASE)
+    assert len(document["new_runs"]) == 7
 
 
 def test_the_same_runs_on_both_sides_prove_nothing(runs):

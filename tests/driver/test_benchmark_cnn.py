@@ -8,6 +8,7 @@ import json
 import math
 import os
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,14 @@ import pytest
 import tensorflow as tf
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.compare import Verdict, compare_records
 from cnnbench.driver.checkpoints import Checkpoints
 from cnnbench.driver.console import Console
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
+from cnnbench.history import METRICS, Entry, all_series
 from cnnbench.models import graph
 from cnnbench.observe import outputs
+from cnnbench.records.subject import Subject
 from cnnbench.runtime import lock, peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.lock import FolderLock
@@ -64,6 +68,41 @@ def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     assert summary.total_images_per_sec <= summary.images_per_sec
     assert record.startup_seconds.build > 0
     assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
+
+
+def test_runs_of_two_revisions_of_the_users_repository_are_not_pooled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", *who, *arguments], check=True, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout.strip()
+
+    folder = tmp_path / "nets"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    git("init", "--quiet")
+    records, revisions = [], []
+    for number in range(2):
+        (folder / "net.py").write_text(f"width = {number}\n")
+        git("add", "net.py")
+        git("commit", "--quiet", "-m", f"commit {number}")
+        records.append(run(result_label="branch=main")[0])
+        revisions.append(git("rev-parse", "HEAD"))
+    for record, revision in zip(records, revisions, strict=True):
+        labels = {"branch": "main"}
+        expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
+        assert record.subject == expected
+    # The version of cnnbench is a fact of its own.
+    assert records[0].environment.get("git_commit") not in revisions
+    entries = [entry for record in records for entry in Entry.all_of(record)]
+    (series,) = all_series(entries, METRICS["throughput"])
+    assert [point.name for point in series.points] == revisions
+    (entry,) = compare_records(records, [run()[0]]).entries
+    assert entry.main.verdict is Verdict.NOT_COMPARABLE
+    assert "revision is" in entry.main.judgement.reason
 
 
 def test_the_report_ends_with_the_lower_rule() -> None:

@@ -13,7 +13,7 @@ from cnnbench.ab.checkout import worktree
 from cnnbench.bisect.commits import History, ends_of, repository_of
 from cnnbench.history.series import order_of_commits
 from cnnbench.machine.git import GitError, git, state
-from cnnbench.machine.repository import of_folder
+from cnnbench.machine.repository import of_folder, of_work
 
 WHO = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
 
@@ -98,6 +98,7 @@ def test_reading_runs_nothing(trapped, traps):
     traps.sprung()
     found = of_folder(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
+    assert of_work({"model_plugin": str(trapped / "net.py")}) == found
     assert list(order_of_commits(str(trapped)))[:2] == [first, head]
     assert ends_of("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
     history = History(trapped)

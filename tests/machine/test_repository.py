@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from cnnbench.machine.repository import address, of_folder
+from cnnbench.machine.repository import address, of_folder, of_work
 from cnnbench.records.subject import Subject
 
 
@@ -52,6 +52,30 @@ def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path):
     assert of_folder(tmp_path) == Subject()
     git(tmp_path, "init", "--quiet")
     assert of_folder(tmp_path) == Subject()
+
+
+def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch):
+    head = git(nets, "rev-parse", "HEAD")
+    found = Subject(repository="nets", revision=head, dirty=False)
+    monkeypatch.chdir(tmp_path)
+    assert of_work({"model_plugin": None, "model": "lenet"}) == Subject()
+    assert of_work({"model_plugin": "nets/net.py"}) == found
+    assert of_work({"model_plugin": "", "dataset_plugin": str(nets / "net.py")}) == found
+    # A link to it counts as the file itself.
+    (tmp_path / "link.py").symlink_to(nets / "net.py")
+    assert of_work({"model_plugin": "link.py"}) == found
+    monkeypatch.chdir(nets)
+    assert of_work({}) == found
+    # A plug-in of no repository is measured in the working directory's.
+    (tmp_path / "own.py").write_text("")
+    assert of_work({"model_plugin": "../own.py"}) == found
+
+
+def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets):
+    head = git(nets, "rev-parse", "HEAD")
+    (nets / "new net.py").write_text("")
+    found = of_work({"model_plugin": str(nets / "new net.py")})
+    assert found == Subject(repository="nets", revision=head, dirty=True)
 
 
 @pytest.mark.parametrize(

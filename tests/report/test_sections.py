@@ -7,8 +7,9 @@ import pytest
 from cnnbench.compare import compare_records
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Loaded
+from cnnbench.records.run import ModelInfo
 from cnnbench.records.subject import Subject
-from cnnbench.report import build, gather
+from cnnbench.report import build, gather, render
 from cnnbench.report.document import Charts, Table, Text
 from cnnbench.report.results import configurations
 from cnnbench.report.sections.scaling import curves
@@ -190,6 +191,31 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
     assert answer.text.startswith(f"NEW is {-100 * judged.change:.1f} % slower")
     assert "regression" in answer.details[0]
     assert row["change"] in answer.details[1]
+
+
+def test_another_network_is_an_answer_and_no_change(runs):
+    wider = ModelInfo(
+        name="lenet",
+        parameters=40,
+        trainable_parameters=40,
+        forward_flops_per_image=2 * 10**9,
+        training_flops_per_image=12 * 10**9,
+    )
+    base, new = runs.of(100, 101, 99, 100), runs.of(432, 433, 431, 432, model=wider)
+    results = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
+    report = build(results)
+    words = "Different network: 10 → 40 parameters, +100.0 % FLOPs per image. Speed not judged."
+    answer = report.answers[0]
+    assert (answer.text, answer.tone) == ("Changed work: 1 changed work", "unsure")
+    assert words in answer.details[0]
+    told = section(report, "baseline")
+    (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
+    assert {cell.tone for cell in row} == {"", "unsure"}
+    assert [block.charts for block in told.blocks if isinstance(block, Charts)] == [()]
+    for format in ("html", "markdown"):
+        text = render(report, format)
+        assert words in text.replace("&#37;", "%")
+        assert "332.0 %" not in text
 
 
 def test_without_a_baseline_nothing_is_judged(runs):

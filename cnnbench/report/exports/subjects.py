@@ -24,6 +24,8 @@ def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
     if not others:
         return wanted, ""
     values = count(others, "other value", "other values")
+    if not wanted:
+        return wanted, f"the newest commit has no value; {values} left out"
     revision = wanted[0].origin.short or "an unknown revision"
     return wanted, f"the format holds one commit, here {revision}; {values} left out"
 

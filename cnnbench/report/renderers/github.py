@@ -55,6 +55,8 @@ def _level(comparison: Comparison, entry: Entry, result: Result) -> str | None:
 
 def _message(entry: Entry, result: Result) -> str:
     judgement = result.judgement
+    if result.verdict is Verdict.CHANGED_WORK:
+        return judgement.reason
     values = ""
     if judgement.base_median is not None and judgement.new_median is not None:
         base = result.metric.value_text(judgement.base_median)

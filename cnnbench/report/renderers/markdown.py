@@ -20,6 +20,9 @@ LIMIT = 65_536
 # Characters of all tables, and of what follows the reasons, which get the rest.
 _TABLES, _REMARKS = 32_000, 12_000
 
+_MOST_ANSWERS = 3
+"""Configurations with other work that are named before the tables; the reasons have all."""
+
 
 def render(comparison: Comparison) -> str:
     """A heading, a table per metric that has rows, and the details folded away.
@@ -35,6 +38,12 @@ def render(comparison: Comparison) -> str:
         f"{wording.outcome(comparison)}.",
         "",
     ]
+    answers = [
+        f"- {wording.SIGNS[result.verdict].symbol} {code(entry.name)}: "
+        f"{markdown(result.judgement.reason)}"
+        for entry, result in wording.changed_work(comparison)[:_MOST_ANSWERS]
+    ]
+    lines += [*answers, ""] if answers else []
     for metric, found in wording.tables(comparison):
         if not found:
             continue

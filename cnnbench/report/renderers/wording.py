@@ -34,7 +34,7 @@ SIGNS: dict[Verdict, Sign] = {
     Verdict.SLOWER: Sign("-", "🔴", "31;1", "bad"),
     Verdict.SAME: Sign("=", "⚪"),
     Verdict.INCONCLUSIVE: Sign("?", "🟡", "33", "unsure"),
-    Verdict.CHANGED_WORK: Sign("#", "🔴", "31;1", "bad"),
+    Verdict.CHANGED_WORK: Sign("#", "🔵", "36", "unsure"),
     Verdict.NOT_COMPARABLE: Sign("x", "🟡", "33", "unsure"),
     Verdict.MISSING: Sign("o", "🟡", "33", "unsure"),
     Verdict.FAILED: Sign("!", "🔴", "31;1", "bad"),
@@ -56,11 +56,26 @@ def ending(comparison: Comparison) -> str:
     code = comparison.exit_code
     if code == 0 and comparison.ends_with is not None and not _fine(comparison):
         return "an A/A measurement, whatever the verdict"
+    if code == 1 and not any(
+        result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
+        for entry in comparison.entries
+        for result in entry.results
+    ):
+        return Verdict.CHANGED_WORK.value
     return _ENDINGS[code]
 
 
 def _fine(comparison: Comparison) -> bool:
     return replace(comparison, ends_with=None).exit_code == 0
+
+
+def changed_work(comparison: Comparison) -> list[tuple[Entry, Result]]:
+    """Configurations that other work was measured of; the reason is the answer."""
+    return [
+        (entry, entry.main)
+        for entry in comparison.by_severity()
+        if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
+    ]
 
 
 def change(result: Result) -> str:

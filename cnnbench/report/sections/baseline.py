@@ -63,6 +63,8 @@ def verdict(results: Results) -> Answer:
     ending = wording.ending(comparison)
     told = opening(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
+    if ending == Verdict.CHANGED_WORK.value:
+        tone = wording.SIGNS[Verdict.CHANGED_WORK].tone
     return Answer(
         name=f"{comparison.new_label} against {comparison.base_label}",
         text=told[0],
@@ -77,17 +79,23 @@ def verdict(results: Results) -> Answer:
 
 
 def _worst(comparison: Comparison) -> list[str]:
-    """The configurations that make it a regression or a failure, with their changes."""
+    """The configurations that make it a regression or a failure, or had other work to do."""
     found = [
-        f"{entry.name}: {result.metric.name} {result.word}"
-        + ("" if result.judgement.change is None else f" {_change(result)}")
+        f"{entry.name}: {_in_words(result)}"
         for entry in comparison.by_severity()
         for result in entry.results
         if comparison.is_regression(entry, result)
-        or (result is entry.main and result.verdict is Verdict.FAILED)
+        or (result is entry.main and result.verdict in (Verdict.FAILED, Verdict.CHANGED_WORK))
     ]
     more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
+
+
+def _in_words(result: Result) -> str:
+    if result.verdict is Verdict.CHANGED_WORK:
+        return result.judgement.reason
+    text = f"{result.metric.name} {result.word}"
+    return text if result.judgement.change is None else f"{text} {_change(result)}"
 
 
 def _change(result: Result) -> str:
