@@ -52,7 +52,7 @@ class HistoryFlags:
     by: str = flag(
         "commit",
         "What a point is: commit (--result_label=commit=..., else that of the repository that was "
-        "measured, else cnnbench's own, else the day), day, run, or a label or fact of the records.",
+        "measured, else cnnbench's own, else the day), day, run, or a label or fact of records.",
     )
     model: str = flag(
         "",

@@ -119,6 +119,11 @@ def test_records_name_the_revision_and_the_side(ab, capsys, tmp_path):
     (series,) = json.loads(capsys.readouterr().out)["series"]
     points = {point["name"]: len(point["values"]) for point in series["points"]}
     assert points == {base: 6, change: 6}
+    # In the order of the commits, whichever of a pair was first, and the head is the newest.
+    assert list(points) == [base, change]
+    assert cli.main(["history", "results", "--format=github-action-benchmark"]) == 0
+    (newest,) = json.loads(capsys.readouterr().out)
+    assert (newest["value"], f"revision: {change}" in newest["extra"]) == (50.0, True)
     assert cli.main(["report", "results", "--format=csv"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]
     assert [f"side {side}, " in row for side, row in zip("AB", rows, strict=True)] == [True, True]
@@ -218,7 +223,7 @@ def test_other_work_is_a_verdict_after_one_pair(ab, capsys, flags, status):
     assert ab(f"--b_env=FAKE={wider}", *flags) == status
     out, err = capsys.readouterr()
     assert "# changed work" in out
-    assert "model_training_flops is " in out
+    assert "Different network: +" in out
     assert "1+1" in out
     command = re.search(r"the same from the files: (.*)", err).group(1)
     assert cli.main(shlex.split(command)[1:]) == status

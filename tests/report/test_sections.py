@@ -211,7 +211,7 @@ def test_another_network_is_an_answer_and_no_change(runs):
     told = section(report, "baseline")
     (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
     assert {cell.tone for cell in row} == {"", "unsure"}
-    assert [block.charts for block in told.blocks if isinstance(block, Charts)] == [()]
+    assert not any(isinstance(block, Charts) for block in told.blocks)
     for format in ("html", "markdown"):
         text = render(report, format)
         assert words in text.replace("&#37;", "%")
