@@ -125,6 +125,8 @@ def _found(comparison: Comparison, entry: Entry) -> str:
         if _too_noisy(result):
             return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}."
         return f"Undecided: {_estimate(result)}, {n}."
+    if result.verdict is Verdict.CHANGED_WORK:
+        return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
     return f"{word}: {judgement.reason.rstrip('.')}."
 
