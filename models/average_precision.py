@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
+THRESHOLDS = tuple((50 + 5 * step) / 100 for step in range(10))
 MOST_DETECTIONS = 100
 _RECALLS = 101
 
@@ -85,7 +85,8 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
         single = np.where(free, row, -1.0)
         many = np.where(crowd, row, -1.0)
         if single.size and single.max() >= threshold:
-            free[single.argmax()] = False
+            # Of boxes that it overlaps with alike the last, as in pycocotools.
+            free[len(single) - 1 - single[::-1].argmax()] = False
             verdict[detection] = RIGHT
         elif many.size and many.max() >= threshold:
             verdict[detection] = IGNORED

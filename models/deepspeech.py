@@ -1,8 +1,9 @@
 """DeepSpeech 2: letters from the spectrogram of an utterance.
 
-Source: Amodei et al., Deep Speech 2 (arXiv:1512.02595), in the size of tf_cnn_benchmarks: two
-convolutions and five bidirectional LSTMs. Trained by connectionist temporal classification
-(Graves et al., 2006), which sums over all ways to spread the letters over the frames.
+Source: Amodei et al., Deep Speech 2 (arXiv:1512.02595), as tf_cnn_benchmarks and TensorFlow's
+official models have it: two convolutions and five bidirectional LSTMs. Trained by connectionist
+temporal classification (Graves et al., 2006), which sums over all ways to spread the letters over
+the frames.
 """
 
 from __future__ import annotations
@@ -59,9 +60,8 @@ class DeepSpeech2(Model):
         """Returns logits ``(frames / 4, num_classes)``."""
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
-            x = net.conv(
-                x, _FILTERS, kernel, stride, "SAME_RESNET", batch_norm=True, activation="relu6"
-            )
+            x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
+            x = net.batch_norm(x)  # behind the ReLU, unlike the paper's
         frames, bins, filters = net.shape(x)
         x = net.reshape(x, (frames, bins * filters))
         for layer in range(self.recurrent_layers):

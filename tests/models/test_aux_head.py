@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench import BenchmarkCNN
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
-from cnnbench.models.nasnet import NasNet
+from cnnbench.models.nasnet import NasNet, NasNetCifar10, Size
+
+
+def small_init(self):
+    """The smallest network with a head, none of whose branches is dropped."""
+    NasNet.__init__(self, "nasnet", Size(cells=3, filters=4, stem=12), 32, 4)
 
 
 def switched_on(name, dataset="imagenet"):
@@ -79,6 +85,38 @@ def test_the_flag_switches_it_on():
     assert more == 768 * 128 + 128 + 25 * 128 * 768 + 768 + 769 * 1001
     with pytest.raises(FlagError, match="--aux_head=true: --model=vgg11 has no auxiliary head to"):
         parameters(model="vgg11", aux_head=True)
+
+
+def test_its_loss_counts_four_tenths(monkeypatch, quick_start):
+    """The loss of a step with the head, from its logits and those of the network."""
+    monkeypatch.setattr(NasNetCifar10, "__init__", small_init)
+    params = Params(
+        model="nasnet",
+        data_name="cifar10",
+        aux_head=True,
+        device="cpu",
+        batch_size=4,
+        weight_decay=0.0,
+    )
+    built = BenchmarkCNN(params).build()
+    built.step.set_learning_rate(0.1)
+    weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    images, labels, _ = built.inputs.of_tower(0, ())
+    made = forward(
+        switched_on("nasnet", "cifar10"),
+        11,
+        images,
+        lambda spec, dtype: tf.cast(weights[spec.name], dtype),
+        training=True,
+    )
+    ((head, _),) = made.auxiliaries
+    main, second = (
+        tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        for logits in (made.outputs, head)
+    )
+    expected = float(main + 0.4 * second)
+    assert float(built.step().loss.numpy()) == pytest.approx(expected, rel=1e-5)
+    built.close()
 
 
 def test_every_nasnet_is_fresh():

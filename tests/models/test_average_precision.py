@@ -1,9 +1,12 @@
-"""Average precision: cases counted by hand, and many against a slow one."""
+"""Average precision: by hand, against a slow one, and many cases against pycocotools."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
+import detections
 import numpy as np
 import pytest
 
@@ -139,3 +142,31 @@ def test_many_boxes_against_the_slow_one(seed):
         known = [v for c in (1, 2, 3) if (v := slow(rows, c, threshold)) is not None]
         assert result[threshold] == pytest.approx(np.mean(known), abs=1e-9)
     assert 0 < result[THRESHOLDS[0]] < 1
+
+
+PYCOCOTOOLS = json.loads((Path(__file__).parent / "references/average_precision.json").read_text())
+CASES = detections.cases()
+
+
+def fractions(box):
+    """Top, left, bottom and right of a box of pixels."""
+    left, top, width, height = box
+    corners = (top, left, top + height, left + width)
+    return tuple(float(pixels) / detections.SIDE for pixels in corners)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_that_of_pycocotools(case):
+    """See tests/helpers/detections.py for the cases, and how the numbers were made."""
+    rows = [
+        (
+            [(fractions(one.box), one.category, one.score) for one in found],
+            [(fractions(one.box), one.category, int(one.crowd)) for one in there],
+        )
+        for found, there in CASES[case]
+    ]
+    if case == "more than 100 detections":
+        assert max(sum(one.category == 2 for one in found) for found, _ in CASES[case]) > 150
+    result = average_precision(images(*rows), 7)
+    expected = PYCOCOTOOLS["average_precision"][case]
+    np.testing.assert_allclose([result[t] for t in THRESHOLDS], expected, rtol=1e-9, atol=1e-12)

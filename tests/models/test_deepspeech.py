@@ -1,13 +1,16 @@
-"""DeepSpeech 2: its size, its loss over all alignments, and its error rates by hand."""
+"""DeepSpeech 2: its size, its loss over all alignments, and its error rates by hand and jiwer."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import transcripts
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model
@@ -147,6 +150,54 @@ def test_error_rates_are_over_all_words_and_letters(small):
         "transcript_length": np.array([4, 1]),
     }
     assert small.host_metrics(rows) == {"word_error_rate": 2 / 3, "letter_error_rate": 2 / 5}
+
+
+JIWER = json.loads((Path(__file__).parent / "references/error_rates.json").read_text())
+CASES = transcripts.cases()
+BLANK = len(transcripts.LETTERS)
+
+
+def frames_of(rng, letters):
+    """Frames that a recogniser may tell the letters by: some several times, some blank."""
+    frames = []
+    for letter, before in zip(letters, [None, *letters], strict=False):
+        frames += [BLANK] * int(rng.integers(letter == before, 3))
+        frames += [letter] * int(rng.integers(1, 4))
+    return [*frames, *[BLANK] * int(rng.integers(0, 3))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error_rates_are_those_of_jiwer(case, small):
+    """See tests/helpers/transcripts.py for the cases, and how the numbers were made."""
+    rng = np.random.default_rng(1)
+    said, heard = (
+        [[transcripts.LETTERS.index(letter) for letter in text] for text in column]
+        for column in zip(*CASES[case], strict=True)
+    )
+    told = [frames_of(rng, letters) for letters in heard]
+
+    def padded(rows, value):
+        width = max(map(len, rows))
+        return np.array([[*row, *[value] * (width - len(row))] for row in rows], np.int8)
+
+    rows = {
+        "letters": padded([*told, [BLANK]], BLANK)[:-1],
+        "blank": np.full(len(told), BLANK),
+        "transcript": padded(said, 0),
+        "transcript_length": np.array([len(letters) for letters in said]),
+    }
+    assert small.host_metrics(rows) == pytest.approx(JIWER["error_rates"][case], rel=1e-12)
+
+
+def test_the_letters_are_those_of_the_greedy_decoder_of_tensorflow():
+    logits = np.random.default_rng(5).normal(size=(40, 20, 4)).astype(np.float32)
+    lengths = np.random.default_rng(6).integers(1, 21, 40).astype(np.int32)
+    (decoded,), _ = tf.nn.ctc_greedy_decoder(logits.transpose(1, 0, 2), lengths)
+    for row, length, expected in zip(
+        logits, lengths, tf.sparse.to_dense(decoded, default_value=-1).numpy(), strict=True
+    ):
+        letters = collapsed(row[:length].argmax(axis=1).tolist(), 3)
+        assert letters == [letter for letter in expected if letter >= 0]
 
 
 def test_frames_behind_the_end_tell_nothing(small):

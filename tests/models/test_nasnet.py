@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,9 +35,9 @@ NORMAL_OUTPUT, REDUCTION_OUTPUT = (1, 2, 3, 4, 5, 6), (3, 4, 5, 6)
 class Reference:
     """The network with plain functions in float64; weights are taken in the order of creation."""
 
-    def __init__(self, variables, values, epsilon):
+    def __init__(self, variables, values, epsilon, *, training=False):
         self.variables = iter(variables)
-        self.values, self.epsilon = values, epsilon
+        self.values, self.epsilon, self.training = values, epsilon, training
 
     def take(self, ending, *shape):
         variable = next(self.variables)
@@ -46,6 +48,8 @@ class Reference:
     def norm(self, x):
         names = ("gamma", "beta", "moving_mean", "moving_variance")
         gamma, beta, mean, variance = (self.take(name, x.shape[3]) for name in names)
+        if self.training:
+            mean, variance = tf.nn.moments(x, [0, 1, 2])
         return (x - mean) / tf.sqrt(variance + self.epsilon) * gamma + beta
 
     def ones(self, x, filters):
@@ -91,10 +95,20 @@ class Reference:
         same = [p if p.shape[3] == filters else self.norm(self.ones(p, filters)) for p in parts]
         return tf.concat(same, 3)
 
+    def auxiliary(self, x):
+        """Logits of the head that slim puts before the second reduction."""
+        x = tf.nn.avg_pool2d(tf.nn.relu(x), 5, 3, "VALID")
+        x = tf.nn.relu(self.norm(self.ones(x, 128)))
+        kernel = self.take("/kernel", *x.shape[1:], 768)
+        x = tf.nn.relu(self.norm(tf.nn.conv2d(x, kernel, 1, "VALID")))
+        return x[:, 0, 0] @ self.take("affine0/kernel") + self.take("affine0/bias")
+
     def __call__(self, images, model):
+        """Logits, and those of the auxiliary head if there is one."""
         imagenet = model.stem_reductions == 2
         stride, padding = (2, "VALID") if imagenet else (1, "SAME")
         size, filters = model.size, model.size.filters
+        second_head = None
         x = tf.cast(images, tf.float64)
         x = self.norm(tf.nn.conv2d(x, self.take("conv0/kernel"), stride, padding))
         outputs = [None, x]
@@ -103,12 +117,14 @@ class Reference:
         for cell in range(size.cells):
             before = outputs[-2]
             if cell in (size.cells // 3, 2 * size.cells // 3):
+                if cell == 2 * size.cells // 3 and model.aux_head:
+                    second_head = self.auxiliary(outputs[-1])
                 filters *= 2
                 outputs.append(self.cell(outputs[-1], outputs[-2], filters, 2))
             second = before if size.skip_reduction else outputs[-2]
             outputs.append(self.cell(outputs[-1], second, filters, 1))
         x = tf.reduce_mean(tf.nn.relu(outputs[-1]), [1, 2])
-        return x @ self.take("affine0/kernel") + self.take("affine0/bias")
+        return x @ self.take("affine0/kernel") + self.take("affine0/bias"), second_head
 
 
 def small_cifar10():
@@ -117,15 +133,19 @@ def small_cifar10():
     return model
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        small_cifar10,
-        lambda: NasNet("nasnet", Size(cells=6, filters=8, stem=6), 63, 2),
-        lambda: NasNet("nasnetlarge", Size(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2),
-    ],
-    ids=["cifar10", "mobile", "large"],
-)
+def small_mobile():
+    return NasNet("nasnet", Size(cells=6, filters=8, stem=6), 63, 2)
+
+
+def small_large():
+    return NasNet("nasnetlarge", Size(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
+
+
+def relative_error(found, expected):
+    return float(tf.norm(tf.cast(found, tf.float64) - expected) / tf.norm(expected))
+
+
+@pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
 def test_equals_the_table_of_operations(make, make_weights):
     model = make()
     variables = declare(model, CLASSES).variables
@@ -133,8 +153,28 @@ def test_equals_the_table_of_operations(make, make_weights):
     side = model.image_size
     images = np.random.default_rng(1).standard_normal((2, side, side, 3)).astype(np.float32)
     reference = Reference(variables, weights.values, model.batch_norm.epsilon)
-    expected = reference(images, model)
+    expected, _ = reference(images, model)
     assert next(reference.variables, None) is None
     ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
-    error = tf.norm(tf.cast(ours, tf.float64) - expected) / tf.norm(expected)
-    assert float(error) < 1e-4
+    assert relative_error(ours, expected) < 1e-4
+
+
+@pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
+def test_auxiliary_head(make, make_weights):
+    model = make()
+    model.size = dataclasses.replace(model.size, keep=1.0)
+    model.aux_head = True
+    if model.image_size != 32:
+        model.image_size = 123  # 8 pixels before the second reduction
+    variables = declare(model, CLASSES).variables
+    weights = make_weights(variables)
+    side = model.image_size
+    images = np.random.default_rng(1).standard_normal((4, side, side, 3)).astype(np.float32)
+    reference = Reference(variables, weights.values, model.batch_norm.epsilon, training=True)
+    logits, head = reference(images, model)
+    assert next(reference.variables, None) is None
+    made = forward(model, CLASSES, tf.constant(images), weights.read, training=True)
+    ((ours, weight),) = made.auxiliaries
+    assert weight == 0.4
+    assert relative_error(made.outputs, logits) < 1e-4
+    assert relative_error(ours, head) < 1e-4
