@@ -149,34 +149,54 @@ def detections(logits, encoded):
     return sorted(kept, key=lambda found: -found[0])[:200]
 
 
-def told(seed, likely, spread):
-    """Outputs in which some anchors are sure of a class, and boxes are near their anchors."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(0, 0.5, (8732, 6))
-    logits[:, 0] += 6.0
-    sure = rng.choice(8732, likely, replace=False)
-    logits[sure, rng.integers(1, 6, likely)] += rng.uniform(3, 9, likely)
-    boxes = rng.normal(0, spread, (8732, 4))
+def told(likely, spread):
+    """Outputs for two images: some anchors are sure of a class, boxes are near their anchors."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 0.5, (2, 8732, 6))
+    logits[..., 0] += 6.0
+    for image in logits:
+        sure = rng.choice(8732, likely, replace=False)
+        image[sure, rng.integers(1, 6, likely)] += rng.uniform(3, 9, likely)
+    boxes = rng.normal(0, spread, (2, 8732, 4))
     return logits.astype(np.float32), boxes.astype(np.float32)
 
 
-@pytest.mark.parametrize(("likely", "spread"), [(60, 0.5), (700, 1.0), (3000, 2.0)])
-def test_detections(likely, spread):
-    """Few, more than 200 in all, and more than 200 of each class before the covered ones go."""
-    outputs = [told(seed, likely, spread) for seed in (1, 2)]
+def check_detections(logits, boxes):
+    """Compares with `detections`; returns how many there are in each image."""
     labels = {name: tf.zeros([2, 1]) for name in ("boxes", "classes", "is_crowd", "num_boxes")}
-    given = {
-        "classes": tf.constant(np.stack([logits for logits, _ in outputs])),
-        "boxes": tf.constant(np.stack([boxes for _, boxes in outputs])),
-    }
-    rows = {k: v.numpy() for k, v in SSD300().host_rows(None, given, labels).items()}
-    for image, (logits, boxes) in enumerate(outputs):
-        expected = detections(logits, boxes)
-        assert (len(expected) == 200) == (likely > 60)
-        count = int((rows["found_scores"][image] > 0).sum())
-        assert count == len(expected)
+    outputs = {"classes": tf.constant(logits), "boxes": tf.constant(boxes)}
+    rows = {k: v.numpy() for k, v in SSD300().host_rows(None, outputs, labels).items()}
+    counts = []
+    for image in range(2):
+        expected = detections(logits[image], boxes[image])
+        counts.append(int((rows["found_scores"][image] > 0).sum()))
+        assert counts[-1] == len(expected)
         score, one, box = (np.array(column) for column in zip(*expected, strict=True))
-        np.testing.assert_allclose(rows["found_scores"][image][:count], score, rtol=1e-5)
-        np.testing.assert_array_equal(rows["found_classes"][image][:count], one)
-        found = rows["found_boxes"][image][:count][:, [1, 0, 3, 2]]
+        np.testing.assert_allclose(rows["found_scores"][image][: len(score)], score, rtol=1e-5)
+        np.testing.assert_array_equal(rows["found_classes"][image][: len(score)], one)
+        found = rows["found_boxes"][image][: len(score)][:, [1, 0, 3, 2]]
         np.testing.assert_allclose(found, box, atol=1e-5)
+    return counts
+
+
+@pytest.mark.parametrize(("likely", "spread", "all_told"), [(60, 0.5, True), (3000, 2.0, False)])
+def test_detections(likely, spread, all_told):
+    counts = check_detections(*told(likely, spread))
+    assert all(0 < count < 200 for count in counts) if all_told else counts == [200, 200]
+
+
+def test_no_detection_is_beyond_the_200_best_of_its_class():
+    """300 anchors are surest, of one and the same object, 40 others a little less."""
+    logits, boxes = told(0, 0.0)
+    base = default_boxes()
+    sure = np.random.default_rng(4).permutation(np.flatnonzero(base[:, 2] > 0.2))[:300]
+    logits[0, sure, 2] += np.linspace(9, 10, 300, dtype=np.float32)
+    x, y, width, height = (np.array([0.6, 0.5, 0.3, 0.4]) - base[sure] * [1, 1, 0, 0]).T
+    boxes[0, sure, 0] = y / base[sure, 3] / 0.1
+    boxes[0, sure, 1] = x / base[sure, 2] / 0.1
+    boxes[0, sure, 2] = np.log(height / base[sure, 3]) / 0.2
+    boxes[0, sure, 3] = np.log(width / base[sure, 2]) / 0.2
+    logits[:, :40, 2] += 6.5
+    one, many = check_detections(logits, boxes)
+    assert one == 1
+    assert many > 10
