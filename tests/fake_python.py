@@ -14,6 +14,8 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   message: of the error, [no good].
   interrupt, parent: names of records that a process interrupts its parent for.
   once: file that is removed for it, and without which it does not.
+  kill, signal, kills: how often which processes are ended by a signal [SIGKILL], by the names of
+    their records, and the folder that counts that.
   trace: file to append the name of the record to, and once more before the steps in turn.
   turns: it can step in turn with others.
 """
@@ -46,15 +48,23 @@ def turns():
     return wait
 
 
+def die_if_told(say, name):
+    count = Path(say.get("kills", "."), name)
+    done = len(count.read_text()) if count.exists() else 0
+    if done < say.get("kill", {}).get(name, 0):
+        count.write_text("x" * (done + 1))
+        os.kill(os.getpid(), getattr(signal, say.get("signal", "SIGKILL")))
+
+
 def main():
     code, _root, *rest = sys.argv[2:]
+    file = Path("fake.json")
+    say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
     if not rest:  # asked whether it can step in turn
-        sys.exit(not json.loads(os.environ.get("FAKE", "{}")).get("turns"))
+        sys.exit(not say.get("turns"))
     command, *flags = rest
     assert "cnnbench" in code
     assert command == "run"
-    file = Path("fake.json")
-    say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
     values = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
     target = Path(values.pop("result_json"))
     print("about to measure", flush=True)
@@ -68,6 +78,7 @@ def main():
         os.kill(say["parent"], signal.SIGINT)
         time.sleep(60)
     time.sleep(say.get("wait", 0))
+    die_if_told(say, target.stem)
     wait(b"w")
     if "CNNBENCH_TURNS" in os.environ:
         trace(say, target.stem)

@@ -85,6 +85,23 @@ class ResultsFolder:
         """
         write_durably(self.pending(name), (json.dumps(document) + "\n").encode("ascii"))
 
+    def set_aside(self, name: str, attempt: int) -> None:
+        """Renames record and log of a process whose pair is measured again.
+
+        Args:
+          name: of the process.
+          attempt: at the pair, from 1.
+
+        Raises:
+          BenchmarkError: they cannot be renamed.
+        """
+        for path_of in (self.pending, self.log):
+            source = path_of(name)
+            try:
+                source.replace(path_of(f"{name}-lost-{attempt}"))
+            except OSError as error:
+                raise cannot_write(source, error) from error
+
     def accept(self, name: str, side: str) -> None:
         """Moves a record to those of its side.
 

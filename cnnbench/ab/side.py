@@ -154,6 +154,7 @@ class ProcessResult:
       status: see `Outcome`; only "ok" is a measurement.
       problem: the error in one line; "" if it is ok.
       seconds: wall time.
+      lost: see `Outcome`.
     """
 
     document: dict[str, Any]
@@ -161,6 +162,7 @@ class ProcessResult:
     status: str
     problem: str
     seconds: float
+    lost: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,4 +265,5 @@ def _result(sample: Sample, started: datetime, finished: Finished) -> ProcessRes
         status=outcome.status,
         problem=outcome.message,
         seconds=finished.seconds,
+        lost=outcome.lost,
     )

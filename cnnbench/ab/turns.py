@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from cnnbench.ab.side import Side, SideFlags, ask
 from cnnbench.driver.memory import computes_on_cpu, estimate
 from cnnbench.driver.plan import Plan
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.memory import main_memory
 from cnnbench.text.numbers import binary
+from cnnbench.text.progress import Reporter
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/methodology.md has others."""
@@ -60,6 +62,30 @@ def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags])
         if found is not None:
             return f"side {name.upper()}: {found}"
     return None
+
+
+def turn_seconds(
+    pairing: str, sides: Mapping[str, Side], resolved: Mapping[str, SideFlags], reporter: Reporter
+) -> float:
+    """The length of a turn; 0 where the processes of a pair run one after the other.
+
+    Args:
+      pairing: value of --pairing.
+      sides, resolved: as of `sides_obstacle`.
+      reporter: gets a line where "auto" cannot be turns.
+
+    Raises:
+      FlagError: turns are asked for and cannot be.
+    """
+    if pairing == "alternate":
+        return 0.0
+    found = sides_obstacle(sides, resolved)
+    if found is None:
+        return TURN_SECONDS
+    if pairing == "turns":
+        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+    reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
+    return 0.0
 
 
 def _knows_turns(side: Side) -> bool:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cnnbench.ab.checkout import worktree
+from cnnbench.ab.experiment import Experiment
 from cnnbench.ab.flags import check
 from cnnbench.ab.results import ResultsFolder
 from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.ab.session import Experiment, Finding, Session
+from cnnbench.ab.session import Finding, Session
 from cnnbench.ab.side import Side, SideFlags
+from cnnbench.ab.turns import turn_seconds
 from cnnbench.bisect.rules import (
     answer_to_changed_work,
     answer_to_slower,
     entry_of,
     half_of,
+    is_about_work,
 )
 from cnnbench.bisect.search import BAD, SKIP, Step
-from cnnbench.compare import Policy, Verdict
-from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.compare import Policy, Verdict, processes_needed
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.machine import repository
 from cnnbench.processes.child import execute
 from cnnbench.processes.outcome import last_log_line
@@ -45,6 +48,7 @@ class Setting:
       pairs: at most, as long as the answer is clear.
       most_pairs: at most where it is not.
       burn_in, timeout, seed: as of `Experiment`.
+      pairing: how the processes of a pair share their time, see `turn_seconds`.
       policy: of the verdict on GOOD and BAD.
     """
 
@@ -58,6 +62,7 @@ class Setting:
     burn_in: int
     timeout: float
     seed: int
+    pairing: str
     policy: Policy
 
 
@@ -129,15 +134,19 @@ class Bench:
         guess = self._good.flags.work.seconds(self._facts)
         return None if guess is None else 2 * guess
 
-    def measure(self, number: int, commit: str, found: Step | None = None) -> Step:
+    def measure(
+        self, number: int, commit: str, found: Step | None = None, again: bool = False
+    ) -> Step:
         """Measures a commit against GOOD, which `prepare` has made ready.
 
         Args:
           number: of the step, counted from 0.
           commit: its hash.
           found: how BAD compares with GOOD; None for that step itself.
+          again: whether it was undecided before, and more pairs are asked for.
 
         Raises:
+          FlagError: GOOD and BAD cannot step in turn, which is asked for.
           KeyboardInterrupt: what was measured is kept for the next attempt.
           BenchmarkError: GOOD failed, or results cannot be written.
         """
@@ -145,11 +154,14 @@ class Bench:
         with contextlib.ExitStack() as stack:
             try:
                 prepared = stack.enter_context(self._prepared(commit, "b"))
+                experiment = self._experiment(number, prepared, found)
             except (_Unusable, UsageError) as error:
+                if found is None and isinstance(error, FlagError) and error.flag == "pairing":
+                    raise
                 verdict = Verdict.FAILED.value
                 step = Step(commit=commit, answer=SKIP, verdict=verdict, reason=str(error))
             else:
-                step = self._compared(number, commit, prepared, found)
+                step = self._compared(experiment, commit, found, again)
         return replace(step, seconds=round(time.monotonic() - started, 3))
 
     @contextlib.contextmanager
@@ -173,26 +185,16 @@ class Bench:
         if done.status != 0:
             raise _Unusable(f"does not build: exit status {done.status}; {last_log_line(log)}")
 
-    def _compared(self, number: int, commit: str, new: _Prepared, found: Step | None) -> Step:
+    def _compared(
+        self, experiment: Experiment, commit: str, found: Step | None, again: bool
+    ) -> Step:
         setting = self._setting
         name = commit[:12]
-        looks_at_work = found is not None and found.verdict == Verdict.CHANGED_WORK.value
-        analyses: Sequence[InterimAnalysis]
-        if looks_at_work:
-            analyses, policy = (InterimAnalysis(1, setting.policy.alpha),), setting.policy
-        else:
-            analyses = interim_analyses(setting.pairs, setting.policy.alpha)
-            change = None if found is None else found.change
-            policy = setting.policy if change is None else half_of(change, setting.policy)
-        experiment = replace(
-            self._experiment(number, new, policy),
-            analyses=tuple(analyses),
-            burn_in=0 if looks_at_work else setting.burn_in,
-        )
+        looks_at_work = is_about_work(found)
         finding = self._run(experiment, name)
         step = self._answered(finding, commit, looks_at_work)
         if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
-            more = self._with_more_pairs(experiment, finding)
+            more = self._with_more_pairs(experiment, finding, again)
             if more is not None:
                 self._reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
                 finding = self._run(more, name)
@@ -201,27 +203,50 @@ class Bench:
             step = replace(step, answer=BAD)  # which commit brought it is what is looked for
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
-    def _experiment(self, number: int, new: _Prepared, policy: Policy) -> Experiment:
+    def _experiment(self, number: int, new: _Prepared, found: Step | None) -> Experiment:
+        """The first pairs of a step.
+
+        Raises:
+          FlagError: the sides cannot step in turn, which is asked for.
+        """
         assert self._good is not None
         setting, good = self._setting, self._good
+        analyses, policy = interim_analyses(setting.pairs, setting.policy.alpha), setting.policy
+        if is_about_work(found):
+            analyses = (InterimAnalysis(1, policy.alpha),)
+        elif found is not None and found.change is not None:
+            policy = half_of(found.change, policy)
+        sides = {"a": good.side, "b": new.side}
+        resolved = {"a": good.flags, "b": new.flags}
         return Experiment(
             a=good.side,
             b=new.side,
-            analyses=(),
+            analyses=analyses,
             seed=setting.seed + number,
+            burn_in=0 if is_about_work(found) else setting.burn_in,
             timeout=setting.timeout,
+            turn_seconds=turn_seconds(setting.pairing, sides, resolved, self._reporter),
             policy=policy,
             metrics=("throughput",),
-            resolved={"a": good.flags, "b": new.flags},
+            resolved=resolved,
             subjects={"a": good.subject, "b": new.subject},
         )
 
-    def _with_more_pairs(self, experiment: Experiment, finding: Finding) -> Experiment | None:
-        """The experiment with as many pairs as may be; None where they would not be enough."""
+    def _with_more_pairs(
+        self, experiment: Experiment, finding: Finding, again: bool
+    ) -> Experiment | None:
+        """The experiment with as many pairs as may be.
+
+        None where they would not be enough, unless somebody asks again in spite of that.
+        """
         entry = entry_of(finding.comparison)
-        needed = None if entry is None else entry.main.judgement.needed
-        most = self._setting.most_pairs
-        if entry is None or needed is None or needed > most:
+        if entry is None:
+            return None
+        most, needed = self._setting.most_pairs, entry.main.judgement.needed
+        if needed is None:  # too few for any verdict, or nothing that more of them would change
+            fewest = processes_needed(experiment.policy, paired=True)
+            needed = fewest if len(entry.base) < fewest else most + 1
+        if needed > most and not again:
             return None
         later = interim_analyses(most, self._setting.policy.alpha)
         left = tuple(one for one in later if one.pairs > len(entry.base))
@@ -268,4 +293,6 @@ class Bench:
             high=judgement.high,
             confidence=1 - finding.alpha,
             pairs=min(len(entry.base), len(entry.new)),
+            needed=judgement.needed,
+            lost=finding.lost,
         )

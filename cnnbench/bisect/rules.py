@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import math
 
-from cnnbench.bisect.search import BAD, GOOD, SKIP
+from cnnbench.bisect.search import BAD, GOOD, SKIP, Step
 from cnnbench.compare import Comparison, Entry, Policy, Verdict, judge
 
 _ANSWERS = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
+
+
+def is_about_work(differ: Step | None) -> bool:
+    """Whether what is looked for is other work to do, not less speed.
+
+    Args:
+      differ: how BAD compares with GOOD; None if that is not known yet.
+    """
+    return differ is not None and differ.verdict == Verdict.CHANGED_WORK.value
 
 
 def half_of(change: float, policy: Policy) -> Policy:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cnnbench.metrics.policy import Verdict
+
 GOOD, BAD, SKIP = "good", "bad", "skip"
 
 
@@ -25,6 +27,8 @@ class Step:
       most_pairs: that were allowed.
       seconds: it took.
       results: folder of the records, relative to that of the bisection; "" if there are none.
+      needed: about how many pairs would settle it; None if it is settled, or that is not known.
+      lost: whether its processes were ended from outside too often.
     """
 
     commit: str
@@ -39,6 +43,13 @@ class Step:
     most_pairs: int = 0
     seconds: float = 0.0
     results: str = ""
+    needed: int | None = None
+    lost: bool = False
+
+    @property
+    def undecided(self) -> bool:
+        """Whether more pairs may give an answer."""
+        return self.answer == SKIP and self.verdict == Verdict.INCONCLUSIVE.value
 
 
 class Suspects(Protocol):

@@ -9,10 +9,15 @@ from cnnbench.ab.sequential import FIRST
 from cnnbench.bisect.bench import Bench, Setting
 from cnnbench.bisect.commits import History
 from cnnbench.bisect.journal import BisectFolder
+from cnnbench.bisect.rules import is_about_work
 from cnnbench.bisect.search import BAD, SKIP, Search, Step
 from cnnbench.metrics.policy import Verdict
-from cnnbench.text.numbers import count, duration
+from cnnbench.metrics.registry import THROUGHPUT
+from cnnbench.text.numbers import count, duration, percent
 from cnnbench.text.progress import Reporter
+
+# Changes from here on are told in whole per cent.
+_LARGE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,14 @@ class Outcome:
     def of(self, commit: str) -> Step | None:
         """The step that measured a commit."""
         return next((step for step in self.steps if step.commit == commit), None)
+
+    @property
+    def without_answer(self) -> tuple[Step, ...]:
+        """The steps that leave the question open."""
+        if not self.suspects:
+            return self.steps[:1]
+        found = (self.of(commit) for commit in self.suspects)
+        return tuple(step for step in found if step is not None and step.answer == SKIP)
 
 
 class Bisection:
@@ -90,9 +103,8 @@ class Bisection:
         return Outcome(steps=tuple(done), suspects=ordered)
 
     def _holds(self, step: Step) -> bool:
-        """Whether an answer of before counts; not one that more pairs may change."""
-        undecided = step.answer == SKIP and step.verdict == Verdict.INCONCLUSIVE.value
-        return not (undecided and step.most_pairs < self._setting.most_pairs)
+        """Whether an answer of before counts; not one that more pairs, or others, may change."""
+        return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
 
     def _due(self, done: Sequence[Step]) -> str | None:
         """The commit to measure; None at the end."""
@@ -109,7 +121,9 @@ class Bisection:
         what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
         self._reporter.notice(self._outlook(left + (differ is None), differ))
         self._reporter.notice(f"{what}: {commit[:12]} {self._history.describe(commit).subject}")
-        step = self._bench.measure(len(done), commit, differ)
+        before = self._folder.steps.get(commit)
+        again = before is not None and before.undecided
+        step = self._bench.measure(len(done), commit, differ, again)
         if differ is not None or step.verdict != Verdict.FAILED.value:
             self._folder.add(step)
         self._reporter.notice(f"{commit[:12]} is {word(step, differ or step)}")
@@ -133,15 +147,6 @@ class Bisection:
         return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
 
 
-def is_about_work(differ: Step) -> bool:
-    """Whether what is looked for is other work to do, not less speed.
-
-    Args:
-      differ: how BAD compares with GOOD.
-    """
-    return differ.verdict == Verdict.CHANGED_WORK.value
-
-
 def word(step: Step, differ: Step) -> str:
     """An answer in words.
 
@@ -150,10 +155,24 @@ def word(step: Step, differ: Step) -> str:
       differ: how BAD compares with GOOD.
     """
     if step.answer == SKIP:
-        return f"skipped: {step.reason}"
+        return f"{'undecided' if step.undecided else 'skipped'}: {step.reason}"
     if is_about_work(differ):
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
-    return f"{step.answer}: {step.verdict}, {step.reason}"
+    return f"{step.answer}: {_speed(step)}"
+
+
+def _speed(step: Step) -> str:
+    """The change of images/sec, as "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    change, low, high = step.change, step.low, step.high
+    if change is None or low is None or high is None:
+        return f"{step.verdict}, {step.reason}"
+    if low <= 0 <= high:
+        return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
+    digits = 0 if abs(change) >= _LARGE else 1
+    ends = sorted((abs(low), abs(high)))
+    least, most = (percent(end, digits) for end in ends)
+    direction = "slower" if change < 0 else "faster"
+    return f"{percent(abs(change), digits)} {direction} ({least.removesuffix(' %')} to {most})"
 
 
 def _is_bad(done: Sequence[Step]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
 from cnnbench.bisect.bench import Setting
 from cnnbench.bisect.commits import History
+from cnnbench.bisect.rules import is_about_work
 from cnnbench.bisect.search import BAD, Step
-from cnnbench.bisect.session import Outcome, is_about_work, word
+from cnnbench.bisect.session import Outcome, word
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import THROUGHPUT
 from cnnbench.text.escape import one_line
@@ -36,20 +36,19 @@ def lines(outcome: Outcome, setting: Setting, history: History) -> list[str]:
     return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
 
 
-def no_difference(step: Step, command: Sequence[str]) -> str:
+def no_difference(step: Step) -> str:
     """Why there is nothing to look for, and what to do.
 
     Args:
       step: GOOD against BAD.
-      command: the command line of the bisection, which asks for more pairs.
     """
+    if step.undecided:
+        return f"whether BAD is slower than GOOD is undecided: {step.reason}"
     text = f"BAD is not slower than GOOD: {step.verdict}, {step.reason}; "
     if step.verdict == Verdict.SAME.value:
         return text + "check revisions and flags, or look for a smaller change with --threshold"
     if step.verdict == Verdict.FASTER.value:
         return text + "only what is slower is looked for: check which is GOOD and which BAD"
-    if step.verdict == Verdict.INCONCLUSIVE.value:
-        return text + f"for more pairs: {shlex.join(command)}"
     return text + "measure what can be compared"
 
 

@@ -17,7 +17,8 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
-    from cnnbench.ab.session import Experiment, Finding
+    from cnnbench.ab.experiment import Experiment
+    from cnnbench.ab.session import Finding
     from cnnbench.ab.side import Side
     from cnnbench.compare import Comparison
     from cnnbench.text.progress import Reporter
@@ -38,8 +39,8 @@ _EXIT_CODES = """\
 What the sides differ in is allowed by itself.
 
 Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
-comparable; 4 a process failed; 2 wrong use; 130 interrupted: the verdict on the pairs so far is
-printed.
+comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
+the verdict on the pairs so far is printed.
 """
 
 _CHECKOUT = (
@@ -163,8 +164,7 @@ def main(argv: Sequence[str]) -> int:
         experiment = _experiment(options, a, b, reporter)
         if not options.aa:
             _refuse_equal_sides(a, b)
-        turn_seconds = _turn_seconds(options, experiment, reporter)
-        return _run(replace(experiment, turn_seconds=turn_seconds), options, reporter, argv)
+        return _run(_in_turn(experiment, options, reporter), options, reporter, argv)
 
 
 def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -245,8 +245,8 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
         reporter.notice(notice)
     # Imported later still: they load NumPy.
+    from cnnbench.ab.experiment import Experiment
     from cnnbench.ab.sequential import interim_analyses
-    from cnnbench.ab.session import Experiment
     from cnnbench.compare.comparability import check_facts
     from cnnbench.machine import repository
 
@@ -282,22 +282,12 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     )
 
 
-def _turn_seconds(options: AbFlags, experiment: Experiment, reporter: Reporter) -> float:
-    """The length of a turn; 0 where the processes of a pair run one after the other.
+def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Experiment:
+    from cnnbench.ab.turns import turn_seconds
 
-    Raises:
-      FlagError: turns are asked for and cannot be.
-    """
-    from cnnbench.ab.turns import TURN_SECONDS, sides_obstacle
-
-    if options.pairing == "alternate":
-        return 0.0
-    found = sides_obstacle(experiment.sides(), experiment.resolved)
-    if found is not None and options.pairing == "turns":
-        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
-    if found is not None:
-        reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
-    return TURN_SECONDS if found is None else 0.0
+    sides, resolved = experiment.sides(), experiment.resolved
+    seconds = turn_seconds(options.pairing, sides, resolved, reporter)
+    return replace(experiment, turn_seconds=seconds)
 
 
 def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
@@ -356,7 +346,11 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
 def _next_step(comparison: Comparison, argv: Sequence[str]) -> str:
     """The command that would settle what is inconclusive; "" where more pairs would not."""
     pairs = _pairs_to_settle(comparison)
-    return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *_again(argv)]) if pairs else ""
+    return (
+        shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *sides.without(argv, _OF_ONE_EXPERIMENT)])
+        if pairs
+        else ""
+    )
 
 
 def _pairs_to_settle(comparison: Comparison) -> int:
@@ -370,21 +364,6 @@ def _pairs_to_settle(comparison: Comparison) -> int:
     if not needed or needed - measured > MANY:
         return 0
     return pairs_to_settle(needed, measured)
-
-
-def _again(argv: Sequence[str]) -> list[str]:
-    """The command line without what a second experiment has of its own."""
-    found: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word == "--":
-            return [*found, word, *words]
-        name, equals, _ = word.lstrip("-").partition("=")
-        if not word.startswith("-") or name not in _OF_ONE_EXPERIMENT:
-            found.append(word)
-        elif not equals:
-            next(words, "")
-    return found
 
 
 def _same_from_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from cnnbench.text.terminal import LineWriter
 if TYPE_CHECKING:
     from cnnbench.bisect.bench import Setting
     from cnnbench.bisect.commits import History
+    from cnnbench.bisect.search import Step
     from cnnbench.bisect.session import Outcome
     from cnnbench.text.progress import Reporter
 
@@ -36,8 +37,9 @@ name by its path in the repository:
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 the commit was found; 3 GOOD and BAD do not differ, or skipped commits hide which of
-several it is; 4 GOOD or BAD fails; 2 wrong use; 130 interrupted (go on with --resume).
+Exit codes: 0 the commit was found; 3 GOOD and BAD do not differ or that is undecided, or skipped
+commits hide which of several it is (the command that goes on is printed where there is one);
+4 GOOD or BAD fails; 2 wrong use; 130 interrupted (go on with --resume).
 """
 
 
@@ -78,6 +80,7 @@ class StepFlags:
     timeout: float = flag_of(
         MeasuringFlags, "timeout", help="Seconds for each process, and for --build."
     )
+    pairing: str = flag_of(MeasuringFlags, "pairing")
     seed: int | None = flag_of(MeasuringFlags, "seed")
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     alpha: float | None = flag_of(
@@ -154,6 +157,7 @@ def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: 
         burn_in=options.burn_in,
         timeout=options.timeout,
         seed=seed_or_random(options.seed),
+        pairing=options.pairing,
         policy=policy_of(options.threshold, options.alpha),
     )
 
@@ -198,18 +202,43 @@ def _report(
 
     LineWriter(sys.stdout).lines(lines(outcome, setting, history))
     differ = outcome.differ
-    if outcome.suspects:
-        return ExitCode.OK if len(outcome.suspects) == 1 else ExitCode.INCONCLUSIVE
-    if differ.verdict == Verdict.FAILED.value:
+    if len(outcome.suspects) == 1:
+        return ExitCode.OK
+    failed = not outcome.suspects and differ.verdict == Verdict.FAILED.value
+    if failed:
         reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.reason}")
-        return ExitCode.FAILED
-    more = _again(argv, f"--most_pairs={2 * setting.most_pairs}")
-    reporter.notice(no_difference(differ, more))
-    return ExitCode.INCONCLUSIVE
+    elif not outcome.suspects:
+        reporter.notice(no_difference(differ))
+    for line in _advice(outcome.without_answer, setting, argv):
+        reporter.notice(line)
+    return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _again(argv: Sequence[str], *more: str) -> list[str]:
-    """The command line that goes on with a bisection; of repeated flags the last one counts."""
-    words, flags = split_at_dashes(argv)
-    own = [word for word in words if word.lstrip("-") != "resume"]
-    return ["cnnbench", "bisect", *own, *more, "--resume", "--", *flags]
+def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Iterator[str]:
+    """The command that goes on where a bisection has found nothing, if one can.
+
+    Args:
+      steps: those that leave the question open.
+      setting: of all steps.
+      argv: the command line.
+    """
+    from cnnbench.ab.sequential import STEP, pairs_to_settle
+
+    undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
+    if not undecided:
+        if any(step.lost for step in steps):
+            yield f"to go on: {shlex.join(_again(argv))}"
+        return
+    pairs = max(*undecided, setting.most_pairs + STEP)
+    if pairs > sides.MOST_PAIRS:
+        yield f"to settle it: {sides.too_many(pairs)}"
+    else:
+        yield f"to go on, with more pairs: {shlex.join(_again(argv, pairs))}"
+
+
+def _again(argv: Sequence[str], most_pairs: int | None = None) -> list[str]:
+    """The command line that goes on with a bisection; None: with as many pairs."""
+    more = [] if most_pairs is None else [f"--most_pairs={most_pairs}"]
+    names = () if most_pairs is None else ("most_pairs",)
+    words, flags = split_at_dashes(sides.without(argv, names, ("resume",)))
+    return ["cnnbench", "bisect", *words, *more, "--resume", "--", *flags]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from cnnbench.ab.sequential import pairs_to_settle
-from cnnbench.commands.sides import MOST_PAIRS, RESERVED
+from cnnbench.commands.sides import MOST_PAIRS, RESERVED, too_many
 from cnnbench.compare import Comparison, Entry, Verdict
 from cnnbench.flags import FLAGS
 from cnnbench.metrics.measurement import Measurement, Reduction
@@ -40,7 +40,7 @@ def _command(entry: Entry, comparison: Comparison) -> str:
     measured = min(len(entry.base), len(entry.new))
     pairs = pairs_to_settle(entry.main.judgement.needed or 0, measured)
     if pairs > MOST_PAIRS:
-        return f"some {pairs:,} pairs; find what disturbs the machine first: cnnbench env --check"
+        return too_many(pairs)
     base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
     common = [word for word in base if word in new]
     own = [

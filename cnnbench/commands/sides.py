@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from cnnbench.errors import FlagError, UsageError
@@ -48,6 +48,32 @@ def parse(
                     f"go behind --, as in cnnbench {command} -- {word}{hint}"
                 ) from None
         raise
+
+
+def without(argv: Sequence[str], names: Container[str], switches: Container[str] = ()) -> list[str]:
+    """A command line without some of its own flags; what follows the dashes stays.
+
+    Args:
+      argv: of the command.
+      names: of the flags, whose values may be words of their own.
+      switches: of those that have none.
+    """
+    found: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return [*found, word, *words]
+        name, equals, _ = word.lstrip("-").partition("=")
+        if not word.startswith("-") or (name not in names and name not in switches):
+            found.append(word)
+        elif not equals and name in names:
+            next(words, "")
+    return found
+
+
+def too_many(pairs: int) -> str:
+    """What to do where an experiment cannot have as many pairs as it needs."""
+    return f"some {pairs:,} pairs; find what disturbs the machine first: cnnbench env --check"
 
 
 def interpreter(flag: str, text: str) -> str:

@@ -52,6 +52,12 @@ class Difference:
     blocks: bool
     reason: str
 
+    @property
+    def lacks(self) -> bool:
+        """Whether a run may lack the fact."""
+        absent = {one.value for one in Absent}
+        return not absent.isdisjoint((*self.base, *self.new))
+
     def __str__(self) -> str:
         return unlike_text(self.fact, self.base, self.new)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cnnbench.compare import changed_work
 from cnnbench.compare.comparability import Difference, Group, differences
 from cnnbench.compare.configuration import Configuration, labels
-from cnnbench.compare.disturbance import disturbance
+from cnnbench.compare.disturbance import disturbance, measured_again
 from cnnbench.compare.estimate import Case
 from cnnbench.compare.judge import Judgement, judge_all
 from cnnbench.compare.matching import groups, in_pairs, match, share_pairs, sides_of_experiment
@@ -97,6 +97,7 @@ def compare_records(
         notes=(
             *left_out,
             *_unsuccessful_notes(entries),
+            *_repeat_notes(entries),
             *_interrupted_notes(processes),
             *aa_notes,
             *_unpaired_notes(drafts, entries),
@@ -224,6 +225,9 @@ def _draft(
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
     outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None and outcome[0] is Verdict.FAILED:
+        # What a failed run did not live to find out differs from nothing.
+        unlike = tuple(one for one in unlike if not one.lacks)
     if outcome is not None:
         return _settled(base, new, metrics[0], *outcome, unlike)
     measured = (base, new)
@@ -273,10 +277,10 @@ def _outcome(
       metric: that the comparison is about.
     """
     sides = (("BASE", base), ("NEW", new))
-    for side, group in sides:
-        reason = _failure(side, group) or _lacking(side, group, metric)
-        if reason is not None:
-            return Verdict.FAILED, reason
+    failures = [found for side, group in sides if (found := _failure(side, group))]
+    lacking = [found for side, group in sides if (found := _lacking(side, group, metric))]
+    if failures or lacking:
+        return Verdict.FAILED, "; ".join(failures or lacking[:1])
     blocking = [one for one in unlike if one.blocks]
     if blocking:
         if changed_work.of(base, new, blocking):
@@ -368,6 +372,11 @@ def _unpaired_notes(drafts: Sequence[_Draft], entries: Sequence[Entry]) -> list[
         for draft, entry in zip(drafts, entries, strict=True)
         if draft.unpaired
     ]
+
+
+def _repeat_notes(entries: Sequence[Entry]) -> list[str]:
+    _, text = measured_again(run for entry in entries for run in (*entry.base, *entry.new))
+    return [text] if text else []
 
 
 def _loss_notes(entries: Sequence[Entry]) -> list[str]:

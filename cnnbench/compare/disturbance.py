@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.metrics.measurement import Measurement
@@ -58,6 +59,39 @@ def others_text(measurements: Iterable[Measurement]) -> str:
     cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
     of = f" of {count(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
     return f"other programs use {typical:.1f}{of}"
+
+
+def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
+    """The pairs of `cnnbench ab` that were measured again, and why.
+
+    Args:
+      measurements: of both sides.
+
+    Returns:
+      Their number, and a sentence; 0 and "" if there are none.
+    """
+    lost: dict[object, tuple[tuple[str, str], ...]] = {}
+    for one in measurements:
+        place = one.ab or {} if isinstance(one, RunRecord) else {}
+        if found := tuple(_lost_processes(place)):
+            lost[place.get("seed"), place.get("pair")] = found  # both records of a pair hold it
+    if not lost:
+        return 0, ""
+    counted = Counter(one for those in lost.values() for one in those)
+    causes = [
+        f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
+        for (side, how), times in counted.items()
+    ]
+    pairs = count(len(lost), "pair was", "pairs were")
+    return len(lost), f"{pairs} measured again: {', '.join(causes)}"
+
+
+def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Side and end of the lost processes of an `AbPlace`, which may hold anything."""
+    lost = place.get("lost")
+    for one in lost if isinstance(lost, (list, tuple)) else ():
+        if isinstance(one, Mapping):
+            yield str(one.get("side")), str(one.get("how"))
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cnnbench.compare.comparability import Difference
 from cnnbench.compare.configuration import Configuration
+from cnnbench.compare.disturbance import measured_again
 from cnnbench.compare.judge import Judgement
 from cnnbench.errors import ExitCode
 from cnnbench.metrics.measurement import CONTEXT, Measurement
@@ -149,6 +150,11 @@ class Comparison:
         if open_questions or any(one.defect for one in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
+
+    @property
+    def repeated_pairs(self) -> int:
+        """How many pairs were measured again, since a process of theirs was ended from outside."""
+        return measured_again(run for one in self.entries for run in (*one.base, *one.new))[0]
 
     @property
     def leading(self) -> tuple[Metric, ...]:

@@ -34,6 +34,15 @@ _OOM_MESSAGE = re.compile(
 )
 _OOM_ABORT = "std::bad_alloc"
 
+# Sent by the kernel, a scheduler or a person. Others come from the process's own code, as SIGSEGV.
+_SENT_FROM_OUTSIDE = (
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -43,6 +52,8 @@ class Outcome:
       status: ok, failed, timed_out, killed or out_of_memory.
       document: the record, as JSON values.
       message: why it is not ok, in one line that is never empty; "" if it is ok.
+      lost: how a signal from outside or its time-out ended it, in words that complete "it was";
+        "" if it ended by itself.
       unusable: what the child wrote in place of a record, or None.
       max_rss_bytes: most memory it held, None if unknown.
     """
@@ -50,6 +61,7 @@ class Outcome:
     status: str
     document: dict[str, Any]
     message: str
+    lost: str = ""
     unusable: bytes | None = None
     max_rss_bytes: int | None = None
 
@@ -94,7 +106,8 @@ def judge(attempt: Attempt) -> Outcome:
         document = {**document, "status": "failed", "error": encode(error)}
     # An exception without a message is reported by its type.
     message = plain(error.message) or plain(error.type) or "unknown error"
-    return Outcome(status, document, message, unusable, finished.max_rss_bytes)
+    lost = _lost(status, finished)
+    return Outcome(status, document, message, lost, unusable, finished.max_rss_bytes)
 
 
 def is_out_of_memory(error: ErrorInfo) -> bool:
@@ -155,6 +168,21 @@ def _problem(
     if defect is not None:
         return "failed", _error("UnusableRecord", defect)
     return None
+
+
+def _lost(status: str, finished: Finished) -> str:
+    """See `Outcome`; of a process that is not ok."""
+    if finished.timed_out:
+        return "ended by its time-out"
+    if finished.status is None:
+        return "killed with its guard" if status == "killed" else ""
+    if finished.status >= 0:
+        return "interrupted by a signal" if status == "killed" else ""
+    if -finished.status not in _SENT_FROM_OUTSIDE:
+        return ""
+    name = signal.Signals(-finished.status).name
+    by = f"the OOM killer ({name})" if status == "out_of_memory" else name
+    return f"{'killed' if name == 'SIGKILL' else 'ended'} by {by}"
 
 
 def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:

@@ -8,6 +8,19 @@ from cnnbench.records.codec import ABSENT, one_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostProcess:
+    """A process that did not end by itself: a signal or a time-out ended it.
+
+    Attributes:
+      side: "a" or "b".
+      how: completes "the process was", such as "killed by SIGKILL".
+    """
+
+    side: str = field(metadata=one_of(("a", "b")))
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbPlace:
     """A process of `cnnbench ab`.
 
@@ -16,12 +29,15 @@ class AbPlace:
       seed: of the experiment.
       pair: number of its pair, from 1; absent for burn-in.
       position: in the pair, 1 or 2; absent for burn-in.
+      lost: processes of earlier attempts at this pair, because of which it was measured again;
+        absent if it was measured once.
     """
 
     side: str = field(metadata=one_of(("a", "b")))
     seed: int
     pair: int | None = field(default=None, metadata=ABSENT)
     position: int | None = field(default=None, metadata=ABSENT)
+    lost: tuple[LostProcess, ...] | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
+from cnnbench.ab.experiment import Experiment
 from cnnbench.ab.results import ResultsFolder
 from cnnbench.ab.sequential import interim_analyses
-from cnnbench.ab.session import Experiment, Session
+from cnnbench.ab.session import Session
 from cnnbench.compare import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.records.run import RunRecord
+from cnnbench.report.renderers import render
 from cnnbench.text.progress import Reporter
 
 PATIENCE = 30.0
@@ -162,6 +166,139 @@ def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side,
     assert len(run.journal("process")) == 6
 
 
+class Kills:
+    """Sides whose processes are ended by a signal, so often by the names of their records."""
+
+    def __init__(self, folder, side):
+        self._folder, self._side = folder, side
+
+    def __call__(self, name, kill=(), **say):
+        say = {"kill": dict(kill), "kills": str(self._folder), "salt": name, **say}
+        return self._side(**say)
+
+
+@pytest.fixture
+def kills(tmp_path, side):
+    """What makes sides of which processes are killed."""
+    return Kills(tmp_path, side)
+
+
+def _order(run):
+    """The names of the processes, without those of lost pairs."""
+    names = [one["name"] for one in run.journal("process")]
+    pairs = [names[i : i + 2] for i in range(0, len(names), 2)]
+    return [pair for pair, later in zip(pairs, [*pairs[1:], None], strict=True) if pair != later]
+
+
+@pytest.mark.parametrize("settings", [{}, {"turn_seconds": 0.05}])
+def test_a_pair_that_lost_a_process_is_measured_again(tmp_path, kills, settings):
+    a, b = kills("a", {"0005-a": 1}), kills("b", {"0003-b": 2})
+    run = Run(tmp_path / "some", a, b, pairs=12, **settings)
+    assert run.verdict is Verdict.SAME
+    assert run.finding.comparison.exit_code is ExitCode.OK
+    found = [(one["pair"], one["lost"], one["again"]) for one in run.journal("lost")]
+    how = "killed by SIGKILL"
+    lost = [{"side": "b", "how": how}]
+    assert found == [
+        *[("0003", lost, True)] * 2,
+        ("0005", [{"side": "a", "how": how}], True),
+    ]
+    assert "pair 5 is measured again: A was killed by SIGKILL" in run.errors.getvalue()
+    assert run.names("a") == [f"{n:04d}-a" for n in range(1, 9)]
+    aside = ["0003-a-lost-1", "0003-a-lost-2", "0003-b-lost-1", "0003-b-lost-2"]
+    aside += ["0005-a-lost-1", "0005-b-lost-1"]
+    assert run.names("discarded") == aside
+    assert set(aside) < set(run.names("logs"))
+    # The order of every pair is that which the seed draws without a loss, too.
+    calm = Run(tmp_path / "calm", kills("a"), kills("b"), pairs=12, **settings)
+    assert _order(run) == _order(calm)
+
+
+def test_pairs_that_were_measured_again_are_counted_whoever_compares(tmp_path, kills, holds):
+    a, b = kills("a", {"0005-a": 1}), kills("b", {"0003-b": 2})
+    run = Run(tmp_path, a, b, pairs=12)
+    base, new = (load_records([run.folder / name]).records for name in "ab")
+    note = (
+        "2 pairs were measured again: a process of B was killed by SIGKILL (2 times), "
+        "a process of A was killed by SIGKILL"
+    )
+    for comparison in (run.finding.comparison, compare_records(base, new, paired=True)):
+        assert comparison.notes == (note,)
+        document = json.loads(render(comparison, "json"))
+        holds("comparison", document)
+        assert document["repeated_pairs"] == 2
+        assert f"note: {note}" in render(comparison, "table")
+        suite = ElementTree.fromstring(render(comparison, "junit")).find("testsuite")
+        assert suite.get("tests") == "1"
+        assert suite.find("properties/property[@name='repeated_pairs']").get("value") == "2"
+    holds("run", json.loads((run.folder / "b" / "0003-b.json").read_text()))
+    (lost,) = run.journal("lost")[:1]
+    holds("journal", lost)
+
+
+def test_a_burn_in_that_lost_a_process_is_repeated_too(tmp_path, kills):
+    run = Run(tmp_path, kills("a", {"burn-in-1-a": 1}), kills("b"), burn_in=1)
+    assert run.verdict is Verdict.SAME
+    assert [one["pair"] for one in run.journal("lost")] == ["burn-in-1"]
+    assert run.finding.comparison.notes == ()  # it does not count
+
+
+@pytest.mark.parametrize(
+    ("killed", "told"),
+    [
+        (
+            {"0002-b": 9},
+            "B: ended by SIGKILL; last log line: about to measure; no repeat is left: pair 2 had "
+            "2 of 2, all pairs 2 of 2",
+        ),
+        (
+            {"0001-b": 1, "0002-b": 1, "0003-b": 1},
+            "B: ended by SIGKILL; last log line: about to measure; no repeat is left: pair 3 had "
+            "0 of 2, all pairs 2 of 2",
+        ),
+    ],
+)
+def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
+    tmp_path, kills, killed, told
+):
+    run = Run(tmp_path, kills("a"), kills("b", killed))
+    assert run.finding.failure == told
+    assert run.finding.lost
+    assert run.verdict is Verdict.FAILED
+    assert run.finding.comparison.exit_code is ExitCode.FAILED
+    again = replace(run.experiment, b=kills("b", dict.fromkeys(killed, 99)))
+    results = ResultsFolder(str(run.folder), resume=True)
+    processes = len(run.journal("process"))
+    finding = Session(again, results, Reporter(io.StringIO()), grace=1.0).run()
+    assert finding.failure == told
+    assert len(run.journal("process")) == processes + 2
+    # What was lost before the end of the first session is counted at the end of another one.
+    calm = replace(run.experiment, b=kills("b"))
+    results = ResultsFolder(str(run.folder), resume=True)
+    finding = Session(calm, results, Reporter(io.StringIO()), grace=1.0).run()
+    assert finding.failure == ""
+    assert finding.comparison.repeated_pairs == len({name[:4] for name in killed if name < "0003"})
+
+
+@pytest.mark.parametrize("signal", ["SIGSEGV", "SIGABRT"])
+def test_a_crash_by_its_own_code_is_not_repeated(tmp_path, kills, signal):
+    run = Run(tmp_path, kills("a"), kills("b", {"0002-b": 1}, signal=signal))
+    assert run.finding.failure == f"B: ended by {signal}; last log line: about to measure"
+    assert not run.finding.lost
+    assert run.journal("lost") == []
+    assert len(run.journal("process")) == 4
+
+
+def test_who_fails_by_itself_beside_one_that_is_killed_ends_it(tmp_path, kills):
+    b = kills("b", fail=["0001-b"])
+    run = Run(tmp_path, kills("a", {"0001-a": 1}), b)
+    assert run.finding.failure == "A: ended by SIGKILL; last log line: about to measure; B: no good"
+    assert run.journal("lost") == []
+    (entry,) = run.finding.comparison.entries
+    assert "1 of 1 run in BASE failed: Killed: ended by SIGKILL" in entry.main.judgement.reason
+    assert "1 of 1 run in NEW failed: BenchmarkError: no good" in entry.main.judgement.reason
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [("", "BenchmarkError"), (" \n", "BenchmarkError"), ("not so: ", "not so:"), ("a\nb", "a b")],
@@ -176,7 +313,7 @@ def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
 
 
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):
-    run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.5)
+    run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.0)
     assert run.finding.failure.startswith("B: killed after 1 s") or "2 s" in run.finding.failure
     assert run.verdict is Verdict.FAILED
 
@@ -235,7 +372,7 @@ def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
 
 def test_cool_down_is_kept_between_processes(tmp_path, side, monkeypatch):
     slept = []
-    monkeypatch.setattr("cnnbench.ab.session.time.sleep", slept.append)
+    monkeypatch.setattr("cnnbench.ab.pairs.time.sleep", slept.append)
     Run(tmp_path, side(), side(salt="b"), pairs=2, cool_down=7.5)
     assert slept == [7.5] * 3
 

@@ -165,6 +165,24 @@ def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
     assert "error: B: exit status 1; last log line: too slow to measure" in err
 
 
+def test_processes_that_are_killed_are_told_of_both_sides_and_nothing_else(ab, tmp_path, capsys):
+    fake = json.dumps({"kill": {"0001-a": 9, "0001-b": 9}, "kills": str(tmp_path)})
+    assert ab(f"--a_env=FAKE={fake}", f"--b_env=FAKE={fake}", "--a=--xla") == 4
+    out, err = capsys.readouterr()
+    killed = "ended by SIGKILL; last log line: about to measure"
+    sides = [f"1 of 1 run in {side} failed: Killed: {killed}" for side in ("BASE", "NEW")]
+    assert "; ".join(sides) in out
+    assert "also different" not in out
+    assert err.count("pair 1 is measured again: A was killed by SIGKILL and B was killed") == 2
+    assert f"error: A: {killed}; B: {killed}; no repeat is left" in err
+
+
+def test_what_a_killed_process_did_not_find_out_is_no_difference(ab, tmp_path, capsys):
+    fake = json.dumps({"kill": {"0001-b": 9}, "kills": str(tmp_path), "facts": {"xyz": 1}})
+    assert ab(f"--a_env=FAKE={json.dumps({'facts': {'xyz': 1}})}", f"--b_env=FAKE={fake}") == 4
+    assert "also different" not in capsys.readouterr().out
+
+
 def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
     fake = json.dumps({"speed": 50, "interrupt": ["0007-b"], "parent": os.getpid()})
     assert ab("--nosequential", f"--b_env=FAKE={fake}", "--format=json") == 130

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -84,7 +85,7 @@ def quick(monkeypatch, unchecked, lenet_runs):
         made = replace(made, model=replace(made.model, **say.get("model", {})))
         return ProcessResult(made.to_dict(), made, made.status, say.get("die", ""), 0.1)
 
-    monkeypatch.setattr("cnnbench.ab.session.run_once", run_once)
+    monkeypatch.setattr("cnnbench.ab.pairs.run_once", run_once)
 
 
 def nothing_is_left(folder):
@@ -203,7 +204,7 @@ def running_in(folder):
     [
         (({"speed": 100}, {"speed": 100, "salt": 1}), 3, "BAD is not slower than GOOD: same"),
         (({"speed": 50}, {"speed": 100}), 3, "check which is GOOD and which BAD"),
-        (({"speed": 100, "scatter": 0.5}, {"speed": 100, "salt": 1}), 3, "--most_pairs=12"),
+        (({"speed": 100, "scatter": 0.5}, {"speed": 100, "salt": 1}), 3, "is undecided: "),
         (({"speed": 100}, {"die": "no such layer"}), 4, "fails: B: no such layer"),
         (({"die": "no such layer"}, {"speed": 100}), 4, "fails: A: no such layer"),
     ],
@@ -215,6 +216,91 @@ def test_without_a_difference_or_without_runs(
     assert cli.main(bisect("main~1", "main")) == status
     assert message in capsys.readouterr().err
     assert nothing_is_left(folder)
+
+
+def going_on(err):
+    """The words of the command that goes on."""
+    (command,) = re.findall(r"^cnnbench: to go on.*: cnnbench (.*)$", err, re.MULTILINE)
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        ({"speed": 100}, {"speed": 80, "scatter": 0.3, "salt": 2}),
+        ({"speed": 100}, {"speed": 77, "scatter": 0.4, "salt": 2}, {"speed": 60, "salt": 3}),
+    ],
+)
+def test_the_command_that_goes_on_settles_what_was_undecided(
+    quick, repository, bisect, capsys, says
+):
+    folder = repository(*says)
+    first = bisect(f"main~{len(says) - 1}", "main", "--seed=1")
+    assert cli.main(first) == 3
+    out, err = capsys.readouterr()
+    assert re.search(r"[0-9a-f]{12} is undecided: ", err)
+    words = going_on(err)
+    assert sum("most_pairs" in word for word in words) == 1
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert f"{git(folder, 'rev-parse', f'main~{len(says) - 2}')} is the first bad commit" in out
+    assert "undecided: going on, with up to" in err
+
+
+def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
+    quick, repository, bisect, capsys
+):
+    repository({"speed": 100, "scatter": 30}, {"speed": 100, "scatter": 30, "salt": 1})
+    assert cli.main(bisect("main~1", "main")) == 3
+    err = capsys.readouterr().err
+    assert re.search(r"to settle it: some [\d,]+ pairs; find what disturbs the machine", err)
+
+
+def test_the_answers_are_changes(quick, repository, bisect, capsys):
+    repository({"speed": 100}, {"speed": 100.1, "salt": 1}, {"speed": 63, "salt": 2})
+    assert cli.main(bisect("main~2", "main")) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"[0-9a-f]{12} is bad: 37 % slower \(37 to 37 %\)\n", err)
+    assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
+
+
+@pytest.mark.parametrize(("flags", "seconds"), [((), 0.3), (("--pairing=alternate",), 0.0)])
+def test_pairs_step_in_turn_where_they_can(
+    repository, unchecked, bisect, tmp_path, capsys, flags, seconds
+):
+    folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
+    assert cli.main(bisect("main~1", "main", *flags)) == 0
+    commit = git(folder, "rev-parse", "--short=12", "main")
+    journal = (tmp_path / "results" / commit / "journal.jsonl").read_text().splitlines()
+    assert json.loads(journal[0])["turn_seconds"] == seconds
+
+
+def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, unchecked, bisect, capsys):
+    folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
+    assert cli.main(bisect("main~2", "main~1", "--pairing=turns")) == 2
+    assert "--pairing=turns: cannot be: side B: its cnnbench" in capsys.readouterr().err
+    assert cli.main(bisect("main~2", "main", "--pairing=turns", "--resume")) == 2
+    assert "of another BAD" in capsys.readouterr().err
+    results = f"--results={folder}-turns"
+    assert cli.main(bisect("main~2", "main", "--pairing=turns", results)) == 3
+    skipped = git(folder, "rev-parse", "--short=12", "main~1")
+    assert f"{skipped} is skipped: --pairing=turns: cannot be" in capsys.readouterr().err
+
+
+def test_a_commit_whose_processes_are_killed_is_measured_again_later(
+    repository, unchecked, bisect, tmp_path, capsys
+):
+    kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
+    folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
+    assert cli.main(bisect("main~2", "main")) == 3
+    err = capsys.readouterr().err
+    assert "pair 1 is measured again: B was killed by SIGKILL" in err
+    assert "is skipped: B: ended by SIGKILL; " in err
+    assert "no repeat is left: pair 1 had 2 of 2" in err
+    assert cli.main(going_on(err)) == 0
+    out, err = capsys.readouterr()
+    assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
+    assert "measured again" not in err
 
 
 def test_where_only_skipped_ones_are_left_all_are_named(quick, repository, bisect, capsys):

@@ -85,6 +85,32 @@ def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, messa
 
 
 @pytest.mark.parametrize(
+    ("finished", "lost"),
+    [
+        (Finished(-9, 1.0), "killed by SIGKILL"),
+        (Finished(-9, 1.0, oom_kills=1), "killed by the OOM killer (SIGKILL)"),
+        (Finished(-15, 1.0), "ended by SIGTERM"),
+        (Finished(-15, 1.0, timed_out=True), "ended by its time-out"),
+        (Finished(None, 1.0), "killed with its guard"),
+        (Finished(None, 1.0, error="no such program"), ""),
+        (Finished(-6, 1.0), ""),
+        (Finished(-11, 1.0), ""),
+        (Finished(-64, 1.0), ""),
+        (Finished(4, 1.0), ""),
+        (Finished(0, 1.0), ""),
+    ],
+)
+def test_what_ended_a_process_from_outside(outcome, finished, lost):
+    assert outcome(finished).lost == lost
+
+
+def test_a_process_that_a_signal_interrupted_was_ended_from_outside(outcome, make_record):
+    for status, lost in (("interrupted", "interrupted by a signal"), ("ok", "")):
+        assert outcome(Finished(130, 1.0), make_record(status=status)).lost == lost
+    assert outcome(Finished(4, 1.0), make_record(error=("Interrupted", "own"))).lost == ""
+
+
+@pytest.mark.parametrize(
     ("cut", "message"),
     [
         (lambda text: "[]", "expected an object"),

@@ -100,6 +100,8 @@ class ComparisonDocument(Document):
       geometric_mean: of throughput; None without runs that can be compared.
       bus_bandwidth_mean: the same of all-reduces; absent where there is none.
       configurations: in order of their names, numbers in them by value.
+      repeated_pairs: that were measured again, since a process was ended from outside; absent if
+        there are none.
       notes: sentences.
       skipped: files that gave no record.
     """
@@ -120,6 +122,7 @@ class ComparisonDocument(Document):
     geometric_mean: GeometricMean | None
     bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
     configurations: tuple[EntryDocument, ...]
+    repeated_pairs: int | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...]
     skipped: tuple[Skipped, ...]
 
@@ -145,6 +148,7 @@ def document(comparison: Comparison) -> ComparisonDocument:
         geometric_mean=_mean(comparison, THROUGHPUT),
         bus_bandwidth_mean=_mean(comparison, BUS_BANDWIDTH),
         configurations=tuple(map(_entry, comparison.entries)),
+        repeated_pairs=comparison.repeated_pairs or None,
         notes=comparison.notes,
         skipped=comparison.skipped,
     )

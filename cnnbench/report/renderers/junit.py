@@ -38,6 +38,10 @@ def _suite(
     comparison: Comparison, metric: Metric, cases: list[tuple[Entry, Result]]
 ) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
+    if comparison.repeated_pairs:
+        properties = xml.SubElement(suite, "properties")
+        value = str(comparison.repeated_pairs)
+        xml.SubElement(properties, "property", name="repeated_pairs", value=value)
     for entry, result in cases:
         case = _case(suite, f"cnnbench.{metric.name}", entry.name)
         tag = _tag(comparison, entry, result)
@@ -61,7 +65,7 @@ def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
 
 
 def _counted(suite: xml.Element) -> xml.Element:
-    suite.set("tests", str(len(suite)))
+    suite.set("tests", str(len(suite.findall("testcase"))))
     for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
     return suite
