@@ -250,7 +250,7 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
 def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
     quick, repository, bisect, capsys
 ):
-    repository({"speed": 100, "scatter": 30}, {"speed": 100, "scatter": 30, "salt": 1})
+    repository({"speed": 100, "scatter": 10}, {"speed": 100, "scatter": 10, "salt": 2})
     assert cli.main(bisect("main~1", "main")) == 3
     err = capsys.readouterr().err
     assert re.search(r"to settle it: some [\d,]+ pairs; find what disturbs the machine", err)
