@@ -23,21 +23,15 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="supervision needs Linux"),
 ]
 
-PROGRAM = """
+HEAD = """
 import os, signal, sys, time
 from cnnbench.commands import interrupt_on_signals
 from cnnbench.runtime import supervisor
 
 def lost(error):
     print("lost:", error, flush=True)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-interrupt_on_signals()
-print("before", flush=True)
-with supervisor.offered():
-    supervisor.supervised(lost)
-try:
-    print("child", os.getpid(), os.getppid(), flush=True)
+"""
+TAIL = """
     {body}
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -48,6 +42,15 @@ except KeyboardInterrupt:
     supervisor.announce(130)
     sys.exit(130)
 """
+
+PROGRAM = f"""{HEAD}
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt_on_signals()
+print("before", flush=True)
+with supervisor.offered():
+    supervisor.supervised(lost)
+try:
+    print("child", os.getpid(), os.getppid(), flush=True){TAIL}"""
 # Not in one sleep: a signal just before it would be heard after it.
 WAIT = "for _ in range(600): time.sleep(0.1)"
 
@@ -196,32 +199,15 @@ def test_a_plug_in_that_ends_the_process_while_planning(
     assert line.startswith(f"cnnbench: error: {words.format(f'--model_plugin={plugin}')}")
 
 
-PLANNED = """
-import os, signal, sys, time
-from cnnbench.commands import interrupt_on_signals
-from cnnbench.runtime import supervisor
-
-def lost(error):
-    print("lost:", error, flush=True)
-
+PLANNED = f"""{HEAD}
 with supervisor.offered():
     supervisor.watched("--model_plugin=own.py")
     supervisor.watched("--model_plugin=other.py")
     interrupt_on_signals()
-    {planned}
+    {{planned}}
     supervisor.supervised(lost)
 try:
-    print("measures", os.getpid(), flush=True)
-    {body}
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-    try:
-        time.sleep(0.5)
-    except KeyboardInterrupt:
-        print("interrupted again", flush=True)
-    supervisor.announce(130)
-    sys.exit(130)
-"""
+    print("measures", os.getpid(), flush=True){TAIL}"""
 
 
 @pytest.mark.parametrize(
