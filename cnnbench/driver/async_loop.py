@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.driver.step_timer import StepTime
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.runtime.activity import LONG, LONGEST_STEPS, Doing
+from cnnbench.runtime.activity import Doing, time_limit
 
 Values = TypeVar("Values")
 
@@ -44,7 +44,7 @@ class Stuck:
     So a time in which this whole process is stopped does not count.
 
     Args:
-      limit: seconds, as of `Progress`; 0 for none.
+      limit: seconds, as of `time_limit`.
       waits: for how many seconds workers have been waiting for input, by name.
     """
 
@@ -70,12 +70,10 @@ class Stuck:
                 self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
                 self._experienced.add(worker)
         self._waited = {key: self._waited.get(key, 0.0) + seconds for key in under_way.items()}
-        usual = max(self._limit, LONGEST_STEPS * self._longest)
         return {
             worker: waited
             for (worker, _), waited in self._waited.items()
-            if self._limit
-            and waited > (usual if worker in self._experienced else LONG * self._limit)
+            if waited > time_limit(self._limit, self._longest, worker in self._experienced)
         }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -51,6 +52,23 @@ class Activity:
             self.doing = before
 
 
+def time_limit(limit: float, longest: float, is_step: bool) -> float:
+    """Seconds after which something counts as stuck.
+
+    A step and its input have `limit` seconds, or three times the longest step so far if that is
+    more. The first step (which is traced and compiled) and whatever is no step have `LONG` times
+    as many.
+
+    Args:
+      limit: seconds; 0 for no limit.
+      longest: seconds of the longest step so far.
+      is_step: whether it is a step, or the input of one, other than the first.
+    """
+    if not limit:
+        return math.inf
+    return max(limit, LONGEST_STEPS * longest) if is_step else LONG * limit
+
+
 class Standing(NamedTuple):
     """How far a process has come.
 
@@ -90,13 +108,9 @@ class Standing(NamedTuple):
 class Progress:
     """Finds out for how long nothing has moved.
 
-    A step and its input have `limit` seconds, or three times the longest step so far if that is
-    more. The first step (which is traced and compiled) and whatever is no step have `LONG` times
-    as many.
-
     Args:
       look: tells how far this process has come.
-      limit: seconds; 0 for no limit.
+      limit: seconds, as of `time_limit`.
     """
 
     def __init__(self, look: Callable[[], Standing], limit: float) -> None:
@@ -120,11 +134,9 @@ class Progress:
         self._since += seconds
 
     def _bound(self, seen: Standing) -> float:
-        if not self._limit or seen.doing is Doing.OTHERS:
-            return float("inf")
-        if _in_steps(seen):
-            return max(self._limit, LONGEST_STEPS * self._longest)
-        return LONG * self._limit
+        if seen.doing is Doing.OTHERS:
+            return math.inf
+        return time_limit(self._limit, self._longest, _in_steps(seen))
 
 
 def _in_steps(seen: Standing) -> bool:
