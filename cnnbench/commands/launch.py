@@ -12,7 +12,7 @@ from cnnbench.commands import interrupt_on_signals, split_at_dashes
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import Params, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.text.terminal import LineWriter, print_notice, print_result
+from cnnbench.text.terminal import LineWriter, print_notice, print_result, print_warning
 
 if TYPE_CHECKING:
     from cnnbench.launch.tasks import Layout
@@ -123,9 +123,13 @@ def main(argv: Sequence[str]) -> int:
     cores = shares_of_cores(layout.size) if options.affinity else None
     command = task_words(flags, options.towers)
     if options.log_dir is not None:
-        logs = _log_folder(options.log_dir)
+        from cnnbench.records.files import prove_folder
+        from cnnbench.runtime.lock import LOGS, hold
+
+        prove_folder("log_dir", options.log_dir)
         interrupt_on_signals()
-        return _run(layout, params, command, logs, cores)
+        with hold("log_dir", options.log_dir, print_warning, file=LOGS):
+            return _run(layout, params, command, Path(options.log_dir), cores)
     from cnnbench.runtime.scratch import Scratch
 
     interrupt_on_signals()
@@ -280,12 +284,3 @@ def _measure(
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(found)
     return records
-
-
-def _log_folder(given: str) -> Path:
-    folder = Path(given)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FlagError("log_dir", given, f"cannot be used: {error.strerror}") from error
-    return folder

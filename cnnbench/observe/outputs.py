@@ -13,7 +13,7 @@ from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
 from cnnbench.records.outputs import Output, check_outputs
-from cnnbench.runtime.lock import NO_LOCKS, FolderLock
+from cnnbench.runtime.lock import hold
 
 _RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
 
@@ -79,7 +79,7 @@ def hold_train_dir(
 
     Args:
       folder: value of --train_dir; made if it is not there.
-      warn: takes a line about locks that may not reach all writers.
+      warn: as of `hold`.
 
     Returns:
       Where no other training writes there.
@@ -90,18 +90,7 @@ def hold_train_dir(
     if re.search(r"ckpt-\d+$", folder):
         raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
     prove_folder("train_dir", folder)
-    try:
-        lock = FolderLock(folder, _RESTART_SECONDS)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise FlagError("train_dir", folder, error.strerror or str(error)) from None
-        why = f"cannot be locked ({error.strerror}); let no other training write there"
-        warn(f"--train_dir={folder}: {why}")
-        return contextlib.nullcontext()
-    if lock.left_by:
-        why = f"was not released by {lock.left_by}; if that still runs, end one of the two"
-        warn(f"--train_dir={folder}: {why}")
-    return lock
+    return hold("train_dir", folder, warn, _RESTART_SECONDS)
 
 
 def _layer_files(paths: str) -> Iterator[Output]:

@@ -10,11 +10,17 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+from cnnbench.errors import FlagError
+
 FILE = ".cnnbench-lock"
 """The file in a folder that its writer locks."""
+
+LOGS = ".cnnbench-lock-of-logs"
+"""The same for logs, which may be beside the files of another writer, such as checkpoints."""
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no locks."""
@@ -37,14 +43,15 @@ class FolderLock:
     Args:
       folder: is there.
       patience: seconds to wait for a holder, which may be about to end.
+      file: name of the file.
 
     Raises:
       BlockingIOError: another process holds it; the message names that one.
       OSError: it cannot be locked; `errno` is one of `NO_LOCKS` where no file there can.
     """
 
-    def __init__(self, folder: str | Path, patience: float = 0.0) -> None:
-        self._path = Path(folder) / FILE
+    def __init__(self, folder: str | Path, patience: float = 0.0, file: str = FILE) -> None:
+        self._path = Path(folder) / file
         self._descriptor = self._locked(time.monotonic() + patience)
         host = socket.gethostname()
         left, where = _holder(self._descriptor)
@@ -98,6 +105,41 @@ class FolderLock:
         if host != socket.gethostname():
             holder += f"; if that machine is down, remove {self._path}"
         return f"{reason}: {holder}"
+
+
+def hold(
+    flag: str,
+    folder: str,
+    warn: Callable[[str], None],
+    patience: float = 0.0,
+    file: str = FILE,
+) -> contextlib.AbstractContextManager[object]:
+    """Keeps the folder of a flag for this process, as far as its file system has locks.
+
+    Args:
+      flag: name of the flag that gave the folder, for messages.
+      folder: is there.
+      warn: takes a line about locks that may not reach all writers.
+      patience, file: see `FolderLock`.
+
+    Returns:
+      Where no other process holds it.
+
+    Raises:
+      FlagError: another process holds it, or it cannot be used.
+    """
+    try:
+        lock = FolderLock(folder, patience, file)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise FlagError(flag, folder, error.strerror or str(error)) from None
+        why = f"cannot be locked ({error.strerror}); let no other process write there"
+        warn(f"--{flag}={folder}: {why}")
+        return contextlib.nullcontext()
+    if lock.left_by:
+        why = f"was not released by {lock.left_by}; if that still runs, end one of the two"
+        warn(f"--{flag}={folder}: {why}")
+    return lock
 
 
 def abandoned(folder: str | Path) -> FolderLock | None:

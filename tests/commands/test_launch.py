@@ -17,7 +17,7 @@ import pytest
 from cnnbench import cli
 from cnnbench.cluster.probe import REFUSED, probe
 from cnnbench.records.outputs import Output, check_outputs
-from cnnbench.runtime.lock import FolderLock
+from cnnbench.runtime.lock import LOGS, FolderLock
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_task.py"
 
@@ -79,7 +79,7 @@ def launch(monkeypatch, capfd, lenet_runs, tmp_path):
         (["--controller", *DISTRIBUTED, "--all_reduce_spec=xrong"], "--all_reduce_spec=xrong: "),
         (["--controller", *DISTRIBUTED, "--aux_head"], "--aux_head=true: --model=resnet50 has no"),
         (["--workers=2", "--", "--variable_update=replicated"], "with launch use one of"),
-        (["--ps=1", "--log_dir=/dev/null/x"], "--log_dir=/dev/null/x: cannot be used"),
+        (["--ps=1", "--log_dir=/dev/null/x"], "--log_dir=/dev/null/x: must be a directory"),
         (["--ps=256", "--affinity"], "processors cannot be divided among 257 processes"),
         (["--ps=1", "--output=x.csv"], "--output=x.csv: needs --scaling"),
         (["--ps=1", "--scaling=1,0"], "--scaling=1,0: must be from 1"),
@@ -135,6 +135,19 @@ def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
     assert launch("--workers=2", "--ps=1", "--log_dir=a/b", "--", "--model=lenet")[0] == 0
     names = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
     assert names == ["ps-0.log", "worker-0.log", "worker-1.log"]
+
+
+def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
+    logs = _made(tmp_path / "logs")
+    with FolderLock(logs, file=LOGS):
+        status, out, err = launch("--ps=1", "--log_dir=logs", "--", "--model=lenet")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    holder = f"another process is writing there: pid {os.getpid()} on "
+    assert err.startswith(f"cnnbench: error: --log_dir=logs: {holder}")
+    assert [path.name for path in logs.iterdir()] == ["worker-0.log"]
+    assert (logs / "worker-0.log").read_text() == "printed"
+    with FolderLock(logs):  # of the checkpoints that are there too
+        assert launch("--ps=1", "--log_dir=logs", "--", "--model=lenet")[0] == 0
 
 
 def test_scaling(launch, tmp_path):

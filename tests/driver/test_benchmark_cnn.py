@@ -332,7 +332,7 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
     assert said == [
         f"--train_dir={tmp_path}: was not released by pid 7 on elsewhere since "
         "2026-01-01 00:00:00 UTC; if that still runs, end one of the two",
-        f"--train_dir={tmp_path}: cannot be locked (No locks available); let no other training "
+        f"--train_dir={tmp_path}: cannot be locked (No locks available); let no other process "
         "write there",
     ]
 
