@@ -1,6 +1,6 @@
 """The log of the official models of TensorFlow, which tf_cnn_benchmarks wrote through them.
 
-`benchmark_run.log` is one JSON object about the run, written anew; `metric.log` has a JSON
+`benchmark_run.log` is one JSON object about the run, replaced at once; `metric.log` has a JSON
 object per line, added to what is there.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.driver.observer import Observer
+from cnnbench.records.files import write_text
 from cnnbench.records.run import Evaluation
 
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
@@ -41,7 +42,7 @@ class BenchmarkLog(Observer):
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         about = run_info(config, facts, test_id)
-        (self._folder / _RUN).write_text(json.dumps(about) + "\n", encoding="utf-8")
+        write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, global_step: int, images_per_sec: float) -> None:
         """A row of the table."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from cnnbench.cli import main
 from cnnbench.driver.benchmark_log import BenchmarkLog
 from cnnbench.driver.evaluation import Evaluator
+from cnnbench.errors import BenchmarkError
+from cnnbench.records import files
 from cnnbench.records.run import RunRecord
 
 DURING = ("--eval_during_training_every_n_steps=2", "--num_eval_batches=2")
@@ -46,6 +50,21 @@ def test_the_log_of_official_models(run, tmp_path):
     assert _lines(folder / "metric.log")[: len(rows)] == rows
     assert len(_lines(folder / "metric.log")) > len(rows)
     assert _lines(folder / "benchmark_run.log")[0]["test_id"] is None
+
+
+def test_what_is_known_of_a_run_is_replaced_at_once(tmp_path, monkeypatch):
+    about = {"model": "m", "data_name": "d"}, {}
+    BenchmarkLog(str(tmp_path), *about, "first")
+
+    def full(descriptor, data):
+        os.write(descriptor, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(BenchmarkError, match=r"benchmark_run\.log: cannot be written: No space"):
+        BenchmarkLog(str(tmp_path), *about, "second")
+    assert _lines(tmp_path / "benchmark_run.log")[0]["test_id"] == "first"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_value_that_is_not_finite_stays_json(tmp_path):
