@@ -5,7 +5,6 @@ A file that is there is replaced only by one of its kind, which its content tell
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zlib
@@ -18,7 +17,7 @@ from cnnbench.records.codec import IMPLIED_KIND
 from cnnbench.records.files import real_path, resolve_output
 
 _GZIP = b"\x1f\x8b"
-_HEAD = 1 << 12
+_ENDS = 1 << 16  # bytes at the start and at the end that tell the kind of a file
 
 
 class Output(NamedTuple):
@@ -90,16 +89,26 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether nothing is lost when a file is replaced: it is not there, empty, or one of ours."""
+    """Whether nothing is lost when a file is replaced: it is not there, empty, or one of ours.
+
+    Args:
+      target: the file, of which both ends are read.
+      is_ours: of `KINDS`.
+    """
     try:
         if not target.exists():
             return True
-        content = target.read_bytes()
-        if content.startswith(_GZIP):
-            content = zlib.decompressobj(wbits=31).decompress(content, _HEAD)
+        with target.open("rb") as file:
+            content = file.read(_ENDS)
+            rest = os.fstat(file.fileno()).st_size - len(content)
+            if content.startswith(_GZIP):
+                content = zlib.decompressobj(wbits=31).decompress(content, _ENDS)
+            elif rest > 0:
+                file.seek(-min(rest, _ENDS), os.SEEK_END)
+                content += file.read(_ENDS)
     except (OSError, zlib.error):
         return False
-    return not content.strip() or is_ours(content)
+    return (rest <= 0 and not content.strip()) or is_ours(content)
 
 
 def _begins(pattern: bytes) -> Callable[[bytes], bool]:
@@ -108,15 +117,11 @@ def _begins(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _document(kind: str) -> Callable[[bytes], bool]:
-    def is_ours(content: bytes) -> bool:
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            return False
-        named = isinstance(found, dict) and "schema" in found
-        return named and found.get("kind", IMPLIED_KIND) == kind
-
-    return is_ours
+    # As `Document.to_dict` orders the keys.
+    named = rf',\s*"kind":\s*"{kind}"'
+    if kind == IMPLIED_KIND:
+        named = rf'({named}|(?!,\s*"kind":))'
+    return _begins(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
 
 
 _ANY_CSV = _begins(rb'(\xef\xbb\xbf)?(configuration|run_id|mode|workers|layer),|""\s')

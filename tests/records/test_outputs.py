@@ -86,6 +86,37 @@ def test_no_other_file_is_replaced(kind, tmp_path):
     assert is_replaceable(tmp_path / "none", KINDS[kind])
 
 
+def test_large_files_are_told_by_their_ends(samples, tmp_path):
+    """A hole of a TiB, which nothing can read whole, before the end."""
+    target = tmp_path / "file"
+    for name, content in samples.items():
+        target.write_bytes(content[:-200])
+        os.truncate(target, 1 << 40)
+        with target.open("ab") as file:
+            file.write(content[-200:])
+        assert is_replaceable(target, KINDS[name])
+        assert not is_replaceable(target, KINDS["trace"])
+    target.write_bytes(b"\n")
+    os.truncate(target, 1 << 40)
+    with target.open("ab") as file:
+        file.write(b"\n")
+    assert not is_replaceable(target, KINDS["run"])
+
+
+def test_documents_of_any_layout_are_told_by_their_kind():
+    for text in ('{"schema": 1}', ' {\n "schema":1,"run_id":"a"}', '{"schema":1,"kind": "run",'):
+        assert KINDS["run"](text.encode())
+        assert not KINDS["history"](text.encode())
+    assert KINDS["history"](b'{"schema": 1, "kind": "history"}')
+    for text in (
+        '{"schema": "x"}',
+        '{"schema": 12, "kind": "history"}',
+        '{"schemas": 1}',
+        '{"schema": 1, "kind": "runs"}',
+    ):
+        assert not KINDS["run"](text.encode())
+
+
 def test_tables_of_all_commands_are_csv():
     for columns in (RUNS.columns, REDUCTIONS.columns):
         assert KINDS["csv"](b"\xef\xbb\xbf" + ",".join(columns).encode())
