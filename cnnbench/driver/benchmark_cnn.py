@@ -148,10 +148,10 @@ class BenchmarkCNN:
           BenchmarkError: the run failed; the record holds what was measured.
           KeyboardInterrupt: likewise.
         """
-        notice = self._files.prepare()
+        notice = self._files.prepare(outputs.files(self.params))
         if notice is not None:
             self._messages.notice(notice)
-        outputs.prepare(self.params)
+        outputs.prepare_folders(self.params)
         folder = self.params.train_dir
         if folder is None or not self.plan.trains:
             return self._run_to_its_end()

@@ -12,7 +12,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.outputs import Output
 from cnnbench.runtime.lock import hold
 
 _RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
@@ -35,13 +35,12 @@ def summarizes_evaluations(params: Params) -> bool:
     return evaluates(params) and params.summary_verbosity > 0
 
 
-def prepare(params: Params) -> None:
-    """Proves that every file can be written, and leaves no trace.
+def prepare_folders(params: Params) -> None:
+    """Makes the folders that files are written into, and proves that they can be.
 
     Raises:
       FlagError: names the flag of a path that cannot be written.
     """
-    check_outputs([*_files(params), *_layer_files(params.profile_layers or "")])
     if params.trace_file and not params.use_chrome_trace_format:
         prove_folder("trace_file", params.trace_file)
     if params.export_dir is not None:
@@ -58,7 +57,12 @@ def prepare(params: Params) -> None:
         prove_folder("benchmark_log_dir", params.benchmark_log_dir)
 
 
-def _files(params: Params) -> Iterator[Output]:
+def files(params: Params) -> Iterator[Output]:
+    """The files that a run writes besides its records.
+
+    Raises:
+      FlagError: names the flag of a path whose suffix says nothing.
+    """
     yield Output("graph_file", params.graph_file, _graph(params.graph_file))
     yield Output("tfprof_file", params.tfprof_file, "table of operations")
     yield Output("trace_file", params.trace_file if params.use_chrome_trace_format else "", "trace")
@@ -66,6 +70,7 @@ def _files(params: Params) -> Iterator[Output]:
     for number in range(params.num_gpus + 1 if prefix else 0):  # all devices and the host
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph(path))
+    yield from _layer_files(params.profile_layers or "")
 
 
 def _graph(path: str | None) -> str:

@@ -28,12 +28,14 @@ class Output(NamedTuple):
       path: as given; None or "" if the flag was not given.
       kind: key of `KINDS`; "" for that of the path's suffix.
       suffixes: which the path may have, in lower case; any if empty.
+      appended: whether it is added to, and so never replaced.
     """
 
     flag: str
     path: str | None
     kind: str = ""
     suffixes: Sequence[str] = ()
+    appended: bool = False
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
@@ -48,12 +50,12 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
         of a file of another kind.
     """
     read = [path for path in inputs if path]
-    for flag, path, kind, suffixes in (wanted := [one for one in outputs if one.path]):
+    for flag, path, kind, suffixes, appended in (wanted := [one for one in outputs if one.path]):
         assert path is not None
         target = resolve_output(flag, path, suffixes)
         if any(are_one(path, other) for other in read):
             raise FlagError(flag, path, "is a file that this command reads; name another")
-        if not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
+        if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
             raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
     refuse_shared((one.flag, one.path or "") for one in wanted)
 

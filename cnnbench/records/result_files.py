@@ -21,7 +21,7 @@ from typing import Protocol
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.records.codec import IMPLIED_KIND, Json, encode
 from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
-from cnnbench.records.outputs import Output, check_outputs, refuse_shared
+from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.runtime.lock import NO_LOCKS
 
 _JSON, _CSV = "result_json", "result_csv"
@@ -200,16 +200,14 @@ class ResultFiles:
         Raises:
           FlagError: names the flag of a path that cannot be written.
         """
-        outputs = [Output(_JSON, self._json, self._kind), *others]
-        check_outputs(outputs, inputs)
+        document = Output(_JSON, self._json, self._kind)
+        check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
         notice = None
         if self._csv is not None:
             lacking = self._table.prepare(self._csv)
             if lacking:
                 notice = f"--{_CSV}={self._csv} was begun by an earlier version and is continued "
                 notice += f"without the columns {', '.join(lacking)}; a new file has them"
-            files = ((one.flag, one.path) for one in outputs if one.path)
-            refuse_shared((*files, (_CSV, self._csv)))
         return notice
 
     def holds(self, run_id: str) -> str | None:

@@ -98,6 +98,10 @@ def test_two_flags_cannot_share_a_file(capsys):
     flags = ["--tfprof_file=a.txt", "--profile_layers=b.svg,a.txt"]
     assert main(["--model=trivial", *flags]) == 2
     assert "a.txt: is the file of --tfprof_file too" in capsys.readouterr().err
+    flags = ["--partitioned_graph_file_prefix=a.txt", "--result_json=a1.txt"]
+    assert main(["--model=trivial", *flags]) == 2
+    message = "--partitioned_graph_file_prefix=a1.txt: is the file of --result_json too"
+    assert message in capsys.readouterr().err
 
 
 def test_evaluations_have_a_notice(quick_start, tmp_path, capsys):
