@@ -17,8 +17,10 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.retired import accepts_retired
 
 
+@accepts_retired
 @dataclass(frozen=True, kw_only=True)
 class Params(
     RunParams,
@@ -36,10 +38,12 @@ class Params(
     Values are brought into one form (device names in lower case, whole numbers for number
     flags as floats, ``use_fp16`` equal to ``precision == "fp16"``), but only ``validate``
     refuses bad ones. Flags that have a parser hold what it makes, and take the text that it
-    parses. An unknown name is a TypeError.
+    parses. Old names and obsolete flags are accepted with a warning, as the command line accepts
+    them with a notice. An unknown name is a TypeError.
 
     Raises:
-      FlagError: a text that its parser refuses.
+      FlagError: a text that its parser refuses; a value of an obsolete flag that it could not
+        have; a flag by both its names.
     """
 
     validated = False

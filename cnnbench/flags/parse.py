@@ -19,7 +19,7 @@ from cnnbench.flags.cluster import ADDRESSES, located
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices
+from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices, renamed_notices
 from cnnbench.reading import read_file
 
 _FLAG_FILE = "flagfile"
@@ -63,9 +63,8 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     given = _given(values, by_name, choices=False)  # validate checks the choices
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
-    notices = obsolete_notices(given) + tuple(
-        f"--{old} is --{new} now" for old, new in RENAMED.items() if values[old].present
-    )
+    renamed = [old for old in RENAMED if values[old].present]
+    notices = obsolete_notices(given) + renamed_notices(renamed)
     if given.get("variable_update") == HOROVOD:
         given = _without_horovod(given)
         notices += (_INSTEAD_OF_HOROVOD,)

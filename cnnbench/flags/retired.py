@@ -7,11 +7,16 @@ itself, or that only its forks had, and that job files still give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import warnings
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
+
+T = TypeVar("T")
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
@@ -75,10 +80,46 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     """One line for every obsolete flag set to something else than its old default.
 
     Args:
-      given: values by name, of the flags on the command line.
+      given: values by name, others than of obsolete flags too.
+
+    Raises:
+      FlagError: a value that the flag could not have.
     """
+    values = {spec: spec.normalise(given[spec.name]) for spec in OBSOLETE if spec.name in given}
+    for spec, value in values.items():
+        spec.check(value)
     return tuple(
-        f"--{spec.name}={spec.text(given[spec.name])} has no meaning in TensorFlow 2. {spec.help}"
-        for spec in OBSOLETE
-        if spec.name in given and given[spec.name] != spec.default
+        f"--{spec.name}={spec.text(value)} has no meaning in TensorFlow 2. {spec.help}"
+        for spec, value in values.items()
+        if value != spec.default
     )
+
+
+def renamed_notices(given: Container[str]) -> tuple[str, ...]:
+    """One line for every old name.
+
+    Args:
+      given: names.
+    """
+    return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in given)
+
+
+def accepts_retired(params: type[T]) -> type[T]:
+    """Class decorator: parameters may be given by old names, and obsolete ones too.
+
+    The notice of the command line is a warning of Python's at the caller.
+    """
+    init = params.__init__
+
+    @functools.wraps(init)
+    def accepting(self: T, **given: Any) -> None:
+        for old, new in RENAMED.items():
+            if old in given and new in given:
+                raise FlagError(old, given[old], f"is --{new} now; give one of the two")
+        for notice in obsolete_notices(given) + renamed_notices(given):
+            warnings.warn(notice, stacklevel=2)
+        obsolete = {spec.name for spec in OBSOLETE}
+        init(self, **{RENAMED.get(n, n): given[n] for n in given if n not in obsolete})
+
+    params.__init__ = accepting  # type: ignore[misc]
+    return params

@@ -1,9 +1,11 @@
 import dataclasses
+import inspect
 
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS, Params, validate
+from cnnbench.flags import FLAGS, Params, parse_args, validate
+from cnnbench.flags.retired import OBSOLETE
 
 
 def test_defaults_are_valid():
@@ -13,6 +15,57 @@ def test_defaults_are_valid():
 def test_unknown_name_is_a_type_error():
     with pytest.raises(TypeError, match="batchsize"):
         Params(batchsize=3)
+
+
+def test_obsolete_flags_change_nothing_and_warn_as_the_command_line_does():
+    for spec in OBSOLETE:
+        values = {"boolean": not spec.default, "integer": 3, "number": 1, "string": "FP16"}
+        value = values[spec.kind]
+        (notice,) = parse_args([f"--{spec.name}={value}"]).notices
+        with pytest.warns(UserWarning, match="has no meaning in TensorFlow 2") as caught:
+            params = Params(**{spec.name: value}, num_gpus=2)
+        assert [str(one.message) for one in caught] == [notice]
+        assert caught[0].filename == __file__
+        assert params == Params(num_gpus=2)
+        assert params == Params(**{spec.name: spec.default}, num_gpus=2)  # without a warning
+
+
+def test_obsolete_flags_with_values_that_they_could_not_have():
+    for name, value in (("trt_mode", "FP64"), ("gpu_memory_frac_for_testing", -1.0)):
+        with pytest.raises(FlagError) as told:
+            parse_args([f"--{name}={value}"])
+        with pytest.raises(FlagError) as caught:
+            Params(**{name: value})
+        assert str(caught.value).startswith(f"--{name}=")
+        assert (caught.value.flag, caught.value.reason) == (name, told.value.reason)
+    with pytest.raises(FlagError, match="--single_l2_loss_op=1: must be true or false"):
+        Params(single_l2_loss_op=1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("learning_rate", "init_learning_rate", 0.5),
+        ("checkpoint_directory", "train_dir", "ckpt"),
+        ("cache_data", "datasets_repeat_cached_sample", True),
+    ],
+)
+def test_old_names(old, new, value):
+    notice = f"--{old} is --{new} now"
+    assert notice in parse_args([f"--{old}={value}"]).notices
+    with pytest.warns(UserWarning, match=f"^{notice}$") as caught:
+        params = Params(**{old: value})
+    assert len(caught) == 1
+    assert params == Params(**{new: value})
+    assert params.replace(num_gpus=2) == Params(**{new: value}, num_gpus=2)
+    with pytest.raises(FlagError, match=f"--{old}={value}: is --{new} now; give one of the two"):
+        Params(**{old: value, new: value})
+
+
+def test_the_signature_names_every_flag():
+    assert list(inspect.signature(Params).parameters) == [
+        f.name for f in dataclasses.fields(Params)
+    ]
 
 
 def test_frozen():

@@ -208,7 +208,8 @@ def test_obsolete_flag(spec):
     if spec.default is not None:
         parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
         assert (parsed.params, parsed.notices) == (Params(), ())
-    other = {"boolean": spec.text(not spec.default), "string": "x"}.get(spec.kind, "7")
+    string = spec.choices[-1] if spec.choices else "x"
+    other = {"boolean": spec.text(not spec.default), "string": string}.get(spec.kind, "7")
     parsed = parse_args([f"--{spec.name}={other}"])
     assert parsed.params == Params()
     assert parsed.explicit_flags == (spec.name,)
