@@ -14,6 +14,7 @@ from cnnbench import plugins
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.runtime import supervisor
+from cnnbench.runtime.interrupts import restored
 from cnnbench.text.terminal import StandardStream, print_error, print_result, standard_streams
 
 DEFAULT_COMMAND = "run"
@@ -81,7 +82,8 @@ def _flushed(stdout: StandardStream) -> int:
 
 def _outcome(argv: Sequence[str]) -> int:
     try:
-        return int(_dispatch(argv))
+        with restored():
+            return int(_dispatch(argv))
     except UsageError as error:
         return _fail(text_of(error), ExitCode.USAGE)
     except BenchmarkError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.reading import read_file
+from cnnbench.runtime.interrupts import restored
 
 _MOST_MIB = 16
 
@@ -81,7 +82,8 @@ def code(failed: Callable[[str], Exception], *passes: type[BaseException]) -> It
       *passes: exceptions that pass as they are.
     """
     try:
-        yield
+        with restored():
+            yield
     except BaseException as error:
         own = type(error).__module__.startswith("cnnbench.") and not isinstance(error, Exception)
         if own or isinstance(error, (KeyboardInterrupt, GeneratorExit, *passes)):

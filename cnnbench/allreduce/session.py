@@ -21,6 +21,7 @@ from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
+from cnnbench.runtime.interrupts import restored
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.labels import labels_of
 from cnnbench.text.progress import Messages, Progress
@@ -140,7 +141,8 @@ class AllReduceBench:
         places = self._start()
         try:
             specs = self._specs(places)
-            self._measure(places, specs)
+            with restored():
+                self._measure(places, specs)
         except UsageError:
             raise
         except KeyboardInterrupt:

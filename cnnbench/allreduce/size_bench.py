@@ -14,6 +14,7 @@ from cnnbench.allreduce.plan import Length
 from cnnbench.allreduce.program import Buffers, Place, Program, copy_all, factory
 from cnnbench.errors import first_line
 from cnnbench.records.allreduce import Copying, Point
+from cnnbench.runtime.interrupts import restored
 from cnnbench.text.progress import Progress
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -39,7 +40,8 @@ class _Trial:
     def attempt(self) -> Iterator[None]:
         """Records an error, so that the other cases can go on."""
         try:
-            yield
+            with restored():
+                yield
         except Exception as error:  # an algorithm may raise anything
             self.error = f"{type(error).__name__}: {first_line(error)}"
             self.program = None

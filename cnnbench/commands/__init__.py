@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from cnnbench.runtime.interrupts import interrupt
 from cnnbench.runtime.supervisor import heed_once
 from cnnbench.text.terminal import print_notice, print_result, print_warning
 
@@ -94,9 +95,10 @@ def interrupt_on_signals() -> None:
     """Lets SIGTERM and SIGHUP end a command as Ctrl-C does: what was measured is kept.
 
     A job manager sends the first, a terminal that is closed the second; nohup has the second
-    ignored, and so it stays.
+    ignored, shells have SIGINT ignored in the background, and so they stay.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     heed_once()

@@ -54,6 +54,7 @@ from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.activity import Activity, Doing, Standing
+from cnnbench.runtime.interrupts import restored
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress
@@ -160,7 +161,8 @@ class BenchmarkCNN:
 
     def _run_to_its_end(self) -> RunRecord:
         try:
-            total = self._run()
+            with restored():
+                total = self._run()
         except UsageError as error:
             self._membership.end(ExitCode.FAILED, str(error))
             raise

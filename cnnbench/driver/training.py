@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from signal import SIGINT, SIGTERM
 from statistics import fmean
+from types import FrameType
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -31,6 +32,7 @@ from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.runtime.activity import Activity, Doing
+from cnnbench.runtime.interrupts import interrupt
 from cnnbench.runtime.turns import Turns
 from cnnbench.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale
@@ -336,9 +338,9 @@ class Training:
             yield
             return
 
-        def handler(number: int, frame: object) -> None:
+        def handler(number: int, frame: FrameType | None) -> None:
             if self._interrupted:
-                raise KeyboardInterrupt
+                interrupt(number, frame)
             self._interrupted = True
 
         before = {number: signal.signal(number, handler) for number in (SIGINT, SIGTERM)}

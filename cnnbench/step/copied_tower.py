@@ -15,6 +15,7 @@ import tensorflow as tf
 from cnnbench.errors import first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
+from cnnbench.runtime.interrupts import restored
 
 _R = TypeVar("_R")
 
@@ -49,7 +50,8 @@ class CopiedTowers(Generic[_R]):
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             try:
-                return self._original.copy(read, tensors)  # type: ignore[no-any-return]
+                with restored():
+                    return self._original.copy(read, tensors)  # type: ignore[no-any-return]
             except Exception as error:  # whatever another version of TensorFlow may raise
                 self._give_up(error)
         if self._traced:
@@ -60,7 +62,8 @@ class CopiedTowers(Generic[_R]):
         result = self._trace(recorded, *given)
         self._traced = True
         try:
-            self._original = recorded.original(start, tensors, result)
+            with restored():
+                self._original = recorded.original(start, tensors, result)
         except Exception as error:
             self._give_up(error)
         return result

@@ -1,0 +1,48 @@
+"""Interrupts by signals, and the errors that native code makes of them.
+
+A handler raises KeyboardInterrupt wherever Python is, which may be in a call from native code.
+TensorFlow's goes on in places with the exception set, and raises another one in the end, such as
+SystemError without any context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from cnnbench.errors import BenchmarkError, UsageError
+
+_noted = 0
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Handler of a signal: raises KeyboardInterrupt, and notes that for `restored`."""
+    global _noted
+    del number, frame
+    _noted += 1
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Raises KeyboardInterrupt for an error that native code has made of one in the block.
+
+    That is every error after `interrupt`, but for those of cnnbench itself, and SystemError that
+    names an interrupt as its cause.
+    """
+    before = _noted
+    try:
+        yield
+    except (BenchmarkError, UsageError):
+        raise
+    except Exception as error:
+        caused = isinstance(error, SystemError) and _has_interrupted(error)
+        if _noted == before and not caused:
+            raise
+        raise KeyboardInterrupt from error
+
+
+def _has_interrupted(error: BaseException) -> bool:
+    return isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)
