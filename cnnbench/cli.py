@@ -12,7 +12,7 @@ from typing import NoReturn, cast
 
 from cnnbench import plugins
 from cnnbench.commands import COMMANDS
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.runtime import supervisor
 from cnnbench.runtime.interrupts import restored
 from cnnbench.text.terminal import StandardStream, print_error, print_result, standard_streams
@@ -21,6 +21,9 @@ DEFAULT_COMMAND = "run"
 
 # What a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
 BROKEN_PIPE = 141
+
+# Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
+_JUDGING = ("compare", "history", "report")
 
 _HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
 
@@ -95,8 +98,10 @@ def _outcome(argv: Sequence[str]) -> int:
     except SystemExit as error:
         return _fail(f"a plug-in ended the program (SystemExit {error.code})", ExitCode.FAILED)
     except BaseException as error:  # else Python would exit with 1, the code of a verdict
-        traceback.print_exc()
-        return _fail(f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED)
+        reason = exhausted(error)
+        if not reason:
+            traceback.print_exc()
+        return _fail(reason or f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED)
 
 
 def _dispatch(argv: Sequence[str]) -> int:
@@ -116,6 +121,8 @@ def _dispatch(argv: Sequence[str]) -> int:
 
         print_result(command_help(*module.HELP))
         return ExitCode.OK
+    if command in _JUDGING:
+        supervisor.watched("NumPy")
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import re
 
 # What TensorFlow's runtime adds to the message of the operation that failed; a function that ran
@@ -47,6 +48,32 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as failure:
         return f"(its __str__ raises {type(failure).__name__})"
+
+
+_LIMITS = frozenset(
+    {
+        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+        *(errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
+    }
+)
+_UNMAPPED = re.compile("failed to map segment|annot allocate memory")
+
+
+def exhausted(error: BaseException) -> str:
+    """What the system has no more of, where an error comes from that; "" for other errors."""
+    found: BaseException | None = error
+    while found is not None:
+        text = text_of(found)
+        if isinstance(found, MemoryError):
+            return "out of memory"
+        if isinstance(found, OSError) and found.errno in _LIMITS:
+            return f"{found.strerror}: {found.filename}" if found.filename else str(found.strerror)
+        if isinstance(found, ImportError) and found.__cause__ is None and _UNMAPPED.search(text):
+            return f"out of memory: {' '.join(text.split())}"
+        if isinstance(found, RuntimeError) and text == "can't start new thread":
+            return "out of memory or processes: a thread cannot be started"
+        found = found.__cause__
+    return ""
 
 
 class UsageError(ValueError):

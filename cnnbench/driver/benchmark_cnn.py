@@ -35,6 +35,7 @@ from cnnbench.errors import (
     FlagError,
     OutOfMemoryError,
     UsageError,
+    exhausted,
     first_line,
 )
 from cnnbench.flags import Params, validate
@@ -446,11 +447,14 @@ def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> Benchmar
     """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
     if isinstance(error, BenchmarkError):
         return error
+    reason = exhausted(error)
+    if reason:
+        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(reason)
     if isinstance(error, OSError):
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
     tf = sys.modules.get("tensorflow")
-    if tf is None:
-        return None
+    if not hasattr(tf, "errors"):
+        return None  # it could not be loaded
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemoryError(
             f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"

@@ -62,8 +62,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
         if target.exists():
             os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
         probe = _temporary_beside(target)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        probe.unlink()
+        _prove(probe)
     except (OSError, ValueError) as error:
         if isinstance(error, FlagError):
             raise
@@ -83,8 +82,8 @@ def prove_folder(flag: str, path: str) -> None:
     """
     try:
         os.makedirs(path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        with tempfile.TemporaryFile(dir=path, buffering=0) as file:
+            file.write(b"\n")  # not every file that can be made can be written
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
@@ -226,6 +225,16 @@ def remove_abandoned(folder: Path) -> None:
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
+
+
+def _prove(path: Path) -> None:
+    """Makes a file, writes to it, as disks and limits may forbid, and removes it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.write(descriptor, b"\n")
+    finally:
+        os.close(descriptor)
+        path.unlink()
 
 
 def _temporary_beside(target: Path) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, exhausted, first_line
 from cnnbench.runtime import supervisor
 from cnnbench.runtime.job import Job
 
@@ -156,8 +156,9 @@ def load_tensorflow() -> Any:
     try:
         with _hidden(*(_OF_KERAS if supervisor.is_program() else ())):
             import tensorflow as tf
-    except ImportError as error:
-        raise BenchmarkError(f"TensorFlow cannot be imported: {first_line(error)}") from error
+    except Exception as error:  # where memory is short, any
+        reason = exhausted(error) or first_line(error)
+        raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     if _version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(

@@ -1,0 +1,150 @@
+"""Limits of memory and file size: one line and the exit code of a failure, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.driver.training import Training
+from cnnbench.errors import exhausted
+
+RECORDS = Path(__file__).parent / "frozen" / "runs"
+
+pytestmark = pytest.mark.timeout(120)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+
+
+def limited(limit: str, *words: str, folder: Path, out: Path | None = None) -> tuple[int, str]:
+    """Exit code and standard error of cnnbench under a limit of the shell's ``ulimit``."""
+    command = f'ulimit {limit} && exec "$@"' + ("" if out is None else f" >{out}")
+    finished = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "cnnbench", *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    return finished.returncode, finished.stderr
+
+
+def error_of(stderr: str) -> str:
+    assert "Traceback" not in stderr
+    (line,) = (x for x in stderr.splitlines() if x.startswith("cnnbench: error: "))
+    return line
+
+
+@linux
+@pytest.mark.parametrize("kibibytes", [32_000, 60_000, 100_000])
+@pytest.mark.parametrize("words", [("report", ".", "--output=r.html"), ("compare", ".", ".")])
+def test_little_memory_is_no_verdict(
+    words: tuple[str, ...], kibibytes: int, tmp_path: Path
+) -> None:
+    """NumPy cannot be loaded; its OpenBLAS ends the process with 1, the code of a regression."""
+    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
+    status, stderr = limited(f"-v {kibibytes}", *words, folder=tmp_path)
+    assert (status, error_of(stderr) != "") == (4, True), stderr
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@linux
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--model=trivial", "--result_json=r.json"), "--result_json=r.json: cannot be written"),
+        (("report", ".", "--output=r.html"), "--output=r.html: cannot be written"),
+        (("--model=trivial", "--train_dir=."), "--train_dir=.: must be a directory to write to"),
+    ],
+)
+def test_files_that_can_be_made_and_not_be_written_are_refused(
+    words: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
+    status, stderr = limited("-f 0", *words, folder=tmp_path)
+    assert (status, error_of(stderr)) == (2, f"cnnbench: error: {line}: File too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["lenet-1.json"]
+
+
+@linux
+@pytest.mark.parametrize("words", [("--help",), ("models",), ("compare", ".", ".")])
+def test_output_into_a_file_that_cannot_be_written(words: tuple[str, ...], tmp_path: Path) -> None:
+    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
+    status, stderr = limited("-f 0", *words, folder=tmp_path, out=tmp_path / "out")
+    assert status == (3 if "compare" in words else 4)  # a verdict stays
+    message = "cnnbench: error: cannot write to standard output: File too large"
+    assert error_of(stderr) == message
+
+
+@linux
+def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path: Path) -> None:
+    flags = ("--model=trivial", "--device=cpu", "--result_json=r.json")
+    status, stderr = limited("-v 60000", *flags, folder=tmp_path)
+    assert status == 4
+    assert error_of(stderr).startswith("cnnbench: error: TensorFlow cannot be imported: out of mem")
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert (record["status"], record["error"]["type"]) == ("failed", "BenchmarkError")
+
+
+def _unmapped() -> ImportError:
+    error = ImportError("IMPORTANT: PLEASE READ THIS\nfor advice")
+    error.__cause__ = ImportError("libblas.so: failed to map segment from shared object")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "out of memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
+        (OSError(errno.EFBIG, "File too large", "f"), "File too large: f"),
+        (RuntimeError("can't start new thread"), "out of memory or processes: a thread cannot"),
+        (_unmapped(), "out of memory: libblas.so: failed to map segment"),
+    ],
+)
+def test_what_the_system_has_no_more_of(
+    error: Exception,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("cnnbench.commands.models.main", fail)
+    assert cli.main(["models"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cnnbench: error: {words}")
+
+
+def test_defects_are_none_of_that() -> None:
+    for error in (ImportError("no name x"), OSError(errno.ENOENT, "none", "f"), ValueError("x")):
+        assert exhausted(error) == ""
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_a_run_out_of_memory_keeps_what_it_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    launch, path = Training._launch, tmp_path / "r.json"
+
+    def launching(self: Training) -> Any:
+        if self.global_step == 3:
+            raise MemoryError
+        return launch(self)
+
+    monkeypatch.setattr(Training, "_launch", launching)
+    flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_warmup_batches=1")
+    assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 4
+    assert error_of(capsys.readouterr().err) == "cnnbench: error: out of memory"
+    record = json.loads(path.read_text())
+    assert (record["status"], record["error"]["type"]) == ("failed", "OutOfMemoryError")
+    assert record["step_seconds"]
