@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.driver import memory
 from cnnbench.driver.console import Console
@@ -452,7 +452,7 @@ def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> Benchmar
         return (OutOfMemoryError if "memory" in reason else BenchmarkError)(reason)
     if isinstance(error, OSError):
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
-    tf = sys.modules.get("tensorflow")
+    tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
         return None  # it could not be loaded
     if isinstance(error, tf.errors.ResourceExhaustedError):

@@ -121,5 +121,5 @@ def accepts_retired(params: type[T]) -> type[T]:
         obsolete = {spec.name for spec in OBSOLETE}
         init(self, **{RENAMED.get(n, n): given[n] for n in given if n not in obsolete})
 
-    params.__init__ = accepting  # type: ignore[misc]
+    params.__init__ = accepting  # type: ignore[method-assign,assignment]
     return params
