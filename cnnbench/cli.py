@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 from cnnbench import plugins
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
-from cnnbench.runtime import supervisor
+from cnnbench.runtime import early_import, supervisor
 from cnnbench.runtime.interrupts import restored
 from cnnbench.text.terminal import StandardStream, print_error, print_result, standard_streams
 
@@ -25,13 +25,15 @@ BROKEN_PIPE = 141
 # Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
 _JUDGING = ("compare", "history", "report")
 
-_HELP_FLAGS = ("help", "helpfull", "helpshort", "h")
+_EVERYTHING = "helpfull"
+_HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
 
 
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    plugins.watch(supervisor.watched)
+    plugins.watch(supervisor.watched)  # which forks: first
+    plugins.watch(early_import.watch)
     with supervisor.offered():
         code = main(sys.argv[1:])
     membership = sys.modules.get("cnnbench.driver.membership")
@@ -113,7 +115,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     command, arguments = _split(argv)
     asks_for_help = any(_is_help(argument) for argument in arguments)
     if command == DEFAULT_COMMAND and asks_for_help:
-        print_result(_help())
+        print_result(_help(argv))
         return ExitCode.OK
     module = import_module(f"cnnbench.commands.{command}")
     if asks_for_help:
@@ -144,26 +146,14 @@ def _is_help(argument: str) -> bool:
     return argument.startswith("-") and argument.lstrip("-") in _HELP_FLAGS
 
 
-def _help() -> str:
-    from cnnbench.flags.help import run_help
+def _help(argv: Sequence[str]) -> str:
+    """The help that does not belong to another command than run."""
+    from cnnbench.flags.help import overview, run_help
 
-    width = max(map(len, COMMANDS))
-    lines = [
-        "cnnbench: how fast convolutional networks train on TensorFlow",
-        "",
-        "Usage: cnnbench [run] [FLAGS]",
-        "       cnnbench COMMAND ... (cnnbench help COMMAND explains it)",
-        "       cnnbench --version",
-        "",
-        "Commands:",
-        *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
-        "",
-        "Flags of run (--flag=value or --flag value, one dash or two; --flag and --noflag for",
-        "booleans; --flagfile=FILE reads flags from a file):",
-        "",
-        run_help(),
-    ]
-    return "\n".join(lines)
+    if any(_is_help(word) and word.lstrip("-") == _EVERYTHING for word in argv):
+        return run_help(obsolete=True)
+    names = [word for word in argv[:2] if word != "help"]
+    return run_help() if names[:1] == [DEFAULT_COMMAND] else overview(COMMANDS)
 
 
 def _fail(message: str, code: ExitCode) -> int:

@@ -6,8 +6,12 @@ when a test asks for the fixture (`cnnbench.testing` is what it gets).
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pytest
 
@@ -49,5 +53,57 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     except ValueError:
         raise pytest.UsageError(f"{_TIMEOUT} = {text}: must be a number of seconds") from None
     return Bench(
-        folder, timeout=timeout, update_baselines=request.config.getoption("cnnbench_update")
+        folder,
+        timeout=timeout,
+        update_baselines=request.config.getoption("cnnbench_update"),
+        terminal=_terminal(request.config),
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports wrong use of the fixture as one line: place and message."""
+    report = yield
+    errors = sys.modules.get("cnnbench.errors")
+    if (
+        errors is None
+        or call.excinfo is None
+        or "cnnbench" not in getattr(item, "fixturenames", ())
+    ):
+        return report
+    if isinstance(call.excinfo.value, errors.UsageError):
+        places = [one.lineno + 1 for one in call.excinfo.traceback if one.path == item.path]
+        place = f"{item.location[0]}:{places[-1]}: " if places else ""
+        report.longrepr = f"{place}{' '.join(str(call.excinfo.value).split())}"
+    return report
+
+
+def _terminal(config: pytest.Config) -> TextIO | None:
+    """The terminal that pytest reports to; None with -q, in workers and where it is none."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not reporter.isatty or reporter.verbosity < 0:
+        return None
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    return cast("TextIO", _Terminal(reporter, capture))
+
+
+class _Terminal(io.TextIOBase):
+    """Writes by pytest's terminal reporter, on lines of its own, while output is captured."""
+
+    def __init__(self, reporter: Any, capture: Any) -> None:
+        self._reporter = reporter
+        self._capture = capture
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        shown = contextlib.nullcontext()
+        if self._capture is not None:
+            shown = self._capture.global_and_fixture_disabled()
+        with shown:
+            self._reporter.ensure_newline()
+            self._reporter.write(text, flush=True)
+        return len(text)

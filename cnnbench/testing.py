@@ -6,6 +6,7 @@ touches it, and TensorFlow is not loaded into the process of the tests.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,7 +14,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from textwrap import shorten
+from typing import ClassVar, Literal, TextIO, TypeAlias
 
 import pytest
 
@@ -23,13 +25,16 @@ from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_
 from cnnbench.compare.comparability import check_facts
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
+from cnnbench.processes.outcome import headline
 from cnnbench.records.codec import Document
 from cnnbench.records.files import write_whole
 from cnnbench.records.run import RunRecord
 from cnnbench.report.renderers import render
 from cnnbench.stats.descriptive import median
+from cnnbench.text.progress import Reporter
 
 _LOG_LINES = 15
+_LABEL = 60
 
 Undecided = Literal["warn", "skip", "fail", "ignore"]
 
@@ -106,10 +111,19 @@ class Bench:
       folder: takes records and logs.
       timeout: seconds for each process, if a call does not say.
       update_baselines: `compare` writes its baseline.
+      terminal: where progress and the time left are shown; nowhere if None.
     """
 
-    def __init__(self, folder: Path, *, timeout: float, update_baselines: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        timeout: float,
+        update_baselines: bool = False,
+        terminal: TextIO | None = None,
+    ) -> None:
         self.folder = folder
+        self._reporter = Reporter(io.StringIO() if terminal is None else terminal)
         self._timeout = timeout
         self._update = update_baselines
         self._calls = 0
@@ -148,11 +162,19 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
-        records, paths = [], []
+        records: list[RunRecord] = []
+        paths: list[Path] = []
+        label, seconds = shorten(" ".join(("cnnbench", *flags)), _LABEL, placeholder=" ..."), 0.0
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
+            left = (processes - number + 1) * seconds / len(records) if records else None
+            self._reporter.started(number, processes, label, left)
             sample = run_once(side, path, log, limit, like=resolved)
+            seconds += sample.seconds
+            left = (processes - number) * seconds / number
+            told = sample.problem or headline(sample.record)
+            self._reporter.ended(number, processes, label, told, sample.seconds, left)
             if sample.status != "ok":
                 command = " ".join(("cnnbench", "run", *flags))
                 pytest.fail(f"{command}: {sample.problem}\n{_tail(log)}")

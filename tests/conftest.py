@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
 import tensorflow as tf

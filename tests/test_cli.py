@@ -1,6 +1,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -11,6 +12,8 @@ import cnnbench
 from cnnbench import cli
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.flags import FLAGS
+from cnnbench.flags.retired import OBSOLETE
 
 
 @pytest.fixture
@@ -100,16 +103,37 @@ def test_unknown_command(command, hint, capsys):
     assert hint in err
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [["--help"], ["-help"], ["-h"], ["--helpfull"], ["run", "--help"], ["help"], ["help", "run"]],
-)
-def test_help(argv, capsys):
+@pytest.mark.parametrize("argv", [["--help"], ["-help"], ["-h"], ["--helpshort"], ["help"]])
+def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, capsys):
     assert cli.main(argv) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "--batch_size=N" in out
-    assert all(f"\n  {command}" in out for command in COMMANDS)
+    lines = out.splitlines()
+    assert 24 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+    flags = set(re.findall(r"--(?:no)?(\w+)", out)) - {"help"}
+    assert flags <= {spec.name for spec in FLAGS}
+    assert {"model", "batch_size", "num_gpus", "variable_update", "result_json"} <= flags
+
+
+@pytest.mark.parametrize(
+    ("argv", "full"),
+    [
+        (["run", "--help"], False),
+        (["help", "run"], False),
+        (["run", "-h"], False),
+        (["--helpfull"], True),
+        (["run", "--helpfull"], True),
+    ],
+)
+def test_help_of_a_run_has_every_flag(argv, full, capsys):
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    heads = {line.split("=")[0].strip() for line in out.splitlines() if line.startswith("  --")}
+    names = {head.removeprefix("--").removeprefix("[no]") for head in heads}
+    obsolete = {spec.name for spec in OBSOLETE}
+    assert names == {spec.name for spec in FLAGS} | (obsolete if full else set())
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])

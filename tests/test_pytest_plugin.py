@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -53,6 +54,61 @@ def test_a_test_asserts_on_throughput_and_tensorflow_is_not_loaded(session):
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["E*assert 50.* > 99"])
+
+
+TERMINAL = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.pluginmanager.get_plugin("terminalreporter").isatty = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "arguments", "shown"),
+    [(True, (), True), (True, ("-v",), True), (True, ("-q",), False), (False, (), False)],
+)
+def test_progress_and_the_time_left(session, pytester, terminal, arguments, shown):
+    if terminal:
+        pytester.makeconftest(TERMINAL)
+    result = session(
+        """
+        def test_fast(cnnbench, capfd):
+            cnnbench("--model=lenet", python=PYTHON, processes=3)
+            assert capfd.readouterr() == ("", "")
+        """,
+        *arguments,
+    )
+    result.assert_outcomes(passed=1)
+    text = result.stdout.str()
+    if not shown:
+        assert "[1/3]" not in text
+        return
+    assert "\r\x1b[K[1/3] cnnbench --model=lenet ..." in text
+    for number, end in (("1", r" ETA \S+ s"), ("2", r" ETA \S+ s"), ("3", "$")):
+        line = rf"\[{number}/3\] cnnbench --model=lenet: ok 100\.\d images/sec \(\S+ s\){end}"
+        assert re.search(line, text, re.MULTILINE), text
+
+
+def test_wrong_use_is_reported_in_one_line(session):
+    result = session(
+        """
+        def test_typo(cnnbench):
+            flags = ("--modell=lenet",)
+            cnnbench(*flags)
+
+        def test_fact(cnnbench):
+            result = cnnbench("--model=lenet", python=PYTHON)
+            cnnbench.compare(result, result, allow_different=["cpu_modell"])
+        """
+    )
+    result.assert_outcomes(failed=2)
+    lines = [line for line in result.stdout.lines if line.startswith("test_wrong_use_is_reported")]
+    first, second = (line for line in lines if ".py:" in line)
+    assert first.endswith(".py:5: unknown flag --modell; did you mean --model?")
+    assert ".py:9: --allow_different=cpu_modell: " in second
+    assert "def test_typo" not in result.stdout.str()
 
 
 def test_it_costs_nothing_when_unused(session):
@@ -314,7 +370,7 @@ def test_a_real_process(session):
         def test_fast(cnnbench):
             flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
             result = cnnbench(*flags, "--num_batches=3", "--num_warmup_batches=1",
-                              "--peak_flops=1")
+                              "--peak_flops=1e12")
             assert result.images_per_sec > 0.1
             assert len(result.record.step_seconds) == 3
         """

@@ -13,7 +13,7 @@ from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import THROUGHPUT
 from cnnbench.text.escape import one_line
 from cnnbench.text.numbers import NONE, percent
-from cnnbench.text.table import aligned
+from cnnbench.text.table import fitted
 
 _TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
@@ -27,7 +27,7 @@ def lines(outcome: Outcome, setting: Setting, history: History) -> list[str]:
       history: of the repository.
     """
     rows = [_TITLES, *(_row(step, history) for step in outcome.steps)]
-    text = [*aligned(rows, left=(0, 1, 5)), ""]
+    text = [*fitted(rows, left=(0, 1, 5)), ""]
     if len(outcome.suspects) == 1:
         text += _culprit(outcome, setting, history)
     elif outcome.suspects:
@@ -72,8 +72,8 @@ def _culprit(outcome: Outcome, setting: Setting, history: History) -> list[str]:
     again = ["cnnbench", "ab", *sides, "--", *setting.flags]
     what = word(step, outcome.differ)
     if not is_about_work(outcome.differ) and step.low is not None:
-        what = f"{_change(step)} images/sec against GOOD ({percent(step.confidence, 0)} interval "
-        what += f"{_interval(step)}, {step.pairs} pairs)"
+        what = f"{_change(step)} median images/sec against GOOD "
+        what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
     return [
         f"{commit} is the first bad commit",
         f"      {about.subject}",

@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
         a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
         experiment = _experiment(options, a, b, reporter)
         if not options.aa:
-            _refuse_equal_sides(a, b)
+            _refuse_equal_sides(experiment)
         return _run(_in_turn(experiment, options, reporter), options, reporter, argv)
 
 
@@ -195,13 +195,27 @@ def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str
         raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
 
 
-def _refuse_equal_sides(a: Side, b: Side) -> None:
-    # Of equal checkouts and interpreters it may be the very question whether they are.
-    if a == b and not (a.checkout or a.python or a.variables):
-        raise UsageError(
-            "the two sides are the same; say with --a and --b, --a_python, --a_checkout or --a_env "
-            "what makes them differ, or measure one of them twice with --aa"
-        )
+def _refuse_equal_sides(experiment: Experiment) -> None:
+    a, b = experiment.a, experiment.b
+    configs = [experiment.resolved[name].config for name in ("a", "b")]
+    code = _code(a)
+    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
+    if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):
+        return
+    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
+    raise UsageError(
+        f"the two sides are the same{what}; say with --a and --b, --a_python, --a_checkout or "
+        "--a_env what makes them differ, or measure one of them twice with --aa"
+    )
+
+
+def _code(side: Side) -> str:
+    """The folder, or the commit of the temporary worktree, that a side works in."""
+    from cnnbench.ab.checkout import commit_of
+
+    if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
+        return str(side.checkout or "")
+    return f"commit {(commit_of(side.revision) or '')[:12]}"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.records.codec import encode
-from cnnbench.text.table import aligned, csv_text, natural_key
+from cnnbench.text.table import csv_text, fitted, natural_key
 from cnnbench.text.terminal import print_result, print_warning
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _models(dataset: Dataset) -> Iterator[Listed]:
 def _table(models: Sequence[Listed]) -> str:
     blocks = []
     for dataset, group in itertools.groupby(models, lambda one: one.dataset):
-        lines = aligned([_HEADS, *map(_row, group)])
+        lines = fitted([_HEADS, *map(_row, group)], indent=2)
         blocks.append(f"{dataset}:\n" + "".join(f"  {line}\n" for line in lines) + "\n")
     return "".join(blocks)
 

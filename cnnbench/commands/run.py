@@ -79,8 +79,8 @@ def _without_flags(params: Params) -> str:
     return (
         f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, {plan.warmup} "
         f"warm-up and {plan.num_batches} timed steps of {plan.global_batch} images; about "
-        f"{duration(seconds)} on CPUs with nothing else to do, less on a GPU. cnnbench --help "
-        "lists the flags, cnnbench models the networks; Ctrl-C ends it"
+        f"{duration(seconds)} on CPUs with nothing else to do, less on a GPU. cnnbench run "
+        "--help lists the flags, cnnbench models the networks; Ctrl-C ends it"
     )
 
 

@@ -52,7 +52,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tables import RUNS, run_row
-from cnnbench.runtime import peak_flops
+from cnnbench.runtime import early_import, peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.activity import Activity, Doing, Standing
 from cnnbench.runtime.interrupts import restored
@@ -233,7 +233,8 @@ class BenchmarkCNN:
             self._messages.warning(warning)
         with without_info_lines():
             tf = runtime.load_tensorflow()
-            self._measurements.import_seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start + early_import.seconds()
+            self._measurements.import_seconds = seconds
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
         for notice in devices.notices:
             self._messages.notice(notice)

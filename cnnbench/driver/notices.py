@@ -123,7 +123,8 @@ def warm_up_warning(record: RunRecord) -> str | None:
 def peak_warning(record: RunRecord) -> str | None:
     """That more was computed than the devices can do, so that the peak must be wrong."""
     summary = record.summary()
-    if summary.mfu is None or summary.mfu <= 1:
+    achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
+    if not achieved or not peak or achieved <= peak:
         return None
     source = record.measured.peak_flops_source or ""
     advice = (
@@ -131,7 +132,8 @@ def peak_warning(record: RunRecord) -> str | None:
         if source.startswith("measured")
         else "--peak_flops would correct it"
     )
-    return f"MFU is {percent(summary.mfu, 0)}: the peak ({source}) is too low; {advice}"
+    share = percent(achieved / peak, 0)
+    return f"MFU would be {share} and is left out: the peak ({source}) is too low; {advice}"
 
 
 def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:

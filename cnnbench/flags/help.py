@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from cnnbench.flags.declare import FlagSpec, specs_of
@@ -35,6 +35,31 @@ MOST_USED = (
 )
 """The flags that the help of a run opens with."""
 
+_SHORT = {
+    "--model=NAME": "network, such as resnet50; cnnbench models lists them",
+    "--batch_size=N": "images per step and device",
+    "--num_gpus=N": "devices, logical CPU devices included",
+    "--device=auto|cpu|gpu": "GPUs where there are any, else the CPU",
+    "--precision=FORMAT": "fp32, fp16, bf16 or int8",
+    "--num_batches=N": "steps to time, after --num_warmup_batches=N",
+    "--forward_only": "inference in place of training",
+    "--data_dir=DIR": "data set; without it synthetic images",
+    "--train_dir=DIR": "checkpoints; with --eval they are evaluated",
+    "--variable_update=MODE": "where variables live, how gradients are reduced",
+    "--all_reduce_spec=SPEC": "algorithm, such as xring#2 or nccl",
+    "--xla_compile": "compile the step with XLA",
+    "--result_json=FILE": "the record of the run",
+    "--result_csv=FILE": "a row per run",
+}
+"""The flags of the overview, as one writes them, and each in a few words."""
+
+_RUN = """\
+Usage: cnnbench [run] [FLAGS]
+
+Measures training, evaluation or inference. --flag=value or --flag value, one dash or two; --flag
+and --noflag for booleans; --flagfile=FILE reads flags from a file.
+"""
+
 _HEAD = """\
 # Flags
 
@@ -42,26 +67,52 @@ Made from the declarations in `cnnbench/flags/` by `python -m cnnbench.flags.hel
 
 Write `--flag=value` or `--flag value`, with one dash or two; for a boolean also `--flag` and
 `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. Of repeated flags the last
-one counts. [migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks.
+one counts. [migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks, and which of its
+flags are accepted and change nothing.
 """
 
 
 def sections() -> tuple[Section, ...]:
-    """The flags of a run by group, obsolete ones last."""
-    groups = tuple((title, specs_of(group)) for title, group in GROUPS)
-    return (*groups, ("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE))
+    """The flags of a run by group, without obsolete ones."""
+    return tuple((title, specs_of(group)) for title, group in GROUPS)
 
 
-def run_help(width: int | None = None) -> str:
+def overview(commands: Mapping[str, str]) -> str:
+    """One screen: the commands, and the flags that are used most.
+
+    Args:
+      commands: names, with a line about each.
+    """
+    width = max(map(len, commands))
+    flag_width = max(map(len, _SHORT))
+    return "\n".join(
+        [
+            "cnnbench: how fast convolutional networks train on TensorFlow",
+            "",
+            "Usage: cnnbench [run] [FLAGS]",
+            "       cnnbench COMMAND ...   (cnnbench help COMMAND explains it)",
+            "",
+            "Commands:",
+            *(f"  {name:<{width}}  {text}" for name, text in commands.items()),
+            "",
+            "Flags of run that are used most (cnnbench run --help has all of them):",
+            *(f"  {name:<{flag_width}}  {text}" for name, text in _SHORT.items()),
+        ]
+    )
+
+
+def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
     """The flags of a run: first the most used ones, then all others by group.
 
     Args:
       width: see `flags_help`.
+      obsolete: whether those without meaning follow.
     """
     by_name = {spec.name: spec for spec in FLAGS}
     first = ("Most used", [by_name[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
-    return flags_help((first, *others), width)
+    last = [("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE)]
+    return "\n".join([_RUN, flags_help((first, *others, *(last if obsolete else [])), width)])
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:

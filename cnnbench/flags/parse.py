@@ -258,7 +258,7 @@ def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
         return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
     close = difflib.get_close_matches(name, [*known, *switches], n=1)
-    hint = f"; did you mean --{close[0]}?" if close else "; cnnbench --help lists them all"
+    hint = f"; did you mean --{close[0]}?" if close else "; cnnbench run --help lists those of runs"
     return f"unknown flag --{name}{hint}"
 
 

@@ -11,7 +11,7 @@ from cnnbench.metrics.measurement import readable_fact
 from cnnbench.metrics.registry import Metric
 from cnnbench.text.escape import plain, spreadsheet
 from cnnbench.text.numbers import count
-from cnnbench.text.table import aligned
+from cnnbench.text.table import fitted, wrapped
 
 _MOST_FACTS = 4
 
@@ -25,7 +25,7 @@ def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
       last: how many points to list; 0 for all.
     """
     direction = "higher" if metric.higher_is_better else "lower"
-    lines = [f"{metric.name}, {metric.unit_text}; {direction} is better"]
+    lines = [f"{metric.title}; {direction} is better"]
     for found in trends:
         lines += ["", *_block(found, metric, last)]
     return "\n".join(lines) + "\n"
@@ -43,16 +43,17 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
         for index, point in enumerate(series.points)
         if index >= hidden
     ]
-    lines += [f"  {line}" for line in aligned(rows, left=(0, 1, 4, 5))]
+    lines += [f"  {line}" for line in fitted(rows, (0, 1, 4, 5), indent=2, has_head=False)]
     for point in series.empty:
         error = plain(point.runs[0].error)[:120]
         runs = count(len(point.runs), "run", "runs")
         lines.append(f"  no value: {plain(point.short)}, {runs}{': ' if error else ''}{error}")
     for step in found.steps:
-        lines.append(f"  {'-' if step.worse else '+'} {plain(step_text(step, metric))}")
+        sign = "-" if step.worse else "+"
+        lines += wrapped(f"{sign} {plain(step_text(step, metric))}", "  ", "    ")
         facts = facts_text(step)
         if facts:
-            lines.append(f"    changed there too: {plain(facts)}")
+            lines += wrapped(f"changed there too: {plain(facts)}", "    ", "      ")
     summary = outcome(found)
     return [*lines, f"  = {summary}"] if summary else lines
 

@@ -207,7 +207,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         title=f"{found.series.configuration} on {found.series.machine}",
         x=axis,
         y=Axis(
-            label=f"{metric.name}, {metric.unit_text}" if not share else metric.name,
+            label=metric.title if not share else metric.name,
             format="percent" if share else "number",
             better=HIGHER if metric.higher_is_better else LOWER,
             least_span=_LEAST_SPAN if metric.relative else 0.0,
@@ -300,7 +300,7 @@ def _point_columns(metric: Metric, commit_url: str) -> tuple[Column[_PagePoint],
     return (
         _CONFIGURATION,
         Column("point", lambda row: _linked(row.point, commit_url), "code steady"),
-        Column(f"{metric.name}, {metric.unit_text}", value, "number"),
+        Column(metric.title, value, "number"),
         Column("mark", mark),
         Column("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
         Column("range", lambda row: formats.range_text(row[1].values, metric), "number"),

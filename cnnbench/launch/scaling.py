@@ -25,7 +25,7 @@ from cnnbench.predict.links import Link
 from cnnbench.predict.workload import NotPredictedError, gradient_tensors
 from cnnbench.records.run import RunRecord
 from cnnbench.text.numbers import number, percent
-from cnnbench.text.table import aligned
+from cnnbench.text.table import fitted
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 
 _ITEMSIZE = 4
@@ -159,7 +159,14 @@ def _spec(params: Params, ps: int) -> AllReduceSpec:
 def table(found: Sequence[ScalingPoint]) -> list[str]:
     """Lines for people."""
     head = (
-        *("workers", "towers", "images/sec", "step ms", "efficiency", "of single runs"),
+        *(
+            "workers",
+            "towers",
+            "median images/sec",
+            "median step ms",
+            "efficiency",
+            "of single runs",
+        ),
         "communication",
         *("predicted images/sec", "predicted efficiency"),
     )
@@ -177,7 +184,7 @@ def table(found: Sequence[ScalingPoint]) -> list[str]:
         )
         for point in found
     ]
-    return aligned([head, *rows], left=())
+    return fitted([head, *rows], left=())
 
 
 def _range(point: ScalingPoint) -> str:
@@ -219,7 +226,7 @@ def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
     return Lines(
         title=title,
         x=Axis(label="workers", log=True, base=2),
-        y=Axis(label="images/sec", zero=True, better=HIGHER),
+        y=Axis(label="median images/sec", zero=True, better=HIGHER),
         series=series,
     )
 

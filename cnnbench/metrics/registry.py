@@ -40,6 +40,7 @@ class Metric:
       better, worse: the words for FASTER and SLOWER.
       gates: a change for the worse is a regression (exit code 1).
       on_request: compare judges by it only where --metrics names it.
+      step: of a speed, "at the median step" or "at the mean step".
     """
 
     name: str
@@ -57,6 +58,7 @@ class Metric:
     worse: str = "slower"
     gates: bool = False
     on_request: bool = False
+    step: str = ""
 
     def word(self, verdict: Verdict) -> str:
         """The verdict in the words of this metric."""
@@ -70,6 +72,11 @@ class Metric:
         if self.unit == "bytes":
             return "MiB"
         return "%" if self._is_share else self.unit
+
+    @property
+    def title(self) -> str:
+        """Name and unit, as heads of tables and axes have them."""
+        return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
 
     def value_text(self, value: float | None, unit: bool = True) -> str:
         """A value for people.
@@ -171,7 +178,7 @@ def _step_seconds(record: RunRecord) -> float | None:
 
 
 def _final_loss(record: RunRecord) -> float | None:
-    return record.losses[-1] if record.losses else None
+    return record.last_loss
 
 
 def _summary(name: str) -> Callable[[RunRecord], float | None]:
@@ -211,7 +218,13 @@ def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
 _OF_TIME: dict[str, Any] = {"constant": "startup_threshold", "better": "quicker", "worse": "longer"}
 
 THROUGHPUT = _metric(
-    "throughput", "images/sec", throughput, bound=True, judged={RUN: "throughput"}, gates=True
+    "throughput",
+    "images/sec",
+    throughput,
+    bound=True,
+    judged={RUN: "throughput"},
+    gates=True,
+    step="at the median step",
 )
 BUS_BANDWIDTH = _metric(
     "bus_bandwidth",
@@ -264,7 +277,7 @@ ALL: tuple[Metric, ...] = (
         on_request=True,
     ),
     _metric("images_per_cpu_second", "images/CPU second", bound=True),
-    _metric("images_per_sec", "images/sec", bound=True),
+    _metric("images_per_sec", "images/sec", bound=True, step="at the mean step"),
     _metric("total_images_per_sec", "images/sec", bound=True),
     _lower("step_seconds", "s", _step_seconds, bound=True),
     _metric("mfu", "share of the peak", bound=True),

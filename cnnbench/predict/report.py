@@ -25,7 +25,7 @@ from cnnbench.predict.predict import FastestRange, Prediction, fastest
 from cnnbench.predict.workload import TrainingStep, packing_text
 from cnnbench.records.result_files import CsvTable
 from cnnbench.text.numbers import NONE, binary, number, percent
-from cnnbench.text.table import aligned
+from cnnbench.text.table import fitted_rows
 
 TARGET = 0.15
 """Relative error that held-out points are to stay within."""
@@ -212,8 +212,9 @@ def validation_lines(title: str, residuals: Sequence[Residual]) -> list[str]:
 
 def _table(rows: Sequence[Sequence[str]], *left: int) -> list[str]:
     """Aligned rows, the header behind a ``#``."""
-    header, *others = aligned(rows, left)
-    return [f"# {header}", *(f"  {line}" for line in others)]
+    head, *body = fitted_rows(rows, left, indent=2)
+    lines = [f"# {line}" for line in head]
+    return lines + [f"  {line}" for one in body for line in one]
 
 
 def _reasons(predictions: Iterable[Prediction]) -> list[str]:

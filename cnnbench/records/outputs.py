@@ -152,7 +152,7 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
     "table of comparison": _begins(rb"([^\n]+\n[^\n]+\n\n)?BASE [^\n]*\nNEW "),
     "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
-    "table of strategies": _begins(rb"mode +all-reduce +images/sec"),
+    "table of strategies": _begins(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
     "json of strategies": _begins(rb'\{\s*"rows": \['),
     "json of roofline": _begins(rb'\{\s*"config": \{.*"winnable_seconds"'),
     "table of operations": _begins(rb"operations of warm-up step "),

@@ -301,11 +301,12 @@ class Summary:
 
     Attributes:
       images_per_sec: global batch over mean step time.
+      images_per_sec_median: global batch over median step time, what reports and comparisons use.
       images_per_sec_uncertainty, images_per_sec_jitter: see `cnnbench.stats.descriptive`.
       total_images_per_sec: images of the timed loop over its whole wall time.
       achieved_flops_per_sec: images_per_sec times FLOPs per image, of the forward
         pass in forward-only runs, else of training.
-      mfu: achieved over peak.
+      mfu: achieved over peak; None where it would be above 1, so that the peak must be wrong.
       peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as measured.
       input_wait_fraction: share of the timed loop spent waiting for input.
       input_images_per_sec: of the whole input pipeline with nothing else at work.
@@ -345,6 +346,7 @@ class Summary:
     cpu_seconds_per_step: float | None = field(default=None, metadata=OPTIONAL)
     busy_cpus: float | None = field(default=None, metadata=OPTIONAL)
     images_per_cpu_second: float | None = field(default=None, metadata=OPTIONAL)
+    images_per_sec_median: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,20 +451,22 @@ class RunRecord(Document):
 
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
-        speed = None
+        speed = middle = None
         if self.batch is not None and self.step_seconds:
             speed = descriptive.speed(self.batch.global_, self.step_seconds)
+            middle = self.batch.global_ / descriptive.median(self.step_seconds)
         measured = self.measured
         flops = self.flops_per_image()
         achieved = speed.mean * flops if speed is not None and flops is not None else None
         joules = _sum(measured.cpu_energy_joules, measured.gpu_energy_joules)
         return Summary(
             images_per_sec=None if speed is None else speed.mean,
+            images_per_sec_median=middle,
             images_per_sec_uncertainty=None if speed is None else speed.uncertainty,
             images_per_sec_jitter=None if speed is None else speed.jitter,
             total_images_per_sec=_ratio(measured.loop_images, measured.loop_seconds),
             achieved_flops_per_sec=achieved,
-            mfu=_ratio(achieved, measured.peak_flops_per_sec),
+            mfu=share_of_peak(achieved, measured.peak_flops_per_sec),
             peak_flops_per_sec=measured.peak_flops_per_sec,
             peak_flops_source=measured.peak_flops_source,
             input_wait_fraction=_ratio(measured.input_wait_seconds, measured.loop_seconds),
@@ -521,6 +525,13 @@ class RunRecord(Document):
         reached = (e for e in self.evaluations if target.reached(e.value_of(target.metric)))
         return next((evaluation.wall_seconds for evaluation in reached), None)
 
+    @property
+    def last_loss(self) -> float | None:
+        """Loss of the last timed step; None of forward-only runs, which record zeros."""
+        if self.config.get("forward_only") or not self.losses:
+            return None
+        return self.losses[-1]
+
     def flops_per_image(self) -> int | None:
         """FLOPs that a step computes per image; None where it computes none, or it is unknown."""
         if self.model is None:
@@ -530,6 +541,12 @@ class RunRecord(Document):
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image
         return self.model.training_flops_per_image
+
+
+def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
+    """MFU; None where it is unknown, or above 1, so that the peak must be wrong."""
+    share = _ratio(achieved, peak)
+    return None if share is None or share > 1 else share
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -47,7 +47,7 @@ _RUN = {
         *("achieved_flops_per_sec", "mfu", "peak_flops_per_sec", "peak_flops_source"),
         *("input_wait_fraction", "peak_memory_bytes"),
     ),
-    **_at("computed", "last_loss"),
+    **_at("record", "last_loss"),
     "eval_top_1": "evaluation.top_1",
     "eval_top_5": "evaluation.top_5",
     "startup_import_seconds": "record.startup_seconds.import_",
@@ -67,6 +67,8 @@ _RUN = {
     **_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
     **_at("record.measured", "loop_user_seconds", "loop_system_seconds"),
     **_at("summary", "cpu_seconds_per_step", "busy_cpus"),
+    **_at("summary", "images_per_sec_median"),
+    **_at("record.conditions.during", "other_cpus"),
 }
 
 _ALLREDUCE = {
@@ -107,7 +109,6 @@ def run_row(record: RunRecord) -> dict[str, object]:
         "model": record.config.get("model") if record.model is None else record.model.name,
         "num_warmup_steps": len(record.warmup_step_seconds),
         "num_steps": len(record.step_seconds),
-        "last_loss": record.losses[-1] if record.losses else None,
         "error": None if error is None else f"{error.type}: {error.message}",
         "command": shlex.join(record.command),
     }

@@ -17,7 +17,7 @@ from cnnbench.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, Skipped
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import RunRecord, share_of_peak
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 from cnnbench.stats.descriptive import median
 from cnnbench.stats.steady_state import Shape
@@ -154,13 +154,17 @@ class Configured:
         return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
 
     def mfu(self, run: RunRecord) -> float | None:
-        """The share of `peak` that a run reached.
+        """The share of `peak` that a run reached; None where it would be above 1.
 
         Args:
           run: one of `records`.
         """
+        return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
+
+    def is_above_peak(self, run: RunRecord) -> bool:
+        """Whether a run computed more than `peak` allows, so that it must be wrong."""
         achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
-        return achieved / peak if achieved is not None and peak else None
+        return bool(achieved and peak and achieved > peak)
 
     @property
     def throughput(self) -> Values:

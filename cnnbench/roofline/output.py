@@ -13,9 +13,12 @@ from cnnbench.records.codec import encode
 from cnnbench.roofline.rows import Machine, Roofline, Row
 from cnnbench.roofline.work import FORWARD, TO_INPUT, TO_KERNEL
 from cnnbench.text.numbers import binary, count, number, percent
-from cnnbench.text.table import aligned, csv_text
+from cnnbench.text.table import csv_text, fitted, wrapped
 
 _NUMBERS = ("ms", "of step", "GFLOP", "moved", "FLOP/byte", "GFLOP/s", "bound ms", "of bound")
+_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound ms", "GFLOP")
+"""Columns that a narrow terminal leaves out, the first one first."""
+
 _DIRECTIONS = (FORWARD, TO_INPUT, TO_KERNEL)
 
 
@@ -29,10 +32,10 @@ def table(roofline: Roofline, title: str, most: int) -> str:
     """
     step, rows = roofline.step_seconds, roofline.rows
     shown = rows[:most] if most else rows
-    lines = [title, _about(roofline), ""]
+    lines = [title, *wrapped(_about(roofline)), ""]
     cells = [["layer", "kind", "direction", *_NUMBERS, "to win ms"]]
     cells += [[row.layer, row.kind, row.direction, *_numbers(row, step)] for row in shown]
-    lines += aligned(cells, left=(0, 1, 2))
+    lines += fitted(cells, (0, 1, 2), [cells[0].index(name) for name in _SPARE])
     if len(shown) < len(rows):
         rest = sum(row.winnable_seconds for row in rows[len(shown) :])
         more = count(len(rows) - len(shown), "row", "rows")
@@ -40,7 +43,8 @@ def table(roofline: Roofline, title: str, most: int) -> str:
     cells = [["sums by kind", "direction", *_NUMBERS, "to win ms"]]
     for row in _sums(roofline):
         cells.append([row.kind or "all operations", row.direction, *_numbers(row, step)])
-    lines += ["", *aligned(cells, left=(0, 1)), "", _adds_up(roofline)]
+    lines += ["", *fitted(cells, (0, 1), [cells[0].index(name) for name in _SPARE]), ""]
+    lines += wrapped(_adds_up(roofline))
     return "\n".join(lines)
 
 
@@ -127,7 +131,7 @@ class RooflineDocument:
       step_seconds: of the profiled steps.
       unprofiled_step_seconds: of steps without a profiler.
       remainder_seconds: of a step in which no operation ran.
-      rows: the one with the most time to win first.
+      rows: in the order of `Roofline`.
       kinds: sums by kind of operation and direction.
       total: the sum of all.
     """

@@ -77,7 +77,7 @@ class Roofline:
     """What a step does, against what the machine could do.
 
     Attributes:
-      rows: the one with the most time to win first.
+      rows: the one with the most time to win first; those without any by their time.
       machine: the bound.
       step_seconds: of the profiled steps whose operations these are, their mean.
       unprofiled_seconds: of steps without a profiler, chosen alike.
@@ -151,7 +151,7 @@ def rows_of(
       machine: what it can do.
 
     Returns:
-      Rows of mean times, the one with the most time to win first.
+      Rows of mean times, ordered as `Roofline` has them.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -170,7 +170,11 @@ def rows_of(
         Row(*part, time, counted[part], moved[part], machine.seconds(counted[part], moved[part]))
         for part, time in seconds.items()
     ]
-    return tuple(sorted(rows, key=lambda row: (-row.winnable_seconds, row.layer, row.direction)))
+    return tuple(
+        sorted(
+            rows, key=lambda row: (-row.winnable_seconds, -row.seconds, row.layer, row.direction)
+        )
+    )
 
 
 def _by_part(flops: Flops, parts: Mapping[str, Part]) -> Iterable[tuple[Part, int]]:

@@ -16,7 +16,7 @@ from cnnbench.stats.descriptive import median
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan
 from cnnbench.strategies.session import CaseResult
 from cnnbench.text.numbers import NONE, binary, number, percent
-from cnnbench.text.table import aligned, csv_text
+from cnnbench.text.table import csv_text, fitted, wrapped
 
 if TYPE_CHECKING:
     from cnnbench.strategies.weights import WeightDistance  # loads TensorFlow
@@ -25,6 +25,9 @@ _T = TypeVar("_T")
 
 REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
 UNKNOWN = ""
+
+_SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "memory")
+"""Columns that a narrow terminal leaves out, the first one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +170,7 @@ def table_text(found: Sequence[StrategyRow], plan: StrategiesPlan, tolerance: fl
     columns: tuple[tuple[str, Callable[[StrategyRow], str]], ...] = (
         ("mode", lambda row: row.mode),
         ("all-reduce", lambda row: row.all_reduce or NONE),
-        ("images/sec", lambda row: number(row.images_per_sec)),
+        ("median images/sec", lambda row: number(row.images_per_sec)),
         (f"{CONFIDENCE:.0%} interval" if enough else "range", _interval),
         ("overhead", lambda row: percent(row.overhead, signed=True)),
         ("memory", lambda row: binary(row.peak_memory_bytes)),
@@ -180,9 +183,11 @@ def table_text(found: Sequence[StrategyRow], plan: StrategiesPlan, tolerance: fl
     )
     cells = [[title for title, _ in columns]]
     cells += [[text(row) for _, text in columns] for row in found]
-    lines = [*aligned(cells, left=(0, 1, -1)), *_weight_lines(found, tolerance)]
-    lines += [f"{case.name}: {case.apart}" for case in plan.modes if case.apart]
-    lines += [f"failed: {row.mode}: {row.problem}" for row in found if row.problem]
+    remarks = _weight_lines(found, tolerance)
+    remarks += [f"{case.name}: {case.apart}" for case in plan.modes if case.apart]
+    remarks += [f"failed: {row.mode}: {row.problem}" for row in found if row.problem]
+    lines = fitted(cells, (0, 1, -1), [cells[0].index(name) for name in _SPARE])
+    lines += [line for remark in remarks for line in wrapped(remark, more="  ")]
     return "\n".join(lines) + "\n"
 
 
@@ -245,7 +250,7 @@ def chart(found: Sequence[StrategyRow], results: Sequence[CaseResult], title: st
         )
     return Rows(
         title=title,
-        x=Axis(label="images/sec", zero=True, better=HIGHER),
+        x=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
         rows=tuple(drawn),
         note=f"A dot is a process, the stroke the median, the band its {CONFIDENCE:.0%} interval "
         "(from 6 on).",

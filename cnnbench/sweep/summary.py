@@ -19,9 +19,10 @@ from cnnbench.sweep.planning import SweepCase, family
 from cnnbench.sweep.runner import RunResult
 from cnnbench.sweep.schema import Bound
 from cnnbench.text.numbers import NONE, number, percent
-from cnnbench.text.table import aligned, natural_key
+from cnnbench.text.table import fitted, natural_key, wrapped
 
 _NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
+_REPORTED = 7
 
 FOUND = -0.2
 """The change of throughput that a sweep should be able to show in every configuration."""
@@ -148,7 +149,8 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 def table(rows: Sequence[SummaryRow]) -> list[str]:
     """The rows as lines of text, then what failed."""
     titles = (
-        *("configuration", "batch", "images/sec", "bus GB/s", "spread", "runs", "bounds"),
+        *("configuration", "batch", "median images/sec", "median bus GB/s", "spread", "runs"),
+        "bounds",
         "in reports",
     )
     cells = [titles, *(_cells(row) for row in rows)]
@@ -156,15 +158,18 @@ def table(rows: Sequence[SummaryRow]) -> list[str]:
         *(() if any(row.throughputs for row in rows) else (1, 2)),
         *(() if any(row.bandwidths for row in rows) else (3,)),
         *(() if any(row.verdicts for row in rows) else (6,)),
-        *(() if any(row.reported for row in rows) else (7,)),
+        *(() if any(row.reported for row in rows) else (_REPORTED,)),
     }
     # Columns without values are left out, but one of the measured values is always there.
     if {1, 2, 3} <= without:
         without -= {1, 2}
     columns = [index for index in range(len(titles)) if index not in without]
     left = [at for at, index in enumerate(columns) if index not in _NUMBERS]
-    lines = aligned([[line[index] for index in columns] for line in cells], left)
-    lines += [f"failed: {problem}" for row in rows for problem in row.problems]
+    # A second name for the configuration, in a narrow terminal left out.
+    spare = [columns.index(_REPORTED)] if _REPORTED in columns else []
+    lines = fitted([[line[index] for index in columns] for line in cells], left, spare)
+    for problem in (problem for row in rows for problem in row.problems):
+        lines += wrapped(f"failed: {problem}", more="      ")
     return lines
 
 

@@ -196,9 +196,10 @@ class Reporter(Messages):
         self._live = LiveLine(stream, is_terminal(stream))
         super().__init__(stream, self._live)
 
-    def started(self, index: int, total: int, label: str) -> None:
-        """Shows a process as running; arguments as of `ended`."""
-        self._live.draw(one_line(f"[{index}/{total}] {label} ..."))
+    def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
+        """Shows a process as running; arguments as of `ended`, this process among those left."""
+        eta = f" ETA {duration(left)}" if left else ""
+        self._live.draw(one_line(f"[{index}/{total}] {label} ...{eta}"))
 
     def ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None

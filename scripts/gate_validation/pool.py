@@ -178,7 +178,7 @@ def flags(batch_size: int, batches: int) -> tuple[str, ...]:
         f"--num_batches={batches}",
         "--num_warmup_batches=20",
         "--display_every=1000",
-        "--peak_flops=1",
+        "--peak_flops=1e12",
     )
 
 

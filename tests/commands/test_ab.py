@@ -298,6 +298,10 @@ def test_an_experiment_ends_when_a_verdict_has_hardly_a_chance(ab, capsys):
         (["--baseline_aa=nowhere"], "nowhere: no such file or folder"),
         ([], "the two sides are the same; say with --a and --b"),
         (["--a=--model=lenet", "--b=--model=lenet"], "the two sides are the same"),
+        (["--b=--precision=fp32"], "the two sides are the same"),  # the default
+        (["--a_env=X=1", "--b_env=X=1"], "the two sides are the same"),
+        (["--a_checkout=..", "--b_checkout=.."], "the two sides are the same: .. and .. are"),
+        (["--", "--peak_flops=1"], "--peak_flops=1: must be at least 1000000000"),
     ],
 )
 def test_wrong_use_is_one_line_and_nothing_is_run(
@@ -313,7 +317,20 @@ def test_wrong_use_is_one_line_and_nothing_is_run(
 
 def git(*arguments):
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", *who, *arguments], check=True, capture_output=True)
+    done = subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_one_commit_by_two_names_is_refused(tmp_path, monkeypatch, refuse):
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", "--initial-branch=main")
+    git("commit", "--quiet", "--allow-empty", "-m", "first")
+    git("tag", "v1")
+    found = f"commit {git('rev-parse', 'HEAD')[:12]}"
+    message = f"the two sides are the same: v1 and main are both {found}; say with"
+    refuse("ab", "--a_checkout=v1", "--b_checkout=main", message=message)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".git"]
+    assert git("worktree", "list").count("\n") == 0
 
 
 def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, capsys, monkeypatch):
@@ -357,7 +374,7 @@ def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab, capsys):
 def test_two_real_processes_of_each_side(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
-    steps = ["--num_batches=3", "--num_warmup_batches=1", "--peak_flops=1"]
+    steps = ["--num_batches=3", "--num_warmup_batches=1", "--peak_flops=1e12"]
     arguments = ["--b=--precision=bf16", "--pairs=2", "--burn_in=0", "--results=r"]
     arguments += ["--pairing=turns"]
     assert cli.main(["ab", *arguments, "--", *flags, *steps]) == 3

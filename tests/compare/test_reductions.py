@@ -238,7 +238,8 @@ def test_rows_not_reached_by_a_process_whose_flags_may_differ(reductions, beside
     assert verdicts(*good, *failed) == {COPIED: Verdict.MISSING, XRING: Verdict.FAILED}
 
 
-def test_peers_and_copies_are_judged_and_never_count(reductions):
+def test_peers_and_copies_are_judged_and_never_count(reductions, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     point = reductions.point
 
     def side(factor, error=None):
@@ -316,16 +317,17 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(reductions, runs):
     assert found.counts(bandwidth) == {Verdict.SLOWER: 1}
 
     lines = render(found, "table").splitlines()
-    heads = [line.split()[0] for line in lines if "configuration" in line and "change" in line]
-    assert heads == ["throughput", "bus_bandwidth"]
+    heads = [i for i, line in enumerate(lines) if "configuration" in line and "change" in line]
+    titles = [lines[index - 1] for index in heads]
+    assert titles == ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
     (row,) = [line for line in lines if line.startswith("- slower")]
     assert row.split()[-10:-7] == ["6.000", "5.400", "-10.0"]
     assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
     assert not any("geometric mean" in line for line in lines)  # of one it is its change again
     comment = render(found, "markdown")
     assert "throughput 1 faster; bus_bandwidth 1 slower." in comment
-    assert comment.count("| base images/sec | new images/sec |") == 1
-    assert comment.count("| base GB/s | new GB/s |") == 1
+    assert comment.count("| throughput, median images/sec | configuration | base | new |") == 1
+    assert comment.count("| bus_bandwidth, median GB/s | configuration | base | new |") == 1
     annotations = render(found, "github").splitlines()
     assert annotations[0].startswith("::error title=all-reduce xring%2C 8000000 bytes")
     assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotations[0]

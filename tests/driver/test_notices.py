@@ -86,13 +86,13 @@ def test_warm_up_at_its_limit():
         (
             4000.0,
             "measured: matmul",
-            "MFU is 150 %: the peak (measured: matmul) is too low; it was measured while the "
-            "machine had other work to do; measure again on a quiet machine",
+            "MFU would be 150 % and is left out: the peak (measured: matmul) is too low; it was "
+            "measured while the machine had other work to do; measure again on a quiet machine",
         ),
         (
             5000.0,
             "given: --peak_flops",
-            "MFU is 120 %: the peak (given: --peak_flops) is too low; "
+            "MFU would be 120 % and is left out: the peak (given: --peak_flops) is too low; "
             "--peak_flops would correct it",
         ),
     ],
@@ -111,6 +111,7 @@ def test_more_than_the_peak(peak, source, expected):
     run.add_step(0.02)
     run.peak_flops_per_sec, run.peak_flops_source = peak, source
     assert peak_warning(run.record()) == expected
+    assert (run.record().summary().mfu is None) == (peak != 6000.0)
 
 
 def summary(**values):

@@ -13,12 +13,19 @@ def test_flags_md_is_current():
 
 
 def test_help_has_every_flag_once():
-    lines = run_help(80).splitlines()
+    lines = run_help(80, obsolete=True).splitlines()
     heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
     names = [head.removeprefix("  --").removeprefix("[no]") for head in heads]
     assert tuple(names[: len(MOST_USED)]) == MOST_USED
     assert sorted(names) == sorted(spec.name for spec in (*FLAGS, *OBSOLETE))
+    lines = [line for line in lines if line.startswith("  ")]
     assert max(map(len, lines)) <= 80
+
+
+def test_flags_without_meaning_are_left_to_migrating_md_and_helpfull():
+    for text in (run_help(80), markdown()):
+        assert [spec.name for spec in OBSOLETE if f"--{spec.name}" in text.split()] == []
+        assert "Without meaning" not in text
 
 
 def test_help_gives_type_default_and_range():

@@ -76,7 +76,7 @@ def test_flagfile(tmp_path):
             ["--nonum_gpus"],
             "--nonum_gpus: only a boolean has a --no form, write --num_gpus=value",
         ),
-        (["--zzzzzz"], "unknown flag --zzzzzz; cnnbench --help lists them all"),
+        (["--zzzzzz"], "unknown flag --zzzzzz; cnnbench run --help lists those of runs"),
         (["--batch_size"], "--batch_size needs a value: write --batch_size=value"),
         (["--xla=maybe"], "--xla=maybe: must be true or false"),
         (["--num_gpus=two"], "--num_gpus=two: must be an integer"),

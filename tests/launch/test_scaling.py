@@ -110,10 +110,15 @@ def test_towers_of_a_worker_share_memory():
     assert found[2] > 0
 
 
-def test_table_csv_and_chart(of):
+def test_table_csv_and_chart(of, monkeypatch):
     found = scaling.points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
+    monkeypatch.setenv("COLUMNS", "160")
     head, row = scaling.table(found)
-    assert head.split()[:5] == ["workers", "towers", "images/sec", "step", "ms"]
+    assert head.split()[:7] == [
+        *("workers", "towers", "median", "images/sec", "median", "step", "ms")
+    ]
+    monkeypatch.setenv("COLUMNS", "100")
+    assert max(map(len, scaling.table(found))) <= 100
     assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "-", "37.5", "%", "-", "-"]
     (values,) = csv.DictReader(scaling.to_csv(found).splitlines())
     assert values["images_per_sec"] == "100.0"

@@ -5,20 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.metrics.registry import HISTORY
 from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles, write_json
-from cnnbench.records.run import Batch, Evaluation, ModelInfo, Placement
+from cnnbench.records.run import Batch, Conditions, Evaluation, ModelInfo, Placement
 from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
 
 WRITER = """
@@ -248,6 +251,43 @@ def test_row_of_a_complete_run(tmp_path):
         "command": "cnnbench '--a=b c'",
     }
     assert {name: row[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "document"), [(RUNS, "record.md"), (REDUCTIONS, "all_reduce_benchmark.md")]
+)
+def test_every_column_is_documented_once(table, document):
+    text = (Path(__file__).parents[2] / "docs" / document).read_text(encoding="utf-8")
+    lines = text[text.index("| column | content |") :].partition("\n\n")[0].splitlines()
+    documented = [name for line in lines for name in re.findall("`(\\w+)`", line.split("|")[1])]
+    assert sorted(documented) == sorted(table.columns)
+
+
+def test_mean_and_median_of_images_per_sec_are_columns_of_their_own(tmp_path):
+    run = Measurements(command=[], config={})
+    run.batch = Batch(per_device=6, global_=6)
+    for seconds in (1.0, 1.0, 4.0):
+        run.add_step(seconds, 0.0)
+    append(tmp_path / "r.csv", run.record())
+    (row,) = rows(tmp_path / "r.csv")
+    assert (row["images_per_sec"], row["images_per_sec_median"]) == ("3.0", "6.0")
+
+
+def test_disturbance_is_a_column(tmp_path):
+    run = a_run()
+    append(tmp_path / "r.csv", run.record())
+    run.conditions = Conditions(before={"other_cpus": 0.5}, during={"other_cpus": 1.25})
+    append(tmp_path / "r.csv", run.record())
+    assert [row["other_cpus"] for row in rows(tmp_path / "r.csv")] == ["", "1.25"]
+
+
+@pytest.mark.parametrize(("forward_only", "cell"), [(False, "0.0"), (True, "")])
+def test_a_forward_pass_has_no_loss(forward_only, cell, tmp_path):
+    run = Measurements(command=[], config={"forward_only": forward_only})
+    run.add_step(0.5, 0.0)
+    append(tmp_path / "r.csv", run.record())
+    assert rows(tmp_path / "r.csv")[0]["last_loss"] == cell
+    assert HISTORY["final_loss"].value(run.record()) == (None if forward_only else 0.0)
 
 
 def test_failed_run_has_a_row_on_one_line(tmp_path):

@@ -65,7 +65,8 @@ def test_rows_by_hand():
     ]
 
 
-def test_table_and_files_say_the_same(holds):
+def test_table_and_files_say_the_same(holds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     found = roofline()
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(0.080)
@@ -82,6 +83,24 @@ def test_table_and_files_say_the_same(holds):
     roof, *points = chart(found, "title").series
     assert roof.points[1] == pytest.approx((10.0, 100.0))
     assert [one.points for one in points] == [((200.0, 50.0),), ((100.0, 200.0),)]
+
+
+def test_rows_at_the_bound_are_ordered_by_time():
+    seconds = {"a": 0.001, "b": 0.030, "c": 0.020}
+    works = {name: Work(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
+    works["d"] = Work(Part("d", "other", FORWARD), False, 0)
+    step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
+    rows = rows_of([step], lambda name, type: works[name], {}, MACHINE)
+    assert [row.layer for row in rows] == ["d", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_the_table_fits_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = table(roofline(), "title", most=0).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith(f"not in {columns} columns: ") for line in lines)
+    assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))
 
 
 def test_operations_that_run_at_once_share_the_time():

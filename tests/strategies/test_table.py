@@ -105,7 +105,8 @@ def test_weights_that_differ_fail_the_command_and_are_named(results, value: floa
     )
 
 
-def test_the_table_for_people(results: list[CaseResult]) -> None:
+def test_the_table_for_people(results: list[CaseResult], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     found = tuple(rows_of(results).values())
     assert table.failed(found)
     text = table.table_text(found, PLAN, TOLERANCE)
@@ -113,7 +114,15 @@ def test_the_table_for_people(results: list[CaseResult]) -> None:
     assert KINDS["csv"](table.to_csv(found).encode())
     lines = text.splitlines()
     heads = lines[0]
-    for title in ("mode", "images/sec", "range", "overhead", "copies", "reduction ops", "weights"):
+    for title in (
+        "mode",
+        "median images/sec",
+        "range",
+        "overhead",
+        "copies",
+        "reduction ops",
+        "weights",
+    ):
         assert title in heads
     assert "80.00 to 160.0" in lines[2]
     assert "+25.0 %" in lines[2]
@@ -124,6 +133,17 @@ def test_the_table_for_people(results: list[CaseResult]) -> None:
         "independent: its towers train apart",
         "failed: independent: =no good",
     ]
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_the_table_fits_the_terminal(
+    results: list[CaseResult], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
+    assert max(map(len, text.splitlines())) <= columns
+    assert KINDS["table of strategies"](text.encode())
+    assert "80.00 to 160.0" in text
 
 
 def test_six_processes_have_an_interval(results: list[CaseResult]) -> None:

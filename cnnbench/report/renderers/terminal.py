@@ -12,7 +12,7 @@ from cnnbench.metrics.registry import Metric
 from cnnbench.report.renderers import wording
 from cnnbench.text.escape import plain
 from cnnbench.text.numbers import count
-from cnnbench.text.table import aligned
+from cnnbench.text.table import fitted_rows, wrapped
 from cnnbench.text.terminal import is_terminal
 
 _INDENT = "      "
@@ -42,15 +42,16 @@ def _table(
     comparison: Comparison, metric: Metric, rows: list[tuple[Entry, Result]], colour: bool
 ) -> list[str]:
     cells = [tuple(map(plain, wording.cells(entry, result))) for entry, result in rows]
-    head, *body = aligned([wording.head(comparison, metric), *cells], left=(0, 1))
-    lines = [head]
-    for (_, result), row, line in zip(rows, cells, body, strict=True):
+    title, *heads = wording.head(comparison, metric)
+    head, *body = fitted_rows([("verdict", *heads), *cells], left=(0, 1))
+    lines = [title, *head]
+    for (_, result), row, (first, *more) in zip(rows, cells, body, strict=True):
         code = wording.SIGNS[result.verdict].colour
         if colour and code:
-            line = line.replace(row[0], f"\x1b[{code}m{row[0]}\x1b[0m", 1)
-        lines.append(line)
+            first = first.replace(row[0], f"\x1b[{code}m{row[0]}\x1b[0m", 1)
+        lines += [first, *more]
         if result.verdict is not Verdict.SAME:
-            lines.append(f"{_INDENT}{plain(result.judgement.reason)}")
+            lines += wrapped(plain(result.judgement.reason), _INDENT)
     return lines
 
 
@@ -60,13 +61,14 @@ def _summary(comparison: Comparison) -> list[str]:
         for metric in comparison.metrics
         if (found := wording.tally(comparison, metric))
     ]
-    lines += wording.mean_sentences(comparison)
-    lines.append(wording.conditions(comparison))
-    lines += [f"note: {plain(note)}" for note in comparison.notes]
+    notes = (f"note: {plain(note)}" for note in comparison.notes)
+    for sentence in (*wording.mean_sentences(comparison), wording.conditions(comparison), *notes):
+        lines += wrapped(sentence, more=_INDENT)
     mentions = wording.mentions(comparison)
     if mentions:
         lines.append("Also different:")
-        lines += [f"{_INDENT}{plain(mention)}" for mention in mentions]
+        for mention in mentions:
+            lines += wrapped(plain(mention), _INDENT)
     if comparison.skipped:
         lines.append(f"skipped: {count(len(comparison.skipped), 'file', 'files')}")
     code = comparison.exit_code

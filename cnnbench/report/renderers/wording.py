@@ -147,10 +147,9 @@ def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
       comparison: what the table is about.
       metric: of its rows.
     """
-    unit = metric.unit_text
     interval = f"{confidence(comparison)} interval"
-    columns = ("configuration", f"base {unit}", f"new {unit}", "change", interval, "p", "runs")
-    return (metric.name, *columns)
+    columns = ("configuration", "base", "new", "change", interval, "p", "runs")
+    return (f"{metric.name}, median {metric.unit_text}", *columns)
 
 
 def cells(entry: Entry, result: Result) -> tuple[str, ...]:

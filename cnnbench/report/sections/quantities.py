@@ -153,7 +153,7 @@ THROUGHPUT = Quantity(
     "process to the fastest, the spread its width as a share of the median.",
     values=lambda one: one.throughput,
     chart="throughput",
-    axis=Axis(label="images/sec", zero=True, better=HIGHER),
+    axis=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
     columns=(
         _median("median images/sec", "throughput"),
         _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
@@ -200,13 +200,12 @@ def _peak_source(one: Configured) -> str:
 
 
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
-    shares = [value for one in known for value in one.sample(one.mfu).values]
-    if not shares:
+    if not any(one.sample(one.peak).values for one in known):
         message = "No run knows the peak of its devices; --peak_flops gives it."
         yield Text(text=message, tone="unsure")
-    if any(value > 1 for value in shares):
-        message = "More than 100 %: all peaks of a machine were measured while it was busy,"
-        yield Text(text=f"{message} or --peak_flops is too low.", tone="unsure")
+    if any(one.is_above_peak(run) for one in known for run in one.good):
+        message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
+        yield Text(text=f"{message}was busy, or --peak_flops is too low.", tone="unsure")
 
 
 HARDWARE = Quantity(
@@ -294,7 +293,7 @@ ACCURACY = Quantity(
         _spread("range", lambda found: found.range, "top_1", _exact),
         _median("top-5", "top_5", _exact),
         _median(
-            "evaluation images/sec",
+            "median evaluation images/sec",
             lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None,
         ),
         _median("first loss", lambda run: run.losses[0] if run.losses else None),

@@ -138,9 +138,9 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
     return [
         Lines(
-            title=f"{family}: images/sec over devices",
+            title=f"{family}: median images/sec over devices",
             x=devices,
-            y=Axis(label="images/sec, all devices", zero=True, better=HIGHER),
+            y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_linear(drawn)),
         ),
         Lines(
