@@ -44,6 +44,15 @@ class Axis:
         """The label with the direction."""
         return f"{self.label} ({self.better})" if self.better else self.label
 
+    @property
+    def short_caption(self) -> str:
+        """The same in fewer letters."""
+        return (
+            f"{self.label}, {'↑' if self.better == HIGHER else '↓'} better"
+            if self.better
+            else self.label
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -53,6 +54,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
 _PLOT_PART, _BESIDE = "plot", "beside"
+_NOTE_ROOM, _MOST_LINES = 0.07, 2
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
 
@@ -278,19 +280,42 @@ def _x_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], botto
     axes.set_xticks(ticks, shown, minor=False)
     axes.set_xticks([], minor=True)
     axes.spines["bottom"].set(visible=True, color=_palette()["soft"], linewidth=1)
-    middle = (start + end) / 2 - sheet._left
-    sheet.text(middle, bottom + 36, axis.caption, colour="soft", align="center")
+    caption = _caption(axis, sheet.inner)
+    half = len(caption) * _CHARACTER / 2
+    middle = min(max((start + end) / 2 - sheet._left, half), sheet.inner - half)
+    sheet.text(middle, bottom + 36, caption, colour="soft", align="center")
 
 
-def _y_axis(sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float) -> None:
-    """Scale, grid and ticks of a vertical axis; the caption stands above it."""
+def _y_axis(
+    sheet: _Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
+) -> None:
+    """Scale, grid and ticks of a vertical axis; the caption stands above it.
+
+    Args:
+      sheet, axes, axis: to draw on, and what to draw.
+      values: that must be shown.
+      top: of the plot.
+      room: share of the height to leave free above the values, for notes.
+    """
     low, high = _limits(axis, values)
+    if axis.limit is None:
+        free = room / (1 - room)
+        high = high * (high / low) ** free if axis.log else high + (high - low) * free
     if axis.log:
         axes.set_yscale("log", base=axis.base)
     axes.set_ylim(low, high)
     axes.set_yticks(*_ticks(axis, low, high, 5), minor=False)
     axes.set_yticks([], minor=True)
-    sheet.text(0, top - 10, axis.caption, colour="soft")
+    sheet.text(0, top - 10, _caption(axis, sheet.inner), colour="soft")
+
+
+def _caption(axis: Axis, width: float) -> str:
+    """The caption of an axis, or what of it fits."""
+    fitting = _fitting(width)
+    return next(
+        (one for one in (axis.caption, axis.short_caption) if len(one) <= fitting),
+        _shorten(axis.label, fitting),
+    )
 
 
 def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -453,12 +478,17 @@ def _draw_lines(sheet: _Sheet, chart: Lines) -> None:
     points = [point for one in chart.series for point in one.points]
     spans = [end for one in chart.series for span in one.spans if span for end in span]
     _x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
-    _y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP)
+    notes = _Notes(sheet, axes)
+    if chart.shaded is not None:
+        notes.write(max(chart.shaded[0], axes.get_xlim()[0]), chart.shaded[2], 3)
+    for event in chart.events:
+        notes.write(event.x, event.mark, 7)
+    room = _NOTE_ROOM * notes.lines
+    _y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP, room)
     if chart.shaded is not None:
         start, end = axes.get_xlim()
         first, last = max(chart.shaded[0], start), min(chart.shaded[1], end)
         axes.axvspan(first, last, color=_palette()["soft"], alpha=0.12, linewidth=0, zorder=0)
-        _beside(sheet, axes, first, chart.shaded[2], 3)
     for event in chart.events:
         _draw_event(sheet, axes, event)
     index = 0
@@ -468,23 +498,47 @@ def _draw_lines(sheet: _Sheet, chart: Lines) -> None:
         index += not one.reference
 
 
-def _beside(sheet: _Sheet, axes: Any, x: float, text: str, gap: float) -> None:
-    """A note at the top of the plot beside a place, on the side that has more room."""
-    start, end = axes.get_xlim()
-    to_left = gap > 3 and x > (start + end) / 2
-    place = axes.transData.transform((x, axes.get_ylim()[0]))[0] - sheet._left
-    align = "right" if to_left else "left"
-    place += -gap if to_left else gap
-    top = _PLOT_TOP + 12
-    sheet.text(place, top, text, size=_TICK_SIZE, colour="soft", align=align, kind=_BESIDE)
+class _Notes:
+    """Notes at the top of a plot beside places, where none covers another.
+
+    Attributes:
+      lines: that have notes.
+    """
+
+    def __init__(self, sheet: _Sheet, axes: Any) -> None:
+        self._sheet = sheet
+        self._axes = axes
+        self._taken: list[tuple[int, float, float]] = []
+
+    @property
+    def lines(self) -> int:
+        return len({line for line, _, _ in self._taken})
+
+    def write(self, x: float, text: str, gap: float) -> None:
+        """A note on the side with more room, else on the other, else a line below; or none."""
+        if not text:
+            return
+        start, end = self._axes.get_xlim()
+        place = self._axes.transData.transform((x, self._axes.get_ylim()[0]))[0] - self._sheet._left
+        width = len(text) * _CHARACTER
+        to_left = gap > 3 and x > (start + end) / 2
+        for line, left in itertools.product(range(_MOST_LINES), (to_left, not to_left)):
+            low = place - gap - width if left else place + gap
+            inside = low >= 0 and low + width <= self._sheet.inner
+            if inside and all(
+                line != other or low + width <= a or low >= b for other, a, b in self._taken
+            ):
+                self._taken.append((line, low, low + width))
+                at, align = (place - gap, "right") if left else (place + gap, "left")
+                style: Any = {"size": _TICK_SIZE, "colour": "soft", "kind": _BESIDE}
+                self._sheet.text(at, _PLOT_TOP + 12 + 14 * line, text, align=align, **style)
+                return
 
 
 def _draw_event(sheet: _Sheet, axes: Any, event: Event) -> None:
     colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
     line = axes.axvline(event.x, color=_palette()[colour], linewidth=1.5, linestyle=(0, dashes))
     sheet.mark(line, _PLOT_PART, event.label, stop=True)
-    if event.mark:
-        _beside(sheet, axes, event.x, event.mark, 7)
 
 
 def _draw_series(sheet: _Sheet, axes: Any, one: Series, index: int, key: float) -> None:

@@ -33,6 +33,7 @@ DOCUMENTS = {".html": "html", ".md": "markdown"}
 
 SUFFIXES = (*DOCUMENTS, ".svg", ".png", ".pdf")
 _TICKS = 6
+_DIGITS = 7
 _MOST_NAMED = 5
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LEAST_SPAN = 0.1
@@ -157,8 +158,12 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _linked(point: SeriesPoint, commit_url: str) -> Cell:
     """A point, which leads to its commit if it has one."""
-    is_commit = point.name == point.runs[0].commit and _COMMIT.fullmatch(point.name)
-    return Cell(point.short, link=commit_url.replace("{commit}", point.name) if is_commit else "")
+    link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
+    return Cell(point.short, link=link)
+
+
+def _is_commit(point: SeriesPoint) -> bool:
+    return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
 
 
 def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
@@ -229,14 +234,15 @@ def _chart(found: Trend, metric: Metric) -> Lines:
 
 
 def _axis(points: Sequence[SeriesPoint]) -> Axis:
-    """Points at even distances, with their dates; those that fit are shown."""
+    """Points at even distances, with their commits or dates; those that fit are shown."""
+    ticks = tuple(float(place) for place in range(len(points)))
+    if all(map(_is_commit, points)):
+        commits = tuple(point.name[:_DIGITS] for point in points)
+        return Axis(label="commits in order", ticks=ticks, tick_texts=commits)
     days = {point.started.date() for point in points}
     form = "%m-%d %H:%M" if len(days) <= min(len(points), _TICKS) // 2 else "%Y-%m-%d"
-    return Axis(
-        label="points in order",
-        ticks=tuple(float(place) for place in range(len(points))),
-        tick_texts=tuple(point.started.strftime(form) for point in points),
-    )
+    texts = tuple(point.started.strftime(form) for point in points)
+    return Axis(label="points in order", ticks=ticks, tick_texts=texts)
 
 
 def _hint(point: SeriesPoint, metric: Metric) -> str:

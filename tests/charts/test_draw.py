@@ -52,6 +52,50 @@ def test_every_chart_has_a_title_and_names_its_axes_with_their_direction(make):
     assert ("devices" in texts(root)) == (make is lines)
 
 
+@pytest.mark.parametrize(
+    ("label", "caption"),
+    [
+        ("images/sec", "images/sec (higher is better)"),
+        ("images/sec at the median step", "images/sec at the median step, ↑ better"),
+        ("throughput, images/sec at a median step", "throughput, images/sec at a median step"),
+        ("x" * 60, "x" * 26 + "…" + "x" * 14),
+    ],
+)
+def test_captions_fit_a_phone(label, caption):
+    axis = Axis(label=label, better=HIGHER)
+    assert caption in texts(tree(lines(y=axis)))
+    root = tree(Rows(title="t", x=axis, rows=dots().rows))
+    (found,) = [one for one in root.iter("text") if one.text == caption]
+    half = len(caption) * 7.2 / 2
+    assert half - 1 <= float(found.get("x")) <= 301 - half
+
+
+def test_notes_beside_events_do_not_cover_each_other():
+    points = tuple((float(x), 1.0) for x in range(20))
+    series = (Series(name="a", points=points),)
+    near = (Event(x=5.0, label="", mark="- worse"), Event(x=5.5, label="", mark="+ better"))
+    far = (*near, Event(x=6.0, label="", mark="+ third"), Event(x=16.0, label="", mark="- last"))
+    root = tree(lines(series=series, events=far))
+    boxes = []
+    for one in root.iter("text"):
+        if one.text in {event.mark for event in far}:
+            width, x = len(one.text) * 6.0, float(one.get("x"))
+            left = x - width if one.get("text-anchor") == "end" else x
+            boxes.append((float(one.get("y")), left, left + width))
+    assert len(boxes) == 4
+    for index, (y, left, right) in enumerate(boxes):
+        assert 0 <= left < right <= 300
+        assert all(y != v or right <= a or left >= b for v, a, b in boxes[index + 1 :])
+
+
+def test_notes_stand_above_the_values():
+    root = tree(lines(events=(Event(x=1.5, label="e", mark="- worse"),)))
+    (note,) = [one for one in root.iter("text") if one.text == "- worse"]
+    marks = [float(one.get("y")) for one in root.iter("use") if one.get("y")]
+    # A mark is 8 wide.
+    assert min(marks) - 4 > float(note.get("y"))
+
+
 @pytest.mark.parametrize("make", KINDS)
 def test_hostile_names_stay_text(make):
     root = tree(make(HOSTILE))

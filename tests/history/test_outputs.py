@@ -110,6 +110,18 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
     assert [len(chart.labels) for chart in charts.charts] == [14, 6]
 
 
+def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(runs, series_of):
+    commits = [f"{number:040x}"[::-1] for number in range(1, 7)]
+    found = [runs(100.0, commit) for commit in commits]
+    for by, label in ((None, "commits in order"), ("day", "points in order")):
+        (one,) = series_of(found) if by is None else series_of(found, by=by)
+        chart = page._chart(trend(one, SPEED), SPEED)
+        assert chart.x.label == label
+        assert chart.labels == chart.x.tick_texts
+        if by is None:
+            assert chart.labels == tuple(commit[:7] for commit in commits)
+
+
 def test_a_page_names_its_period_and_begins_with_the_verdict(trends):
     report = page.page(trends, SPEED)
     assert re.fullmatch(r"History of throughput, 2026-11-\d\d( to 2026-\d\d-\d\d)?", report.title)

@@ -253,15 +253,13 @@ def test_one_peak_per_machine_and_number_format(runs):
     found = rows(build(results), "mfu")
     assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
     assert "the highest of 4 processes" in found[0]["source of the peak"]
-    assert {row["MFU"] for row in found} == {"-"}  # all above the peak
+    assert not any("MFU" in row for row in found)  # all above the peak
     (warning,) = [b for b in section(build(results), "mfu").blocks if getattr(b, "tone", "")]
     assert "Shares above 100 % are left out" in warning.text
     peaks = [one.peak(one.records[0]) for one in results.configured]
     achieved = [one.sample("achieved_flops_per_sec").median for one in results.configured]
     assert peaks == [152e9, 50e9, 300e9, 152e9]
-    assert all(
-        value > peak for value, peak in zip(achieved, peaks, strict=True)
-    )
+    assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))
 
 
 def test_steady_is_counted_from_the_first_timed_step(runs):

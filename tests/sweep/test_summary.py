@@ -78,7 +78,8 @@ def test_no_advice_from_one_process_each(rows, plan):
 MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"
 
 
-def test_golden_table(rows, tmp_path):
+def test_golden_table(rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     made = rows(
         MATRIX,
         {
@@ -247,7 +248,8 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
         "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
         "a                  -                  -            1.125  66.7 %  2 ok",
         # As compare and report name it, by its flags.
-        "b                  4              40.00                -       -  1 ok  lenet, batch 8, 1 cpu",
+        "b                  4              40.00                -       -  1 ok  "
+        "lenet, batch 8, 1 cpu",
     ]
     assert table(summarise([reduce], results[1:])) == [
         "configuration  median bus GB/s  spread  runs",
