@@ -28,6 +28,7 @@ from cnnbench.predict.predict import fastest_by_size, predict
 from cnnbench.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
+from cnnbench.text.table import wrapped
 from cnnbench.text.terminal import print_result, print_warning
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
@@ -250,7 +251,8 @@ def _default_specs(model: CostModel) -> tuple[AllReduceSpec, ...]:
 
 
 def _print(result: report.PredictionReport, fitted: Fit | None) -> None:
-    blocks = [[*report.model_lines(result.model), report.step_line(result.step)]]
+    step = wrapped(report.step_line(result.step), more="#   ")
+    blocks = [[*report.model_lines(result.model), *step]]
     if fitted is not None:
         blocks.insert(0, report.fit_lines(fitted))
         blocks += [report.validation_lines(*item) for item in result.validation.items()]

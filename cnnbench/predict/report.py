@@ -25,7 +25,7 @@ from cnnbench.predict.predict import FastestRange, Prediction, fastest
 from cnnbench.predict.workload import TrainingStep, packing_text
 from cnnbench.records.result_files import CsvTable
 from cnnbench.text.numbers import NONE, binary, number, percent
-from cnnbench.text.table import fitted_rows
+from cnnbench.text.table import fitted_rows, parts
 
 TARGET = 0.15
 """Relative error that held-out points are to stay within."""
@@ -139,7 +139,10 @@ def time_lines(predictions: Sequence[Prediction]) -> list[str]:
     for devices in dict.fromkeys(p.devices for p in predictions):
         name = best[devices].spec if devices in best and devices > 1 else NONE
         table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
-    return ["# predicted time of the reduction, ms", *_table(table, -1), *_reasons(predictions)]
+    lines = ["# predicted time of the reduction, ms"]
+    for part in parts(table, indent=2):
+        lines += _table(part, *((-1,) if part[0][-1] == "fastest" else ()))
+    return [*lines, *_reasons(predictions)]
 
 
 def step_lines(predictions: Sequence[Prediction]) -> list[str]:
@@ -161,9 +164,9 @@ def step_lines(predictions: Sequence[Prediction]) -> list[str]:
         for devices, p in fastest(predictions).items()
     ]
     return [
-        "# step with the fastest spec: without any overlap of computing and reducing, and the "
-        "bound of full overlap",
-        *_table(table),
+        "# step with the fastest spec: no overlap of computing and reducing, and the bound of full "
+        "overlap",
+        *(line for part in parts(table, indent=2) for line in _table(part)),
     ]
 
 

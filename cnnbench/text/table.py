@@ -143,6 +143,23 @@ def fitted_rows(
     return lines
 
 
+def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
+    """The columns of a table with many numbers in tables that fit, the first column in each.
+
+    Args:
+      rows: as of `aligned`, the head first.
+      indent: as of `fitted_rows`.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    groups: list[list[int]] = [[0]]
+    for index in range(1, len(widths)):
+        used = sum(widths[one] + len(GAP) for one in groups[-1])
+        if len(groups[-1]) > 1 and used + widths[index] > columns() - indent:
+            groups.append([0])
+        groups[-1].append(index)
+    return [[[row[index] for index in group] for row in rows] for group in groups]
+
+
 def _row_lines(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
 ) -> list[str]:

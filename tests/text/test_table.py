@@ -3,7 +3,7 @@
 import pytest
 
 from cnnbench.text import table
-from cnnbench.text.table import aligned, fitted, fitted_rows, natural_key, wrapped
+from cnnbench.text.table import aligned, fitted, fitted_rows, natural_key, parts, wrapped
 
 HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
 ROWS = (
@@ -81,6 +81,17 @@ def test_rows_without_a_head(columns):
     columns(40)
     rows = [("a b c", "x" * 30, "1"), ("d", "y" * 30, "2")]
     assert fitted(rows, (0, 1), has_head=False)[0].startswith("a b c")
+
+
+def test_many_columns_become_several_tables(columns):
+    columns(50)
+    rows = [("devices", *(f"algorithm{n}" for n in range(6))), ("8", *("1.234" for _ in range(6)))]
+    found = parts(rows)
+    assert [table[0][0] for table in found] == ["devices"] * len(found)
+    assert [name for table in found for name in table[0][1:]] == list(rows[0][1:])
+    assert all(len(line) <= 50 for table in found for line in aligned(table))
+    columns(200)
+    assert parts(rows) == [[list(row) for row in rows]]
 
 
 def test_sentences_keep_their_words(columns):
