@@ -83,7 +83,10 @@ def pytest_runtest_makereport(
 def _terminal(config: pytest.Config) -> TextIO | None:
     """The terminal that pytest reports to; None with -q, in workers and where it is none."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or not reporter.isatty or reporter.verbosity < 0:
+    if reporter is None or reporter.verbosity < 0:
+        return None
+    is_terminal = reporter.isatty
+    if not (is_terminal() if callable(is_terminal) else is_terminal):  # pytest 8: an attribute
         return None
     capture = config.pluginmanager.get_plugin("capturemanager")
     return cast("TextIO", _Terminal(reporter, capture))
