@@ -41,6 +41,12 @@ def column(out, title):
     return rows
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Tables in one piece."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+
 def test_a_link_gives_a_table_per_number_of_devices(capsys):
     out = run(capsys, link="hdr", devices="8..64", model="resnet50", step_seconds=0.2)
     assert "# link     hdr: alpha 14 us, bandwidth 24.84 GB/s" in out
