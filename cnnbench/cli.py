@@ -13,8 +13,8 @@ from typing import NoReturn, cast
 from cnnbench import plugins
 from cnnbench.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
+from cnnbench.interrupts import restored
 from cnnbench.runtime import early_import, supervisor
-from cnnbench.runtime.interrupts import restored
 from cnnbench.text.terminal import StandardStream, print_error, print_result, standard_streams
 
 DEFAULT_COMMAND = "run"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError, UsageError, text_of
+from cnnbench.interrupts import restored
 from cnnbench.reading import read_file
-from cnnbench.runtime.interrupts import restored
 
 _MOST_MIB = 16
 

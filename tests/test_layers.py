@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    ("errors", "reading", "version"),
+    ("errors", "interrupts", "reading", "version"),
     ("text", "stats", "plugins"),
     ("charts",),
     ("models", "runtime"),

@@ -12,6 +12,7 @@ from cnnbench.allreduce import table
 from cnnbench.allreduce.plan import AllReducePlan, make_plan, unused_notices
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
 from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.interrupts import restored
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
@@ -21,7 +22,6 @@ from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.runtime import tensorflow as runtime
-from cnnbench.runtime.interrupts import restored
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.text.labels import labels_of
 from cnnbench.text.progress import Messages, Progress

@@ -13,8 +13,8 @@ from cnnbench.allreduce.data import SETS, DataSet, make_data
 from cnnbench.allreduce.plan import Length
 from cnnbench.allreduce.program import Buffers, Place, Program, copy_all, factory
 from cnnbench.errors import first_line
+from cnnbench.interrupts import restored
 from cnnbench.records.allreduce import Copying, Point
-from cnnbench.runtime.interrupts import restored
 from cnnbench.text.progress import Progress
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.worker_group import WorkerGroup

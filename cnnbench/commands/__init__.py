@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.runtime.interrupts import interrupt
+from cnnbench.interrupts import interrupt
 from cnnbench.runtime.supervisor import heed_once
 from cnnbench.text.terminal import print_notice, print_result, print_warning
 

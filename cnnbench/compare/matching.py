@@ -72,7 +72,7 @@ def share_pairs(base: Group, new: Group) -> bool:
     return not left.isdisjoint(right)
 
 
-def sides_of_experiment(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
+def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
     """Whether all runs of BASE are of side A of an experiment, and those of NEW of side B."""
     return all(
         records and all(_place(one).get("side") == side for one in records)
@@ -116,7 +116,7 @@ def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     return found if len(found) == len(group.records) else {}
 
 
-def _place(record: Measurement) -> Mapping[str, object]:
+def _place(record: object) -> Mapping[str, object]:
     """Where `cnnbench ab` measured a run; empty for others."""
     return record.ab or {} if isinstance(record, RunRecord) else {}
 

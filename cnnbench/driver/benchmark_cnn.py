@@ -41,6 +41,7 @@ from cnnbench.errors import (
 from cnnbench.flags import Params, validate
 from cnnbench.flags.cluster import located, settled, without_outputs
 from cnnbench.flags.groups.strategies import MULTI_WORKER
+from cnnbench.interrupts import restored
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
@@ -55,7 +56,6 @@ from cnnbench.records.tables import RUNS, run_row
 from cnnbench.runtime import early_import, peak_flops
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.activity import Activity, Doing, Standing
-from cnnbench.runtime.interrupts import restored
 from cnnbench.runtime.native import uninterrupted, without_info_lines
 from cnnbench.runtime.turns import Turns
 from cnnbench.text.progress import Messages, Progress

@@ -30,9 +30,9 @@ from cnnbench.driver.step_timer import StepLoop, StepTime
 from cnnbench.driver.target import TargetWatch
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.flags import Params
+from cnnbench.interrupts import interrupt
 from cnnbench.records.measurements import Measurements
 from cnnbench.runtime.activity import Activity, Doing
-from cnnbench.runtime.interrupts import interrupt
 from cnnbench.runtime.turns import Turns
 from cnnbench.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
 from cnnbench.step.loss_scale import LossScale

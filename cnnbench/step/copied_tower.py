@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 from cnnbench.errors import first_line
+from cnnbench.interrupts import restored
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
-from cnnbench.runtime.interrupts import restored
 
 _R = TypeVar("_R")
 

@@ -14,7 +14,7 @@ import pytest
 from cnnbench import cli, plugins
 from cnnbench.driver.training import Training
 from cnnbench.errors import BenchmarkError
-from cnnbench.runtime.interrupts import interrupt, restored
+from cnnbench.interrupts import interrupt, restored
 
 
 def plain() -> None:
