@@ -9,8 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    ("errors", "interrupts", "reading", "version"),
-    ("text", "stats", "plugins"),
+    ("errors", "reading", "version"),
+    ("text", "stats", "interrupts"),
+    ("plugins",),
     ("charts",),
     ("models", "runtime"),
     ("variable_mgr", "data", "cluster"),

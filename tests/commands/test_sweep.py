@@ -154,9 +154,7 @@ def test_end_to_end(in_folder, capfd):
     captured = capfd.readouterr()
     assert "cnnbench: 1 of 2 runs are done already" in captured.err
     lines = captured.out.splitlines()
-    assert lines[0].split() == [
-        *("configuration", "batch", "images/sec", "spread", "runs", "in", "reports")
-    ]
+    assert lines[0].split()[:4] == ["configuration", "batch", "median", "images/sec"]
     assert [line.split()[:3] for line in lines[1:]] == [
         ["a", "num_gpus=1", "2"],
         ["a", "num_gpus=2", "2"],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.driver.console import Console, HeaderInfo, Phase, header_lines, table_header_line
+from cnnbench.records.target import Target
 from cnnbench.stats.descriptive import Speed
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -133,7 +134,7 @@ def training_stopped(out):
     out.running_evaluation(12)
     out.evaluation_row(10, 1578.9)
     out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
-    out.stopping(-1.0)
+    out.stopping(Target(metric="top_1", value=-1.0), "accuracy")
     out.phase(Phase.DONE)
 
 
@@ -219,6 +220,7 @@ def test_path_that_the_encoding_lacks_is_escaped():
 
 WRITER = """
 import sys
+from cnnbench.records.target import Target
 from cnnbench.driver.console import Console, Phase
 out = Console()
 for _ in range(2000):

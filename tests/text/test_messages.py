@@ -14,7 +14,10 @@ from cnnbench.text.messages import error_line, notice_line, warning_line
 SOURCES = Path(cnnbench.__file__).parent
 PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
 # Titles, a record's error, and a message of pytest's own warnings.
-OTHERS = {"cli.py", "records/run.py", "testing.py", "pytest_plugin.py", "text/messages.py"}
+OTHERS = {
+    *("cli.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
+    "text/messages.py",
+}
 
 
 @pytest.mark.parametrize(
