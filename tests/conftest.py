@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# TensorFlow's own default depends on the CPU; without oneDNN grouped convolutions have no gradients.
+# Its default depends on the CPU; without oneDNN grouped convolutions have no gradients.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
