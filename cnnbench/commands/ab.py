@@ -326,7 +326,8 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     finding = session.run()
     code = _exit_code(finding, options)
     settled = options.aa or finding.failure or finding.interrupted
-    next_step = "" if settled else _next_step(finding.comparison, argv)
+    pairs = 0 if settled else _pairs_to_settle(finding.comparison)
+    next_step = _next_step(pairs, argv) if pairs else ""
     comparison = replace(finding.comparison, ends_with=code, next_step=next_step)
     options.write(comparison)
     if finding.failure:
@@ -341,7 +342,6 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     reporter.notice(f"the same from the files: {command}")
     if next_step:
         seconds = session.seconds_per_pair
-        pairs = _pairs_to_settle(comparison)
         time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
         reporter.notice(f"to settle it{time}: {next_step}")
     if finding.interrupted:
@@ -357,14 +357,10 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
     return ExitCode.OK if options.aa else finding.comparison.exit_code
 
 
-def _next_step(comparison: Comparison, argv: Sequence[str]) -> str:
-    """The command that would settle what is inconclusive; "" where more pairs would not."""
-    pairs = _pairs_to_settle(comparison)
-    return (
-        shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *sides.without(argv, _OF_ONE_EXPERIMENT)])
-        if pairs
-        else ""
-    )
+def _next_step(pairs: int, argv: Sequence[str]) -> str:
+    """The command that measures so many pairs."""
+    again = sides.without(argv, _OF_ONE_EXPERIMENT)
+    return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *again])
 
 
 def _pairs_to_settle(comparison: Comparison) -> int:

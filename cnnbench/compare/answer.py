@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.compare.disturbance import others_text
+from cnnbench.compare.estimate import unscaled
 from cnnbench.compare.judge import MANY, magnitude
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
@@ -173,9 +174,9 @@ def _noise(comparison: Comparison, entry: Entry) -> Iterator[str]:
     if found is not None:
         quick, slow = (number(1000 * seconds) for seconds in found)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
-    elif (scatter := entry.main.judgement.scatter_share(entry.main.metric)) is not None:
-        what = "pairs" if comparison.paired else "processes"
-        yield f"{what} differ by {entry.main.metric.change_text(scatter, signed=False)}"
+    elif (scatter := entry.main.judgement.scatter) is not None:
+        what, metric = "pairs" if comparison.paired else "processes", entry.main.metric
+        yield f"{what} differ by {metric.change_text(unscaled(scatter, metric), signed=False)}"
     if others := others_text([*entry.base, *entry.new]):
         yield others
 

@@ -137,9 +137,9 @@ def gather(case: Case, policy: Policy) -> Evidence:
         scatter = _pooled(base, new)
     floor, margin = limits(case, policy)
     return Evidence(
-        change=_unscaled(interval.estimate, metric),
-        low=None if interval.low is None else _unscaled(interval.low, metric),
-        high=None if interval.high is None else _unscaled(interval.high, metric),
+        change=unscaled(interval.estimate, metric),
+        low=None if interval.low is None else unscaled(interval.low, metric),
+        high=None if interval.high is None else unscaled(interval.high, metric),
         p=p,
         base_median=median(case.base),
         new_median=median(case.new),
@@ -236,7 +236,7 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
     deviation = rank_tests.standard_deviation([scaled(value, metric) for value in values])
-    return _unscaled(policy.noise_factor * deviation, metric)
+    return unscaled(policy.noise_factor * deviation, metric)
 
 
 def _deviation(values: Sequence[float]) -> float | None:
@@ -266,7 +266,13 @@ def scaled(value: float, metric: Metric) -> float:
     return math.log(value) if metric.relative else value
 
 
-def _unscaled(shift: float, metric: Metric) -> float:
+def unscaled(shift: float, metric: Metric) -> float:
+    """A difference of scaled values as changes are: a share of the base, or the difference.
+
+    Args:
+      shift: of values as `scaled` gives them.
+      metric: of the values.
+    """
     if not metric.relative:
         return shift
     try:

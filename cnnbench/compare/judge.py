@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cnnbench.compare.estimate import Case, Evidence, Needed, gather, needed, usable
+from cnnbench.compare.estimate import Case, Evidence, Needed, gather, needed, unscaled, usable
 from cnnbench.metrics.policy import Policy, Verdict
 from cnnbench.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import OPTIONAL
@@ -70,16 +70,6 @@ class Judgement:
     noise: float | None = None
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
-
-    def scatter_share(self, metric: Metric) -> float | None:
-        """The scatter as changes are: a share of the base, or a difference.
-
-        Args:
-          metric: that was judged.
-        """
-        if self.scatter is None or not metric.relative:
-            return self.scatter
-        return math.expm1(self.scatter)
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
@@ -261,7 +251,7 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
     metric = case.metric
     if enough is None or found.scatter is None:
         return ""
-    scatter = math.expm1(found.scatter) if metric.relative else found.scatter
+    scatter = unscaled(found.scatter, metric)
     name = "pairs" if case.paired else "processes"
     text = f"; {name} differ by {metric.change_text(scatter, signed=False)}"
     more = enough.number - case.fewest

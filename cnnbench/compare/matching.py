@@ -15,6 +15,7 @@ from cnnbench.records.codec import started
 from cnnbench.records.run import RunRecord
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
+_Numbered: TypeAlias = dict[tuple[int, int], Measurement]
 
 _VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
 """Flags that runs must share to be variants of each other; of reductions it is `OWN`."""
@@ -68,8 +69,7 @@ def share_pairs(base: Group, new: Group) -> bool:
     Args:
       base, new: runs of one configuration.
     """
-    left, right = ({seed for seed, _ in _by_pair(side)} for side in (base, new))
-    return not left.isdisjoint(right)
+    return _of_one_experiment(_by_pair(base), _by_pair(new))
 
 
 def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
@@ -89,9 +89,9 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     Args:
       base, new: runs of one configuration.
     """
-    if not share_pairs(base, new):
-        return base, new
     left, right = _by_pair(base), _by_pair(new)
+    if not _of_one_experiment(left, right):
+        return base, new
     shared = [pair for pair in left if pair in right]
     return (
         Group(base.configuration, tuple(left[pair] for pair in shared)),
@@ -99,18 +99,23 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     )
 
 
-def pair_of(record: RunRecord) -> tuple[int, int] | None:
+def _of_one_experiment(left: _Numbered, right: _Numbered) -> bool:
+    """Whether two sides, by pair, have an experiment in common."""
+    return not {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right)
+
+
+def pair_of(record: object) -> tuple[int, int] | None:
     """Seed of the experiment of `cnnbench ab` and number of the pair; None if it names none."""
-    place = record.ab or {}
+    place = _place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
-def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
+def _by_pair(group: Group) -> _Numbered:
     """Runs by experiment and number of their pair; none unless each has a pair of its own."""
     found = {}
     for record in group.records:
-        pair = pair_of(record) if isinstance(record, RunRecord) else None
+        pair = pair_of(record)
         if pair is not None:
             found[pair] = record
     return found if len(found) == len(group.records) else {}
