@@ -12,7 +12,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add(
         "--neighbour",
-        action="store_true",
-        help="a process beside the real ones keeps one CPU busy in bursts of seconds",
+        type=float,
+        choices=(0.0, 0.5, 1.0, 2.0),
+        default=0.0,
+        help="CPUs that programs beside the real processes keep busy; 0.5 is one in bursts [0]",
     )
     add("--seed", type=int, default=1, help="[1]")
     add("--output", type=Path, help="write the tables to this file, too")
@@ -67,7 +68,7 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         # Pools of before there were turns have no word of it.
         **({"pairing": "turns"} if options.pairing == "turns" else {}),
-        **({"neighbour": True} if options.neighbour else {}),
+        **({"neighbour": options.neighbour} if options.neighbour else {}),
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
 
@@ -84,7 +85,9 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
     if options.minutes:
         in_turn = options.pairing == "turns"
         start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
-        with neighbour(options.seed) if options.neighbour else nullcontext():
+        if pool.rows is None:  # before there is a neighbour, who would hide what a row costs
+            pools.calibrate(pool, start)
+        with neighbour(options.neighbour, options.seed):
             pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
     return pool
 

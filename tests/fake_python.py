@@ -18,6 +18,8 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
     their records, and the folder that counts that.
   trace: file to append the name of the record to, and once more before the steps in turn.
   turns: it can step in turn with others.
+  busy: other programs use that many CPUs.
+  cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
 """
 
 import json
@@ -95,6 +97,12 @@ def main():
         kind = type(document["config"].get(name))
         document["config"][name] = kind(value) if kind in (int, float) else value
     document["step_seconds"] = [document["batch"]["global"] / speed] * 3
+    if "busy" in say:
+        note = {"id": "load", "when": "during", "text": "others", "advice": "end them"}
+        during = {"other_cpus": say["busy"]}
+        document["conditions"] = {"before": {}, "during": during, "notes": [note]}
+    if "cpu" in say:
+        document["step_cpu_seconds"] = [say["cpu"] * (1 + say.get("cpu_scatter", 0.002) * draw)] * 3
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
     if target.stem in say.get("fail", ()):

@@ -32,6 +32,7 @@ class Experiment:
         one process after the other.
       timed_seconds: of the timed steps of each process; their number is chosen after the burn-in.
         0: it is left to the flags.
+      disturbed_seconds: the same where other programs used the CPUs during the burn-in.
       policy: the constants; its alpha is that of all interim analyses together.
       metrics: to judge; the first decides.
       allow_different: facts that may differ besides those in which the sides differ.
@@ -51,6 +52,7 @@ class Experiment:
     timeout: float
     turn_seconds: float = 0.0
     timed_seconds: float = 0.0
+    disturbed_seconds: float = 0.0
     policy: Policy = field(default_factory=Policy)
     metrics: tuple[str, ...] = DEFAULT_METRICS
     allow_different: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import Any
 from cnnbench.ab.experiment import Experiment
 from cnnbench.ab.results import SIDES, ResultsFolder, pair_name
 from cnnbench.ab.side import ProcessResult, Sample, run_in_turn, run_once
+from cnnbench.compare.cpu_time import mostly_disturbed
 from cnnbench.metrics.registry import throughput
 from cnnbench.records.codec import encode
 from cnnbench.records.place import AbPlace, LostProcess
@@ -147,12 +148,15 @@ class Pairs:
             self._steps = None  # an evaluation: its length is that of its data
             return
         step = max(median(one.step_seconds) for one in measured)
-        seconds = self._experiment.timed_seconds
+        disturbed = mostly_disturbed(measured)
+        experiment = self._experiment
+        seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
         self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
         self._results.journal.add("steps", num_batches=self._steps, step_seconds=step)
+        busy = "other programs use the CPUs: " if disturbed else ""
         self._reporter.notice(
-            f"{self._steps} timed steps in each process, about {duration(self._steps * step)}; "
-            "--num_batches sets another number"
+            f"{busy}{self._steps} timed steps in each process, about "
+            f"{duration(self._steps * step)}; --num_batches sets another number"
         )
 
     def _again(

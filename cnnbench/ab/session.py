@@ -11,7 +11,8 @@ from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.pairs import PairFailedError, Pairs
 from cnnbench.ab.results import ResultsFolder
 from cnnbench.ab.sequential import InterimAnalysis
-from cnnbench.compare import Case, Comparison, Result, Verdict
+from cnnbench.compare import Case, Comparison, Entry, Verdict
+from cnnbench.metrics.registry import CPU_TIME
 from cnnbench.processes.child import GRACE_SECONDS
 from cnnbench.records.codec import encode
 from cnnbench.text.numbers import percent
@@ -134,7 +135,11 @@ class Session:
         verdicts = [result.verdict.value for result in results]
         last = analysis.pairs == self._experiment.pairs
         clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
-        chance = None if last or clear or not self._experiment.stop_early else self._chance(results)
+        chance = (
+            None
+            if last or clear or not self._experiment.stop_early
+            else self._chance(comparison.entries)
+        )
         look = {**vars(analysis), "verdicts": verdicts}
         self._results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
         futile = chance is not None and chance < SMALLEST_CHANCE
@@ -147,23 +152,29 @@ class Session:
             self._reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
-    def _chance(self, results: Sequence[Result]) -> float:
-        """The smallest chance of a clear verdict that a result without one has."""
+    def _chance(self, entries: Sequence[Entry]) -> float:
+        """The smallest chance of a clear verdict that an entry without one has."""
         pairs = len(self._pairs.records["a"])
         left = [one for one in self._experiment.analyses if one.pairs > pairs]
-        cases = [
-            Case(
-                base=one.base,
-                new=one.new,
-                metric=one.metric,
-                paired=True,
-                noise=one.judgement.noise,
-            )
-            for one in results
-            if one.verdict is Verdict.INCONCLUSIVE and one.judgement.p is not None
-        ]
         policy = self._experiment.policy
-        return min((chance(case, left, policy) for case in cases), default=1.0)
+        chances = []
+        for entry in entries:
+            # CPU time can decide, too, where it was judged beside the throughput.
+            measures = [entry.main, *(one for one in entry.results if one.metric is CPU_TIME)]
+            cases = [
+                Case(
+                    base=one.base,
+                    new=one.new,
+                    metric=one.metric,
+                    paired=True,
+                    noise=one.judgement.noise,
+                )
+                for one in measures
+                if one.judgement.p is not None
+            ]
+            if entry.main.verdict is Verdict.INCONCLUSIVE and cases:
+                chances.append(max(chance(case, left, policy) for case in cases))
+        return min(chances, default=1.0)
 
     @property
     def seconds_per_pair(self) -> float | None:
@@ -198,6 +209,7 @@ class Session:
             timeout=experiment.timeout,
             turn_seconds=experiment.turn_seconds,
             timed_seconds=experiment.timed_seconds,
+            disturbed_seconds=experiment.disturbed_seconds,
             allowed=experiment.allowed,
             metrics=experiment.metrics,
             policy=encode(experiment.policy),

@@ -65,6 +65,10 @@ class AbSideFlags:
     b_env: str | None = flag(None, "Environment variable of side B.")
 
 
+SECONDS, DISTURBED_SECONDS = 5.0, 10.0
+"""Timed steps of a process in all, and where other programs use the CPUs; docs/methodology.md."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuringFlags:
     """How it is measured."""
@@ -83,9 +87,10 @@ class MeasuringFlags:
         minimum=0,
         maximum=100,
     )
-    seconds: float = flag(
-        5.0,
-        "Seconds of timed steps in each process; their number is chosen after the burn-in. 0, or "
+    seconds: float | None = flag(
+        None,
+        "Seconds of timed steps in each process; their number is chosen after the burn-in. Not "
+        f"given: {SECONDS:g}, or {DISTURBED_SECONDS:g} where other programs use the CPUs. 0, or "
         "with --num_batches or --num_epochs among the flags of a side: as many as these say.",
         minimum=0,
         maximum=86400,
@@ -277,6 +282,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa
     told = any(names(side) & _LENGTHS for side in (a, b))
+    given = options.seconds
     return Experiment(
         a=a,
         b=b,
@@ -285,7 +291,8 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        timed_seconds=0.0 if told else options.seconds,
+        timed_seconds=0.0 if told else SECONDS if given is None else given,
+        disturbed_seconds=0.0 if told else DISTURBED_SECONDS if given is None else given,
         policy=options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed,

@@ -10,7 +10,7 @@ from cnnbench.compare.estimate import unscaled
 from cnnbench.compare.judge import MANY, magnitude
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
-from cnnbench.metrics.registry import SPEEDS
+from cnnbench.metrics.registry import CPU_TIME, SPEEDS
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import number
@@ -114,6 +114,8 @@ def _found(comparison: Comparison, entry: Entry) -> str:
     result = entry.main
     judgement = result.judgement
     n = f"{len(result.base)} pairs" if comparison.paired else _processes(result)
+    if judgement.decided_by:
+        return _by_cpu_time(comparison, entry, n)
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         p = f"p = {judgement.p_adjusted:.2g}"
         if result.metric in SPEEDS:
@@ -130,6 +132,17 @@ def _found(comparison: Comparison, entry: Entry) -> str:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
     return f"{word}: {judgement.reason.rstrip('.')}."
+
+
+def _by_cpu_time(comparison: Comparison, entry: Entry, n: str) -> str:
+    """The outcome where CPU time decided, with its numbers."""
+    base, new = comparison.names
+    found = next(one for one in entry.results if one.metric is CPU_TIME)
+    if found.verdict is Verdict.SAME:
+        return f"{new} and {base} are the same: CPU time {_estimate(found)}, {n}."
+    size = magnitude(found.judgement, CPU_TIME)
+    p = f"p = {found.judgement.p_adjusted:.2g}"
+    return f"{new} is {entry.main.word}: CPU time {size}, {n}, {p}."
 
 
 def _further(comparison: Comparison, entries: Sequence[Entry]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cnnbench.compare import changed_work
+from cnnbench.compare import changed_work, cpu_time
 from cnnbench.compare.comparability import Difference, Group, differences
 from cnnbench.compare.configuration import Configuration, labels
 from cnnbench.compare.disturbance import disturbance, measured_again
@@ -19,9 +19,9 @@ from cnnbench.compare.noise import spread, usable_groups
 from cnnbench.compare.reductions import measurements
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.comparable_facts import expand
-from cnnbench.metrics.measurement import CONTEXT, KINDS, RUN
+from cnnbench.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
 from cnnbench.metrics.policy import Policy, Verdict
-from cnnbench.metrics.registry import DEFAULT_METRICS, METRICS, Metric, judged
+from cnnbench.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.records.load import Skipped
 from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
@@ -83,15 +83,17 @@ def compare_records(
     for one, other in match(base_groups, new_groups, patterns):
         present = one or other
         assert present is not None
-        asked = _metrics({present.configuration.kind}, metrics)
+        kind = present.configuration.kind
+        asked = _metrics({kind}, metrics)
         like = aa_runs.get(present.configuration.key)
-        spreads = {metric.name: spread(like, metric, policy) for metric in asked}
-        drafts.append(_draft(one, other, asked, spreads, patterns, paired))
+        measured = (*asked, CPU_TIME) if kind == RUN else asked
+        spreads = {metric.name: spread(like, metric, policy) for metric in measured}
+        drafts.append(_draft(one, other, asked, spreads, patterns, paired, policy))
     entries = _judged(drafts, policy)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=_metrics({draft.configuration.kind for draft in drafts} or {RUN}, metrics),
+        metrics=_shown(drafts, metrics),
         paired=_in_pairs(drafts) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         notes=(
@@ -120,6 +122,8 @@ class _Draft:
       cases: to be judged.
       results: those that need no judgement.
       unpaired: runs that were left out because they have no partner.
+      with_cpu_time: whether the first case, throughput, and the last one, CPU time, have one
+        verdict together.
     """
 
     base: Group | None
@@ -128,6 +132,12 @@ class _Draft:
     cases: tuple[Case, ...] = ()
     results: tuple[Result, ...] = ()
     unpaired: int = 0
+    with_cpu_time: bool = False
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """Of both sides."""
+        return tuple(run for one in (self.base, self.new) if one for run in one.records)
 
     @property
     def configuration(self) -> Configuration:
@@ -145,36 +155,38 @@ def _judged(drafts: Sequence[_Draft], policy: Policy) -> list[Entry]:
     """The entries of drafts, whose cases are judged together."""
     judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
     titles = labels(draft.configuration for draft in drafts)
-    return [
-        Entry(
-            name=titles[draft.configuration.key],
-            configuration=draft.configuration,
-            base=() if draft.base is None else draft.base.records,
-            new=() if draft.new is None else draft.new.records,
-            results=(
-                *(
-                    Result(
-                        metric=case.metric,
-                        base=tuple(case.base),
-                        new=tuple(case.new),
-                        judgement=_with_disturbance(next(judgements), draft),
-                    )
-                    for case in draft.cases
-                ),
-                *draft.results,
-            ),
-            differences=draft.differences,
+    entries = []
+    for draft in drafts:
+        found = [next(judgements) for _ in draft.cases]
+        if draft.with_cpu_time:
+            found[0] = cpu_time.together(found[0], found[-1], policy, draft.runs)
+        results = [
+            Result(
+                metric=case.metric,
+                base=tuple(case.base),
+                new=tuple(case.new),
+                judgement=_with_disturbance(judgement, draft),
+            )
+            for case, judgement in zip(draft.cases, found, strict=True)
+        ]
+        entries.append(
+            Entry(
+                name=titles[draft.configuration.key],
+                configuration=draft.configuration,
+                base=() if draft.base is None else draft.base.records,
+                new=() if draft.new is None else draft.new.records,
+                results=(*results, *draft.results),
+                differences=draft.differences,
+            )
         )
-        for draft in drafts
-    ]
+    return entries
 
 
 def _with_disturbance(judgement: Judgement, draft: _Draft) -> Judgement:
     """What scatters too much with what disturbed it."""
     if judgement.needed is None:
         return judgement
-    runs = [run for side in (draft.base, draft.new) if side is not None for run in side.records]
-    clause = disturbance(runs)
+    clause = disturbance(draft.runs)
     return replace(judgement, reason=f"{judgement.reason}; {clause}") if clause else judgement
 
 
@@ -187,6 +199,13 @@ def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
         if kind in kinds and (metric := judged(kind).get(name)) is not None
     }
     return tuple(found.values())
+
+
+def _shown(drafts: Sequence[_Draft], names: Sequence[str]) -> tuple[Metric, ...]:
+    """The metrics of all drafts; CPU time, too, where it takes part in a verdict."""
+    found = _metrics({draft.configuration.kind for draft in drafts} or {RUN}, names)
+    beside = any(draft.with_cpu_time for draft in drafts) and CPU_TIME not in found
+    return (*found, CPU_TIME) if beside else found
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:
@@ -209,6 +228,7 @@ def _draft(
     spreads: Mapping[str, float | None],
     patterns: tuple[str, ...],
     paired: bool | None,
+    policy: Policy,
 ) -> _Draft:
     """The cases of a configuration, or the verdict that it has without any.
 
@@ -218,6 +238,7 @@ def _draft(
       spreads: A/A spreads by metric, None if not measured.
       patterns: of the facts that may differ.
       paired: runs are compared pair by pair; None: if they name their pairs.
+      policy: the constants.
     """
     if base is None or new is None:
         absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
@@ -248,11 +269,18 @@ def _draft(
         elif before or after:
             judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
             partial.append(Result(metric=metric, base=before, new=after, judgement=judgement))
+    both = (
+        cpu_time.cases(cases[0], base, new, spreads.get(CPU_TIME.name), policy) if cases else None
+    )
+    if both is not None:
+        others = [case for case in cases[1:] if case.metric is not CPU_TIME]
+        cases = [both[0], *others, both[1]]
     return _Draft(
         base=base,
         new=new,
         differences=unlike,
         cases=tuple(cases),
+        with_cpu_time=both is not None,
         results=tuple(partial),
         unpaired=sum(len(side.records) for side in measured) - len(base.records) - len(new.records),
     )

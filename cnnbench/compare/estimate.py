@@ -34,6 +34,9 @@ class Case:
       metric: its rules.
       paired: the i-th values of both sides belong together (interleaved runs).
       noise: the A/A spread as `aa_spread` gives it; None if it was not measured.
+      differences: of pairs, new - base, as `scaled` values are, where more is known about them
+        than the two values; None: of the values.
+      share: of the level of its tests, where another metric of the same runs has the rest.
     """
 
     base: Sequence[float]
@@ -41,6 +44,8 @@ class Case:
     metric: Metric = THROUGHPUT
     paired: bool = False
     noise: float | None = None
+    differences: Sequence[float] | None = None
+    share: float = 1.0
 
     @property
     def fewest(self) -> int:
@@ -124,15 +129,18 @@ def gather(case: Case, policy: Policy) -> Evidence:
       policy: the constants.
     """
     metric = case.metric
+    confidence = 1 - case.share * policy.alpha
     base = [scaled(value, metric) for value in case.base]
     new = [scaled(value, metric) for value in case.new]
     if case.paired:
-        differences = [after - before for before, after in zip(base, new, strict=True)]
-        interval = rank_tests.paired_shift(differences, policy.confidence)
+        differences = case.differences
+        if differences is None:
+            differences = [after - before for before, after in zip(base, new, strict=True)]
+        interval = rank_tests.paired_shift(differences, confidence)
         p = rank_tests.signed_rank_p(differences)
         scatter = _deviation(differences)
     else:
-        interval = rank_tests.shift(base, new, policy.confidence)
+        interval = rank_tests.shift(base, new, confidence)
         p = rank_tests.mann_whitney_p(base, new)
         scatter = _pooled(base, new)
     floor, margin = limits(case, policy)

@@ -48,13 +48,15 @@ class Judgement:
         or as a difference for accuracies; None if unknown.
       low, high: ends of its confidence interval; None if there are too few values.
       p: of the two-sided test; None if it was not done.
-      p_adjusted: after Holm over the configurations judged together.
+      p_adjusted: after Holm over the configurations judged together, for the whole level.
       floor: changes up to here do not count.
       noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes, or of the processes within the sides;
         of logarithms where changes are shares. None if there are too few values.
       needed: about how many pairs, or processes per side, would settle what is inconclusive
         for its scatter; else None.
+      decided_by: the metric whose judgement this verdict is, if it is another one of the same
+        runs (`cnnbench.compare.cpu_time`); None if it is its own.
     """
 
     verdict: Verdict
@@ -70,6 +72,7 @@ class Judgement:
     noise: float | None = None
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
+    decided_by: str | None = field(default=None, metadata=OPTIONAL)
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
@@ -133,7 +136,9 @@ def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgemen
         if judgements[index] is None:
             families.setdefault(case.metric.name, {})[index] = gather(case, policy)
     for family in families.values():
-        p_values = rank_tests.holm([found.p for found in family.values()])
+        p_values = rank_tests.holm(
+            [_of_whole_level(found.p, cases[index].share) for index, found in family.items()]
+        )
         for (index, found), p in zip(family.items(), p_values, strict=True):
             judgements[index] = _judged(cases[index], found, p, len(family), policy)
     return [judgement for judgement in judgements if judgement is not None]
@@ -183,6 +188,11 @@ def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
 
 
+def _of_whole_level(p: float, share: float) -> float:
+    """A p to be held against the whole level, of a test that has a share of it."""
+    return min(1.0, p / share) if share else 1.0
+
+
 def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
     """The rules.
 
@@ -214,7 +224,7 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
         interval = metric.range_text(found.low, found.high)
         reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
         reason += _inconclusive(case, found, p <= alpha)
-        enough = needed(case, found, alpha / family)
+        enough = needed(case, found, case.share * alpha / family)
         reason += _outlook(case, found, enough)
         return _judgement(
             case, found, verdict, reason, p, None if enough is None else enough.number
@@ -271,7 +281,7 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
 def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
     """Whether even the clearest order of so many values would prove nothing, and is the case."""
     best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
-    return family * best > alpha and math.isclose(found.p, best)
+    return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
 def _needed(case: Case, policy: Policy, family: int = 1) -> str:

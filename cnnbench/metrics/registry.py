@@ -235,6 +235,17 @@ BUS_BANDWIDTH = _metric(
     gates=True,
 )
 
+CPU_TIME = _lower(
+    "cpu_time",
+    "s",
+    _summary("cpu_seconds_per_step"),
+    bound=True,
+    judged={RUN: "cpu_time"},
+    better="less",
+    worse="more",
+    on_request=True,
+)
+
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
 """The metrics that decide about runs and all-reduces: their changes have a geometric mean."""
 
@@ -266,16 +277,7 @@ ALL: tuple[Metric, ...] = (
         worse="worse",
         gates=True,
     ),
-    _lower(
-        "cpu_time",
-        "s",
-        _summary("cpu_seconds_per_step"),
-        bound=True,
-        judged={RUN: "cpu_time"},
-        better="less",
-        worse="more",
-        on_request=True,
-    ),
+    CPU_TIME,
     _metric("images_per_cpu_second", "images/CPU second", bound=True),
     _metric("images_per_sec", "images/sec", bound=True, step="at the mean step"),
     _metric("total_images_per_sec", "images/sec", bound=True),

@@ -16,12 +16,12 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.compare import Verdict
 from gate_validation.pool import BASES, SLOWED, Process
-from gate_validation.rules import POLICY, judge_pairs
+from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs
 
 Round = Mapping[str, Process]
 
@@ -32,6 +32,13 @@ PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
 }
 """The rules that real gates are judged by."""
 
+WAITING = 0.10
+WAITS = "waits longer, 10 % slower"
+"""Like processes, of which B is counted as slower without more CPU time."""
+
+DISTURBED = 0.1
+"""CPUs in use by other programs from which a run counts as disturbed."""
+
 
 @dataclass(frozen=True)
 class Gates:
@@ -39,7 +46,7 @@ class Gates:
 
     Attributes:
       plan: name of the rule.
-      subject: what B is; "like" for the same as A.
+      subject: what B is; "like" for the same as A, `WAITS` for the same but for its waits.
       separate: whether no two gates share a process.
       complete: whether every way that the coins of each window can fall is among them.
       verdicts: counts.
@@ -109,25 +116,42 @@ def _gates(
         pairs = [
             _pair(rounds[index], subject, coin) for index, coin in zip(window, coins, strict=True)
         ]
-        outcome = judge_pairs([a for a, _ in pairs], [b for _, b in pairs], analyses)
+        a, b = [one for one, _ in pairs], [one for _, one in pairs]
+        if _disturbed([*a, *b]):
+            outcome = judge_disturbed_pairs(a, b, analyses)
+        else:
+            outcome = judge_pairs(_speeds(a), _speeds(b), analyses)
         verdicts[outcome.verdict] += 1
-    sides = 2 if subject == "like" else 3
+    sides = 3 if subject in SLOWED else 2
     return Gates(plan, subject, separate, complete, verdicts, sides * len(used))
 
 
-def _pair(one: Round, subject: str, coin: bool) -> tuple[float, float]:
-    """Speeds of A and B in a round."""
+def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
+    """A and B in a round."""
     first, second = BASES if coin else BASES[::-1]
-    names = (first, second if subject == "like" else subject)
-    a, b = (one[name].images_per_sec for name in names)
-    assert a is not None
-    assert b is not None
+    a, b = one[first], one[subject if subject in SLOWED else second]
+    if subject == WAITS:
+        assert b.images_per_sec is not None
+        b = replace(b, images_per_sec=b.images_per_sec * (1 - WAITING))
     return a, b
+
+
+def _speeds(processes: Sequence[Process]) -> list[float]:
+    found = [one.images_per_sec for one in processes if one.images_per_sec is not None]
+    assert len(found) == len(processes)
+    return found
+
+
+def _disturbed(processes: Sequence[Process]) -> bool:
+    """Whether other programs used the CPUs in at least half of them; see docs/conditions.md."""
+    if not all(one.cpu_seconds for one in processes):
+        return False
+    return 2 * sum((one.others or 0.0) >= DISTURBED for one in processes) >= len(processes)
 
 
 def all_gates(rounds: Sequence[Round], seed: int, least: int) -> Iterator[Gates]:
     """Gates of every rule: like with like, and with each slowed subject."""
     for plan in PLANS:
-        for subject in ("like", *SLOWED):
+        for subject in ("like", *SLOWED, WAITS):
             yield separate_gates(rounds, plan, subject, seed)
             yield sliding_gates(rounds, plan, subject, seed, least)

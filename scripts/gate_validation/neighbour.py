@@ -1,4 +1,4 @@
-"""Something that keeps one CPU busy in bursts of seconds, as other tenants of a machine do."""
+"""Other programs that keep CPUs busy beside the processes of a pool."""
 
 from __future__ import annotations
 
@@ -10,32 +10,44 @@ import time
 from collections.abc import Iterator
 
 MEAN_SECONDS = 4.0
-"""Of a burst and of a pause, which are drawn from exponential distributions."""
+"""Mean length of a burst at half a CPU; both bursts and pauses are exponentially distributed."""
 
 
 @contextlib.contextmanager
-def neighbour(seed: int) -> Iterator[None]:
-    """A process of its own that makes bursts until the context is left.
+def neighbour(cpus: float, seed: int) -> Iterator[None]:
+    """Processes that keep CPUs busy until the context is left.
 
     Args:
-      seed: of their lengths.
+      cpus: how many, in halves: a whole one is a busy loop, a half one that works in bursts.
+      seed: of the lengths of bursts.
     """
-    process = subprocess.Popen([sys.executable, "-I", __file__, str(seed)])
+    whole, halves = int(cpus), cpus != int(cpus)
+    started: list[subprocess.Popen[bytes]] = []
     try:
+        for arguments in [*([] for _ in range(whole)), *([str(seed)] for _ in range(halves))]:
+            started.append(subprocess.Popen([sys.executable, "-I", __file__, *arguments]))
         yield
     finally:
-        process.kill()
-        process.wait()
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _work(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10_000))
 
 
 def _bursts(seed: int) -> None:
     lengths = random.Random(seed)
     while True:
         time.sleep(lengths.expovariate(1 / MEAN_SECONDS))
-        end = time.monotonic() + lengths.expovariate(1 / MEAN_SECONDS)
-        while time.monotonic() < end:
-            sum(range(10_000))
+        _work(lengths.expovariate(1 / MEAN_SECONDS))
 
 
 if __name__ == "__main__":
-    _bursts(int(sys.argv[1]))
+    if sys.argv[1:]:
+        _bursts(int(sys.argv[1]))
+    while True:
+        _work(1.0)

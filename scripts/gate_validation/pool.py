@@ -21,8 +21,10 @@ from typing import Any
 from cnnbench.ab.side import ProcessResult, Sample, Side, run_in_turn, run_once
 from cnnbench.ab.turns import TURN_SECONDS
 from cnnbench.compare import METRICS
+from cnnbench.compare.cpu_time import turn_means
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
+from cnnbench.metrics.registry import CPU_TIME
 from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 
@@ -32,7 +34,7 @@ SUBJECTS = (*BASES, *SLOWED)
 
 TIMEOUT = 300.0
 # Rows to start from: what they cost tells how many are wanted.
-_FIRST_ROWS = 200
+_FIRST_ROWS = 400
 _CALIBRATIONS = 4
 _PATIENCE = 3
 
@@ -48,6 +50,8 @@ class Process:
       rows: of the extra matrix product.
       images_per_sec: at the median step; None if it failed.
       step_seconds: the median step.
+      cpu_seconds: CPU time per step, the mean; None in pools of before it was measured.
+      turn_cpu_seconds: the same of each of its turns; empty if it took none.
       seconds: wall time of the process.
       load: of the machine before it started.
       others: CPUs that others kept busy meanwhile, in its timed steps where it stepped in turn;
@@ -65,6 +69,8 @@ class Process:
     load: float
     others: float | None
     problem: str = ""
+    cpu_seconds: float | None = None
+    turn_cpu_seconds: Sequence[float] = ()
 
 
 class PoolError(ValueError):
@@ -242,6 +248,8 @@ def _process(
         load=load,
         others=others,
         problem=found.problem,
+        cpu_seconds=None if speed is None else CPU_TIME.value(found.record),
+        turn_cpu_seconds=() if speed is None else turn_means(found.record),
     )
 
 
@@ -254,7 +262,7 @@ def calibrate(pool: Pool, start: Start) -> None:
     rows = _FIRST_ROWS
     # Twice, since what a row costs depends on how many there are.
     for _ in range(2):
-        plain, slowed = _steps(pool, start, 0, rows)
+        plain, slowed = _steps(pool, start, rows)
         if slowed <= plain:
             raise PoolError(
                 f"{rows} rows cost no time ({slowed:.4f} s a step, {plain:.4f} s without): "
@@ -305,20 +313,23 @@ def _rows(share: float, plain: float, per_row: float) -> int:
     return max(1, round((1 / (1 - share) - 1) * plain / per_row))
 
 
-def _steps(pool: Pool, start: Start, *rows: int) -> list[float]:
-    """Median steps of processes with these rows, taking turns; of the fastest one each.
+def _steps(pool: Pool, start: Start, rows: int) -> tuple[float, float]:
+    """Median steps of plain processes and of some with these rows, in rounds of both.
 
-    The fastest is the one that neighbours disturbed least.
+    The quotient is the median over rounds, since what disturbs a round disturbs both of them.
     """
-    found: dict[int, list[float]] = {count: [] for count in rows}
+    plain, quotients = [], []
     for position in range(1, _CALIBRATIONS + 1):
-        for process in start([Place(0, position, f"calibration {n}", n) for n in rows]):
+        steps = []
+        for process in start([Place(0, position, f"calibration {n}", n) for n in (0, rows)]):
             pool.add(process)
             _report(process, None)
             if process.step_seconds is None:
                 raise PoolError(f"a process of the calibration failed: {process.problem}")
-            found[process.rows].append(process.step_seconds)
-    return [min(values) for values in found.values()]
+            steps.append(process.step_seconds)
+        plain.append(steps[0])
+        quotients.append(steps[1] / steps[0])
+    return median(plain), median(plain) * median(quotients)
 
 
 def _report(process: Process, left: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.compare import Case, Policy, Verdict, judge
+from cnnbench.compare import Case, Policy, Verdict, judge, judge_all
+from cnnbench.compare.cpu_time import difference_of_turns, shared, together
+from cnnbench.metrics.registry import CPU_TIME
+from gate_validation.pool import Process
 
 Series = NDArray[np.float64]
 Generator = np.random.Generator
@@ -77,6 +81,43 @@ def judge_pairs(
         if index < len(plan) and chance(case, plan[index:], POLICY) < SMALLEST_CHANCE:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)
+
+
+def judge_disturbed_pairs(
+    a: Sequence[Process], b: Sequence[Process], plan: Sequence[InterimAnalysis]
+) -> GateOutcome:
+    """The same where other programs use the CPUs: by throughput and CPU time together.
+
+    Args:
+      a, b: processes of the pairs, in the order of time.
+      plan: the interim analyses.
+    """
+    for analysis in plan:
+        policy = POLICY.replace(alpha=analysis.alpha)
+        ours, theirs = a[: analysis.pairs], b[: analysis.pairs]
+        speed = Case(base=_speeds(ours), new=_speeds(theirs), paired=True)
+        cpu_time = Case(
+            base=[one.cpu_seconds or 0.0 for one in ours],
+            new=[one.cpu_seconds or 0.0 for one in theirs],
+            metric=CPU_TIME,
+            paired=True,
+            differences=[_difference(*pair) for pair in zip(ours, theirs, strict=True)],
+        )
+        found = together(*judge_all(shared(speed, cpu_time, policy), policy), policy, ())
+        if found.verdict in _CLEAR:
+            break
+    return GateOutcome(found.verdict, 2 * analysis.pairs)
+
+
+def _speeds(processes: Sequence[Process]) -> list[float]:
+    return [one.images_per_sec or 0.0 for one in processes]
+
+
+def _difference(a: Process, b: Process) -> float:
+    assert a.cpu_seconds
+    assert b.cpu_seconds
+    means = math.log(b.cpu_seconds / a.cpu_seconds)
+    return difference_of_turns(a.turn_cpu_seconds, b.turn_cpu_seconds, means)
 
 
 def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:

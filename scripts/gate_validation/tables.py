@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.compare import Verdict, aa_spread
 from cnnbench.stats.descriptive import median
 from cnnbench.stats.rank_tests import paired_shift, standard_deviation
 from cnnbench.text.numbers import percent
-from gate_validation.gates import Gates, Round
+from gate_validation.gates import WAITS, Gates, Round
 from gate_validation.pool import BASES, SLOWED
 from gate_validation.rules import LIMIT, MEASURED_LIMIT, POLICY
 from gate_validation.simulation import Rates, upper_limit
 
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
-# The share of real gates that have to be red: on a quiet machine, and with a neighbour.
-_POWER = {("slower by 10 %", "8 pairs"): (0.95, 0.80), ("slower by 5 %", "16 pairs"): (0.80, None)}
+_LIKE, _FIVE, _TEN = "like", *SLOWED
+# The share of real gates that have to have a verdict, by the CPUs that others keep busy.
+_POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
+    0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
+    1.0: {
+        (_TEN, "8 pairs", Verdict.SLOWER): 0.90,
+        (_FIVE, "8 pairs", Verdict.SLOWER): 0.60,
+        (_LIKE, "8 pairs", Verdict.SAME): 0.50,
+    },
+}
 ENOUGH_GATES = 200
 
 
@@ -120,14 +128,14 @@ def demands(
     rates: Sequence[Rates],
     samples: Iterable[tuple[str, Counter[Verdict], bool]],
     gates: Sequence[Gates],
-    loaded: bool = False,
+    busy: float = 0.0,
 ) -> list[Requirement]:
     """What the gate has to reach, held against what was found.
 
     Args:
       rates, samples: of simulations.
       gates: of real processes.
-      loaded: whether those had a neighbour.
+      busy: CPUs that others kept busy meanwhile.
     """
     found = []
     if rates:
@@ -144,15 +152,16 @@ def demands(
             continue
         if one.subject == "like":
             found.append(_red(one))
-        if one.subject == list(SLOWED)[-1]:
+        if one.subject in (_TEN, WAITS):
             other = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
             text = f"real, {one.subject}, {one.plan}: never same or faster"
             found.append(_of_enough(one, text, f"{other} of {one.count}", not other))
-        bound = _POWER.get((one.subject, one.plan), (None, None))[loaded]
-        if bound is not None:
-            text = f"real, {one.subject}, {one.plan}: at least {percent(bound, 0)} red"
-            met = one.verdicts[Verdict.SLOWER] >= bound * one.count
-            found.append(_of_enough(one, text, _red_share(one), met))
+        for (subject, plan, verdict), bound in _POWER.get(busy, {}).items():
+            if (subject, plan) == (one.subject, one.plan):
+                word = "red" if verdict is Verdict.SLOWER else verdict.value
+                text = f"real, {subject}, {plan}: at least {percent(bound, 0)} {word}"
+                met = one.verdicts[verdict] >= bound * one.count
+                found.append(_of_enough(one, text, _share(one, verdict), met))
     return found
 
 
@@ -167,12 +176,12 @@ def _red(one: Gates) -> Requirement:
     limit = percent(MEASURED_LIMIT, 0)
     text = f"real, like with like, {one.plan}: at most {limit} red of {ENOUGH_GATES} or more"
     met = one.verdicts[Verdict.SLOWER] <= MEASURED_LIMIT * one.count
-    return _of_enough(one, text, _red_share(one), met)
+    return _of_enough(one, text, _share(one, Verdict.SLOWER), met)
 
 
-def _red_share(one: Gates) -> str:
-    red = one.verdicts[Verdict.SLOWER]
-    return f"{red} of {one.count} ({_percent(red / max(one.count, 1))})"
+def _share(one: Gates, verdict: Verdict) -> str:
+    number = one.verdicts[verdict]
+    return f"{number} of {one.count} ({_percent(number / max(one.count, 1))})"
 
 
 def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:

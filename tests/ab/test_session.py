@@ -134,6 +134,36 @@ def test_the_slower_side_decides_how_many_steps_take_so_long(
     assert f"{steps} timed steps in each process" in run.errors.getvalue()
 
 
+@pytest.mark.parametrize(("busy", "seconds"), [({}, 5.0), ({"busy": 1.0}, 10.0)])
+def test_processes_take_longer_where_other_programs_use_the_cpus(
+    tmp_path, side, lenet_runs, busy, seconds
+):
+    speed = lenet_runs()().batch.global_ / 0.02
+    sides = (side("--x=1", speed=speed, scatter=0, salt=name, **busy) for name in "ab")
+    lengths = {"timed_seconds": 5.0, "disturbed_seconds": 10.0}
+    run = Run(tmp_path, *sides, pairs=1, burn_in=1, **lengths)
+    (event,) = run.journal("steps")
+    assert event["num_batches"] == seconds / 0.02
+    assert ("other programs use the CPUs: 500 timed" in run.errors.getvalue()) == bool(busy)
+
+
+def test_cpu_time_ends_an_experiment_that_other_programs_disturb(tmp_path, side):
+    noisy = {"scatter": 0.9, "busy": 1.0}
+    run = Run(tmp_path, side(cpu=0.08, **noisy), side(cpu=0.09, salt="b", **noisy), pairs=16)
+    (entry,) = run.finding.comparison.entries
+    assert (run.verdict, entry.main.judgement.decided_by) == (Verdict.SLOWER, "cpu_time")
+    assert len(run.names("a")) == 8  # all of the first analysis' level is CPU time's
+    assert "after 8 pairs slower: CPU time 12.5 % more" in run.errors.getvalue()
+
+
+def test_an_experiment_goes_on_while_cpu_time_may_still_decide(tmp_path, side):
+    noisy = {"scatter": 0.9, "busy": 1.0, "cpu_scatter": 0.05}
+    run = Run(tmp_path, side(cpu=0.08, **noisy), side(cpu=0.083, salt="b", **noisy), pairs=16)
+    (look, *_) = run.journal("look")
+    without = Run(tmp_path / "wall", side(**noisy), side(salt="b", **noisy), pairs=16)
+    assert look["chance"] > without.journal("look")[0]["chance"]
+
+
 def test_without_burn_in_the_flags_say_how_many_steps(tmp_path, side):
     run = Run(tmp_path, side("--num_batches=7"), side(salt="b"), pairs=1, timed_seconds=5.0)
     document = json.loads((run.folder / "a" / "0001-a.json").read_text())

@@ -158,7 +158,7 @@ def test_calibration_that_sees_nothing_says_so(pool):
             process(one.round, one.position, one.subject, 100.0, rows=one.rows) for one in places
         ]
 
-    with pytest.raises(PoolError, match="200 rows cost no time"):
+    with pytest.raises(PoolError, match="400 rows cost no time"):
         pools.calibrate(pool, flat)
 
 
@@ -294,9 +294,11 @@ def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
         "real, slower by 10 %, 8 pairs: at least 95 % red",
         "real, slower by 5 %, 16 pairs: at least 80 % red",
     ]
-    beside_a_neighbour = [one.text for one in tables.demands([], [], found, loaded=True)]
-    assert [text for text in beside_a_neighbour if "at least" in text] == [
-        "real, slower by 10 %, 8 pairs: at least 80 % red"
+    beside_a_busy_cpu = [one.text for one in tables.demands([], [], found, busy=1.0)]
+    assert [text for text in beside_a_busy_cpu if "at least" in text] == [
+        "real, like, 8 pairs: at least 50 % same",
+        "real, slower by 5 %, 8 pairs: at least 60 % red",
+        "real, slower by 10 %, 8 pairs: at least 90 % red",
     ]
     blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
     missed = tables.demands([], [], list(gates.all_gates(blind, 1, 200)))
@@ -305,22 +307,24 @@ def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
     assert all(one.met for one in missed if "like with like" in one.text)
 
 
-def test_a_neighbour_computes_until_it_is_left(monkeypatch):
+@pytest.mark.parametrize(("cpus", "programs"), [(0.0, 0), (0.5, 1), (2.0, 2)])
+def test_neighbours_compute_until_they_are_left(monkeypatch, cpus, programs):
     started = []
     start = subprocess.Popen
 
     def noted(command):
         started.append(start(command))
-        return started[0]
+        return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", noted)
-    with neighbour(14):  # its first pause takes half a second
+    with neighbour(cpus, 14):  # the first pause of the half one takes half a second
+        assert len(started) == programs
         deadline = time.monotonic() + 30
-        while _cpu_ticks(started[0].pid) < 20:
+        while any(_cpu_ticks(one.pid) < 20 for one in started):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert started[0].poll() is None
-    assert started[0].returncode == -signal.SIGKILL
+        assert all(one.poll() is None for one in started)
+    assert all(one.returncode == -signal.SIGKILL for one in started)
 
 
 def _cpu_ticks(pid):
