@@ -23,7 +23,7 @@ DEFAULT_COMMAND = "run"
 BROKEN_PIPE = 141
 
 # Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
-_JUDGING = ("compare", "history", "report")
+_JUDGING = ("ab", "bisect", "compare", "history", "report", "sweep")
 
 _EVERYTHING = "helpfull"
 _HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
@@ -124,7 +124,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         print_result(command_help(*module.HELP))
         return ExitCode.OK
     if command in _JUDGING:
-        supervisor.watched("NumPy")
+        supervisor.watched(supervisor.NUMPY)
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
 

@@ -14,6 +14,9 @@ from typing import NoReturn
 
 from cnnbench.errors import BenchmarkError, UsageError
 
+LONGEST_WAIT_SECONDS = 1.0
+"""At a time: Python heeds a signal that came just before a wait only when the wait is over."""
+
 _noted = 0
 
 

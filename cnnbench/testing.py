@@ -20,11 +20,12 @@ from typing import ClassVar, Literal, TextIO, TypeAlias
 import pytest
 
 from cnnbench.ab.flags import check, names, refuse
-from cnnbench.ab.side import Side, SideFlags, run_once
+from cnnbench.ab.side import Side, SideFlags, measuring
 from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_records
 from cnnbench.compare.comparability import check_facts
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
+from cnnbench.processes.campaign import Campaign
 from cnnbench.processes.outcome import headline
 from cnnbench.records.codec import Document
 from cnnbench.records.files import write_whole
@@ -164,21 +165,19 @@ class Bench:
         limit = self._timeout if timeout is None else timeout
         records: list[RunRecord] = []
         paths: list[Path] = []
-        label, seconds = shorten(" ".join(("cnnbench", *flags)), _LABEL, placeholder=" ..."), 0.0
+        label = shorten(" ".join(("cnnbench", *flags)), _LABEL, placeholder=" ...")
+        campaign = Campaign(self._reporter)
+        campaign.expect([None] * processes)
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
-            left = (processes - number + 1) * seconds / len(records) if records else None
-            self._reporter.started(number, processes, label, left)
-            sample = run_once(side, path, log, limit, like=resolved)
-            seconds += sample.seconds
-            left = (processes - number) * seconds / number
-            told = sample.problem or headline(sample.record)
-            self._reporter.ended(number, processes, label, told, sample.seconds, left)
-            if sample.status != "ok":
+            campaign.begin(label)
+            (ended,) = campaign.run([measuring(side, path, log, like=resolved)], limit)
+            campaign.end(label, ended.message or headline(ended.record), ended.seconds)
+            if ended.status != "ok":
                 command = " ".join(("cnnbench", "run", *flags))
-                pytest.fail(f"{command}: {sample.problem}\n{_tail(log)}")
-            records.append(sample.record)
+                pytest.fail(f"{command}: {ended.message}\n{_tail(log)}")
+            records.append(ended.record)
             paths.append(path)
         return Result(tuple(records), tuple(paths), baseline)
 

@@ -45,7 +45,15 @@ def error_of(stderr: str) -> str:
 
 @linux
 @pytest.mark.parametrize("kibibytes", [32_000, 60_000, 100_000])
-@pytest.mark.parametrize("words", [("report", ".", "--output=r.html"), ("compare", ".", ".")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", ".", "--output=r.html"),
+        ("compare", ".", "."),
+        ("ab", "--b=--xla", "--", "--model=trivial", "--device=cpu"),
+        ("sweep", "smoke"),
+    ],
+)
 def test_little_memory_is_no_verdict(
     words: tuple[str, ...], kibibytes: int, tmp_path: Path
 ) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from cnnbench.ab.flags import side_differences
 from cnnbench.ab.results import SIDES
+from cnnbench.ab.saved import compare_pairs
 from cnnbench.ab.sequential import InterimAnalysis
 from cnnbench.ab.side import Side, SideFlags
-from cnnbench.compare import DEFAULT_METRICS, Comparison, Policy, compare_records
+from cnnbench.compare import DEFAULT_METRICS, Comparison, Policy
+from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -70,29 +73,45 @@ class Experiment:
         """By name."""
         return dict(zip(SIDES, (self.a, self.b), strict=True))
 
-    @cached_property
+    @property
     def allowed(self) -> tuple[str, ...]:
-        """All facts that may differ; computed once, because flag files are read for it."""
-        return (*side_differences(self.a, self.b), *self.allow_different)
+        """All facts that may differ."""
+        return tuple(self.facts["allowed"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What its journal says of it, as JSON values; by them its pairs are judged."""
+        sides = {
+            name: {
+                "description": side.description(),
+                "flags": side.flags,
+                "python": side.python,
+                "checkout": side.checkout,
+                "revision": side.revision,
+                # Without their values, which may be secrets.
+                "variables": tuple(side.variables),
+            }
+            for name, side in self.sides().items()
+        }
+        return {
+            "sides": sides,
+            "seed": self.seed,
+            "looks": [vars(analysis) for analysis in self.analyses],
+            "burn_in": self.burn_in,
+            "cool_down": self.cool_down,
+            "timeout": self.timeout,
+            "turn_seconds": self.turn_seconds,
+            "timed_seconds": self.timed_seconds,
+            "disturbed_seconds": self.disturbed_seconds,
+            "allowed": (*side_differences(self.a, self.b), *self.allow_different),
+            "metrics": self.metrics,
+            "policy": encode(self.policy),
+            "allow_changed_work": self.allow_changed_work,
+            "baseline_aa": self.aa is not None,
+        }
 
     def compare(
         self, base: Iterable[RunRecord], new: Iterable[RunRecord], alpha: float
     ) -> Comparison:
-        """Judges pairs.
-
-        Args:
-          base, new: records of A and of B; the i-th of both are a pair.
-          alpha: two-sided level of this analysis.
-        """
-        return compare_records(
-            base,
-            new,
-            self.policy.replace(alpha=alpha),
-            metrics=self.metrics,
-            allow_different=self.allowed,
-            aa=self.aa,
-            paired=True,
-            allow_changed_work=self.allow_changed_work,
-            base_label=f"A: {self.a.description()}",
-            new_label=f"B: {self.b.description()}",
-        )
+        """Judges pairs; see `compare_pairs`."""
+        return compare_pairs(base, new, self.facts, alpha, self.aa)

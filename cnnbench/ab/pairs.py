@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cnnbench.ab.experiment import Experiment
-from cnnbench.ab.results import SIDES, ResultsFolder, pair_name
-from cnnbench.ab.side import ProcessResult, Sample, run_in_turn, run_once
+from cnnbench.ab.results import SIDES, PairsFolder, pair_name
+from cnnbench.ab.side import measuring
 from cnnbench.compare.cpu_time import mostly_disturbed
 from cnnbench.metrics.registry import throughput
+from cnnbench.processes.campaign import Campaign
+from cnnbench.processes.ended import Ended
+from cnnbench.processes.outcome import Measuring
 from cnnbench.records.codec import encode
 from cnnbench.records.place import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
@@ -26,7 +27,6 @@ from cnnbench.records.subject import Subject, with_subject
 from cnnbench.runtime.native import uninterrupted
 from cnnbench.stats.descriptive import median
 from cnnbench.text.numbers import duration, number
-from cnnbench.text.progress import Reporter
 
 FEWEST_STEPS = 20
 """Timed steps of a process of the burn-in, and at least of every other one, where their number is
@@ -58,30 +58,20 @@ class Pairs:
     """The pairs of an experiment, those of before included.
 
     Attributes:
+      experiment, results, campaign: see below.
       earlier: number of pairs that were there before.
       records: of the pairs, by side.
 
     Args:
       experiment: what to measure.
       results: takes the records; its journal holds the repeats of before, which count.
-      reporter: progress.
-      facts: about this machine, for processes that leave no record.
-      grace: seconds between SIGTERM and SIGKILL.
+      campaign: runs the processes.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        results: ResultsFolder,
-        reporter: Reporter,
-        facts: Mapping[str, Any],
-        grace: float,
-    ) -> None:
-        self._experiment = experiment
-        self._results = results
-        self._reporter = reporter
-        self._facts = facts
-        self._grace = grace
+    def __init__(self, experiment: Experiment, results: PairsFolder, campaign: Campaign) -> None:
+        self.experiment = experiment
+        self.results = results
+        self.campaign = campaign
         self._coins = random.Random(experiment.seed)
         earlier = results.pairs()
         self.earlier = len(earlier)
@@ -90,17 +80,19 @@ class Pairs:
         }
         self._repeats = _earlier_repeats(results)
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
-        self._seconds: list[float] = []
         # Timed steps of a process; None: as its flags say.
         self._steps = FEWEST_STEPS if experiment.timed_seconds and experiment.burn_in else None
-        self._total = 2 * (experiment.burn_in + max(0, experiment.pairs - self.earlier))
+        campaign.cool_down = experiment.cool_down
+        self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
+
+    def _expect(self, pairs: int) -> None:
+        self.campaign.expect([None] * len(SIDES) * pairs)
 
     @property
     def seconds_per_pair(self) -> float | None:
         """Wall time of a pair, the mean so far; None before the first process."""
-        if not self._seconds:
-            return None
-        return 2 * (sum(self._seconds) / len(self._seconds) + self._experiment.cool_down)
+        mean = self.campaign.durations.of(None)
+        return None if mean is None else len(SIDES) * (mean + self.experiment.cool_down)
 
     def measure(self, number: int, burn_in: bool = False) -> None:
         """Runs a process of each side.
@@ -118,20 +110,19 @@ class Pairs:
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)
         names = {side: f"{prefix}-{side}" for side in SIDES}
         order = SIDES if self._coins.random() < 0.5 else SIDES[::-1]
-        run = self._in_turn if self._experiment.turn_seconds > 0 else self._one_after_the_other
         while True:
             lost = self._repeats.get(prefix, [])
             places = {
                 side: AbPlace(
                     side=side,
-                    seed=self._experiment.seed,
+                    seed=self.experiment.seed,
                     pair=None if burn_in else number,
                     position=None if burn_in else position,
                     lost=tuple(one for attempt in lost for one in attempt) or None,
                 )
                 for position, side in enumerate(order, start=1)
             }
-            samples = run(names, what, places)
+            samples = self._run(names, what, places)
             if not self._again(prefix, what, names, samples):
                 break
         failed = [side for side in SIDES if samples[side].status != "ok"]
@@ -149,12 +140,12 @@ class Pairs:
             return
         step = max(median(one.step_seconds) for one in measured)
         disturbed = mostly_disturbed(measured)
-        experiment = self._experiment
+        experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
         self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
-        self._results.journal.add("steps", num_batches=self._steps, step_seconds=step)
+        self.results.journal.add("steps", num_batches=self._steps, step_seconds=step)
         busy = "other programs use the CPUs: " if disturbed else ""
-        self._reporter.notice(
+        self.campaign.reporter.notice(
             f"{busy}{self._steps} timed steps in each process, about "
             f"{duration(self._steps * step)}; --num_batches sets another number"
         )
@@ -164,7 +155,7 @@ class Pairs:
         prefix: str,
         what: str,
         names: Mapping[str, str],
-        samples: Mapping[str, ProcessResult],
+        samples: Mapping[str, Ended],
     ) -> bool:
         """Whether a pair is measured again; what it has left is then set aside."""
         failed = [side for side in SIDES if samples[side].status != "ok"]
@@ -173,22 +164,22 @@ class Pairs:
         lost = [LostProcess(side=side, how=samples[side].lost) for side in failed]
         repeats = self._repeats.setdefault(prefix, [])
         again = len(repeats) < MOST_REPEATS and self._repeated < self._most_repeats
-        self._results.journal.add(_LOST, pair=prefix, lost=encode(lost), again=again)
+        self.results.journal.add(_LOST, pair=prefix, lost=encode(lost), again=again)
         if again:
             repeats.append(lost)
             for name in names.values():
-                self._results.set_aside(name, len(repeats))
-            self._total += len(SIDES)
+                self.results.set_aside(name, len(repeats))
+            self._expect(1)
             hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
-            self._reporter.notice(f"{what} is measured again: {hows}")
+            self.campaign.reporter.notice(f"{what} is measured again: {hows}")
         return again
 
     @property
     def _repeated(self) -> int:
         return sum(map(len, self._repeats.values()))
 
-    def _fail(self, prefix: str, what: str, failed: Mapping[str, ProcessResult]) -> None:
-        text = "; ".join(f"{side.upper()}: {one.problem}" for side, one in failed.items())
+    def _fail(self, prefix: str, what: str, failed: Mapping[str, Ended]) -> None:
+        text = "; ".join(f"{side.upper()}: {one.message}" for side, one in failed.items())
         lost = all(one.lost for one in failed.values())
         if lost:
             had = f"{what} had {len(self._repeats[prefix])} of {MOST_REPEATS}"
@@ -197,96 +188,61 @@ class Pairs:
             )
         raise PairFailedError(text, lost)
 
-    def _accept(self, names: Mapping[str, str], samples: Mapping[str, ProcessResult]) -> None:
+    def _accept(self, names: Mapping[str, str], samples: Mapping[str, Ended]) -> None:
         # Both or none: half a pair would make all the others unequal in number.
         with uninterrupted():
             for side in SIDES:
-                self._results.accept(names[side], side)
+                self.results.accept(names[side], side)
                 self.records[side].append(samples[side].record)
 
-    def _one_after_the_other(
+    def _run(
         self, names: Mapping[str, str], what: str, places: Mapping[str, AbPlace]
-    ) -> dict[str, ProcessResult]:
-        """Runs the processes of a pair in the order of their places; returns them by side."""
-        found = {}
-        for side, place in places.items():
-            self._begin(f"{what} {side.upper()}")
-            one = self._planned(names[side], side)
-            result = run_once(
-                one.side,
-                one.record,
-                one.log,
-                self._experiment.timeout,
-                facts=one.facts,
-                like=one.like,
-                grace=self._grace,
-            )
-            found[side] = self._end(names[side], f"{what} {side.upper()}", place, result)
+    ) -> dict[str, Ended]:
+        """Runs the processes of a pair, in turn or in the order of their places, by side."""
+        turn_seconds = self.experiment.turn_seconds
+        found: dict[str, Ended] = {}
+        for group in [list(places)] if turn_seconds else [[side] for side in places]:
+            labels = [f"{what} {side.upper()}" for side in group]
+            self.campaign.begin(f"{what}, both sides in turn" if turn_seconds else labels[0])
+            commands = [self._command(names[side], side) for side in group]
+            ended = self.campaign.run(commands, self.experiment.timeout, turn_seconds)
+            for side, label, one in zip(group, labels, ended, strict=True):
+                found[side] = self._end(names[side], label, places[side], one)
         return found
 
-    def _in_turn(
-        self, names: Mapping[str, str], what: str, places: Mapping[str, AbPlace]
-    ) -> dict[str, ProcessResult]:
-        """The same with both alive; each counts as half of the time that both took."""
-        self._begin(f"{what}, both sides in turn")
-        planned = [self._planned(names[side], side) for side in places]
-        begun = time.monotonic()
-        experiment = self._experiment
-        results = run_in_turn(planned, experiment.timeout, experiment.turn_seconds, self._grace)
-        half = (time.monotonic() - begun) / 2
-        return {
-            side: self._end(
-                names[side], f"{what} {side.upper()}", place, replace(one, seconds=half)
-            )
-            for (side, place), one in zip(places.items(), results, strict=True)
-        }
-
-    def _begin(self, label: str) -> None:
-        """Rests, if that is asked for, and shows what is about to run."""
-        if self._seconds and self._experiment.cool_down:
-            time.sleep(self._experiment.cool_down)
-        self._reporter.started(len(self._seconds) + 1, self._total, label)
-
-    def _planned(self, name: str, side: str) -> Sample:
+    def _command(self, name: str, side: str) -> Measuring:
         records = self.records[side]
-        started = self._experiment.sides()[side]
+        started = self.experiment.sides()[side]
         if self._steps is not None:
             started = replace(started, flags=(*started.flags, f"--num_batches={self._steps}"))
-        return Sample(
-            side=started,
-            record=self._results.pending(name),
-            log=self._results.log(name),
-            facts=self._facts,
-            like=records[-1] if records else self._experiment.resolved.get(side),
+        return measuring(
+            started,
+            self.results.pending(name),
+            self.results.log(name),
+            facts=self.campaign.facts,
+            like=records[-1] if records else self.experiment.resolved.get(side),
         )
 
-    def _end(self, name: str, label: str, place: AbPlace, sample: ProcessResult) -> ProcessResult:
+    def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:
         """Notes a process that has ended; returns it with what its record says of it now."""
-        subject = self._experiment.subjects.get(place.side, Subject(side=place.side))
-        document = with_subject({**sample.document, "ab": encode(place)}, subject)
-        self._results.keep(name, document)
-        sample = replace(sample, document=document, record=RunRecord.from_dict(document))
-        self._seconds.append(sample.seconds)
-        index = len(self._seconds)
-        speed = throughput(sample.record)
-        self._results.journal.add(
+        subject = self.experiment.subjects.get(place.side, Subject(side=place.side))
+        document = with_subject({**ended.document, "ab": encode(place)}, subject)
+        self.results.keep(document, self.results.pending(name))
+        ended = replace(ended, document=document)
+        speed = throughput(ended.record)
+        self.results.journal.add(
             "process",
             name=name,
-            seconds=round(sample.seconds, 3),
+            seconds=round(ended.seconds, 3),
             images_per_sec=speed,
-            problem=sample.problem,
+            problem=ended.message,
         )
-        found = sample.problem or ("ok" if speed is None else f"{number(speed)} images/sec")
-        self._reporter.ended(index, self._total, label, found, sample.seconds, self._left(index))
-        return sample
-
-    def _left(self, done: int) -> float:
-        """Seconds that all the other processes will take, if none is saved."""
-        mean = sum(self._seconds) / len(self._seconds)
-        return (self._total - done) * (mean + self._experiment.cool_down)
+        told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
+        self.campaign.end(label, told, ended.seconds)
+        return ended
 
 
-def _earlier_repeats(results: ResultsFolder) -> dict[str, list[list[LostProcess]]]:
+def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]:
     """Because of what each pair was measured again before, by the beginning of its names."""
     found: dict[str, list[list[LostProcess]]] = {}
     for event in results.journal.read():

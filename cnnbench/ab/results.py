@@ -10,18 +10,14 @@ find the others.
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
-from typing import Any
 
-from cnnbench.errors import FlagError
 from cnnbench.processes.outcome import read
-from cnnbench.processes.results_dir import Journal, cannot_write, unusable, write_durably
+from cnnbench.processes.results_dir import LOGS, ResultsFolder, writing
 from cnnbench.records.run import RunRecord
 
 SIDES = ("a", "b")
-JOURNAL = "journal.jsonl"
-_DISCARDED, _LOGS = "discarded", "logs"
+_DISCARDED = "discarded"
 
 
 def pair_name(number: int) -> str:
@@ -29,29 +25,21 @@ def pair_name(number: int) -> str:
     return f"{number:04d}"
 
 
-class ResultsFolder:
-    """A results directory.
+class PairsFolder(ResultsFolder):
+    """A results directory, see `ResultsFolder`.
 
     Args:
-      folder: is made; must be empty if it is there, since records of two experiments would
-        be taken for those of one.
+      folder: must be empty if it is there, since records of two experiments would be taken for
+        those of one.
       resume: unless it holds the beginning of the very same experiment.
 
     Raises:
       FlagError: it cannot be used.
     """
 
-    def __init__(self, folder: str, *, resume: bool = False) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not resume and any(self.folder.iterdir()):
-                raise FlagError("results", folder, "is not empty; name another folder")
-            for name in (*SIDES, _DISCARDED, _LOGS):
-                (self.folder / name).mkdir(exist_ok=resume)
-        except OSError as error:
-            raise unusable(folder, error) from None
-        self.journal = Journal(self.folder / JOURNAL, timespec="milliseconds")
+    def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
+        folders = (*SIDES, _DISCARDED, LOGS)
+        super().__init__(folder, timespec="milliseconds", folders=folders, used=resume)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
         """The pairs that are there: records of both sides, up to the first that is not whole."""
@@ -65,25 +53,9 @@ class ResultsFolder:
             found.append(pair)
         return found
 
-    def log(self, name: str) -> Path:
-        """Where a process's output goes."""
-        return self.folder / _LOGS / f"{name}.log"
-
     def pending(self, name: str) -> Path:
         """Where a process writes its record, and where it stays if it has no partner."""
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
-
-    def keep(self, name: str, document: dict[str, Any]) -> None:
-        """Writes the record of a process, with what the experiment adds to it.
-
-        Args:
-          name: of the process, such as "0001-a".
-          document: the record as JSON values.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
-        write_durably(self.pending(name), (json.dumps(document) + "\n").encode("ascii"))
 
     def set_aside(self, name: str, attempt: int) -> None:
         """Renames record and log of a process whose pair is measured again.
@@ -96,11 +68,7 @@ class ResultsFolder:
           BenchmarkError: they cannot be renamed.
         """
         for path_of in (self.pending, self.log):
-            source = path_of(name)
-            try:
-                source.replace(path_of(f"{name}-lost-{attempt}"))
-            except OSError as error:
-                raise cannot_write(source, error) from error
+            _move(path_of(name), path_of(f"{name}-lost-{attempt}"))
 
     def accept(self, name: str, side: str) -> None:
         """Moves a record to those of its side.
@@ -112,8 +80,9 @@ class ResultsFolder:
         Raises:
           BenchmarkError: it cannot be moved.
         """
-        source = self.pending(name)
-        try:
-            source.replace(self.folder / side / f"{name}.json")
-        except OSError as error:
-            raise cannot_write(source, error) from error
+        _move(self.pending(name), self.folder / side / f"{name}.json")
+
+
+def _move(source: Path, target: Path) -> None:
+    with writing(source):
+        source.replace(target)

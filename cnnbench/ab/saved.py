@@ -1,15 +1,16 @@
-"""The verdict of an experiment that has ended, from its results folder."""
+"""The verdict on the pairs of an experiment, also of one that has ended, from its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cnnbench.ab.results import JOURNAL, SIDES
+from cnnbench.ab.results import SIDES
 from cnnbench.compare import Comparison, Policy, compare_records, load_records
-from cnnbench.processes.results_dir import Journal
+from cnnbench.processes.results_dir import JOURNAL, Journal
 from cnnbench.records.codec import decode
+from cnnbench.records.run import RunRecord
 
 
 def results_below(folder: Path) -> Path | None:
@@ -41,14 +42,32 @@ def verdict(folder: Path) -> Comparison | None:
     if begin is None or end is None or begin.get("baseline_aa") or "policy" not in begin:
         return None
     base, new = (load_records([str(folder / side)]) for side in SIDES)
-    policy = decode(Policy, begin["policy"]).replace(alpha=end["alpha"])
-    labels = [_label(side, begin["sides"][side]) for side in SIDES]
+    return compare_pairs(base.records, new.records, begin, end["alpha"])
+
+
+def compare_pairs(
+    base: Iterable[RunRecord],
+    new: Iterable[RunRecord],
+    begin: Mapping[str, Any],
+    alpha: float,
+    aa: Iterable[RunRecord] | None = None,
+) -> Comparison:
+    """Judges pairs, as they are measured or from the results folder.
+
+    Args:
+      base, new: records of A and of B; the i-th of both are a pair.
+      begin: the facts of the experiment, see `Experiment`.
+      alpha: two-sided level of this analysis.
+      aa: A/A runs, to estimate the noise from.
+    """
+    labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(
-        base.records,
-        new.records,
-        policy,
+        base,
+        new,
+        decode(Policy, begin["policy"]).replace(alpha=alpha),
         metrics=tuple(begin["metrics"]),
         allow_different=tuple(begin["allowed"]),
+        aa=aa,
         paired=True,
         allow_changed_work=begin["allow_changed_work"],
         base_label=labels[0],
@@ -60,7 +79,3 @@ def _events(folder: Path) -> dict[str, dict[str, Any]]:
     """The last event of each kind, by kind; empty for a folder that is none of an experiment."""
     found = {event.get("event", ""): event for event in Journal(folder / JOURNAL).read()}
     return found if "ab" in found else {}
-
-
-def _label(side: str, facts: Mapping[str, Any]) -> str:
-    return f"{side.upper()}: {facts['description']}"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cnnbench.ab.experiment import Experiment
 from cnnbench.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.ab.pairs import PairFailedError, Pairs
-from cnnbench.ab.results import ResultsFolder
 from cnnbench.ab.sequential import InterimAnalysis
 from cnnbench.compare import Case, Comparison, Entry, Verdict
 from cnnbench.metrics.registry import CPU_TIME
-from cnnbench.processes.child import GRACE_SECONDS
-from cnnbench.records.codec import encode
 from cnnbench.text.numbers import percent
-from cnnbench.text.progress import Reporter
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.
@@ -51,26 +45,13 @@ class Session:
     """One experiment.
 
     Args:
-      experiment: what to do.
-      results: takes the records; pairs that it holds already are not measured again.
-      reporter: progress.
-      facts: about this machine, for processes that leave no record.
-      grace: seconds between SIGTERM and SIGKILL.
+      pairs: of the experiment; those that its folder holds already are not measured again.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        results: ResultsFolder,
-        reporter: Reporter,
-        *,
-        facts: Mapping[str, Any] | None = None,
-        grace: float = GRACE_SECONDS,
-    ) -> None:
-        self._experiment = experiment
-        self._results = results
-        self._reporter = reporter
-        self._pairs = Pairs(experiment, results, reporter, facts or {}, grace)
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._experiment = pairs.experiment
+        self._journal = pairs.results.journal
 
     def run(self) -> Finding:
         """Measures and judges, also after an interrupt or a failure.
@@ -78,7 +59,7 @@ class Session:
         Raises:
           BenchmarkError: results cannot be written, or no process can be started.
         """
-        self._note_start()
+        self._journal.add("ab", **self._experiment.facts)
         failure, lost, interrupted = "", False, False
         alpha = self._experiment.analyses[0].alpha
         try:
@@ -93,7 +74,7 @@ class Session:
         if failure or interrupted:
             alpha = next((k.alpha for k in self._experiment.analyses if k.pairs >= pairs), alpha)
         comparison = self._compare(alpha)
-        self._results.journal.add(
+        self._journal.add(
             "end",
             pairs=pairs,
             alpha=alpha,
@@ -141,7 +122,7 @@ class Session:
             else self._chance(comparison.entries)
         )
         look = {**vars(analysis), "verdicts": verdicts}
-        self._results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
+        self._journal.add("look", **look, **({} if chance is None else {"chance": chance}))
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
@@ -149,7 +130,7 @@ class Session:
             if futile:
                 after = f"stopped: {self._experiment.pairs} pairs would hardly give a verdict "
                 after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
-            self._reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
+            self._pairs.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
     def _chance(self, entries: Sequence[Entry]) -> float:
@@ -176,43 +157,6 @@ class Session:
                 chances.append(max(chance(case, left, policy) for case in cases))
         return min(chances, default=1.0)
 
-    @property
-    def seconds_per_pair(self) -> float | None:
-        """Wall time of a pair, the mean so far; None before the first process."""
-        return self._pairs.seconds_per_pair
-
     def _compare(self, alpha: float) -> Comparison:
         records = self._pairs.records
         return self._experiment.compare(records["a"], records["b"], alpha)
-
-    def _note_start(self) -> None:
-        experiment = self._experiment
-        sides = {
-            name: {
-                "description": side.description(),
-                "flags": side.flags,
-                "python": side.python,
-                "checkout": side.checkout,
-                "revision": side.revision,
-                # Without their values, which may be secrets.
-                "variables": tuple(side.variables),
-            }
-            for name, side in experiment.sides().items()
-        }
-        self._results.journal.add(
-            "ab",
-            sides=sides,
-            seed=experiment.seed,
-            looks=[vars(analysis) for analysis in experiment.analyses],
-            burn_in=experiment.burn_in,
-            cool_down=experiment.cool_down,
-            timeout=experiment.timeout,
-            turn_seconds=experiment.turn_seconds,
-            timed_seconds=experiment.timed_seconds,
-            disturbed_seconds=experiment.disturbed_seconds,
-            allowed=experiment.allowed,
-            metrics=experiment.metrics,
-            policy=encode(experiment.policy),
-            allow_changed_work=experiment.allow_changed_work,
-            baseline_aa=experiment.aa is not None,
-        )

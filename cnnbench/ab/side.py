@@ -6,18 +6,18 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cnnbench
 from cnnbench.driver.duration import Work
-from cnnbench.processes.child import GRACE_SECONDS, Finished, execute
-from cnnbench.processes.outcome import Attempt, judge
-from cnnbench.processes.turns import Command, execute_in_turn
+from cnnbench.processes.outcome import Measuring, blank_record
 from cnnbench.records.run import RunRecord
+
+if TYPE_CHECKING:
+    from cnnbench.processes.commands import Resolved
 
 # The working directory is kept off the path: what lies there must not shadow a package.
 _LAUNCH = (
@@ -144,32 +144,17 @@ class SideFlags:
     no_turns: str | None = None
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """The result of one process.
-
-    Attributes:
-      document: its record as JSON values; of a process that left none, one with the error.
-      record: the same, decoded.
-      status: see `Outcome`; only "ok" is a measurement.
-      problem: the error in one line; "" if it is ok.
-      seconds: wall time.
-      lost: see `Outcome`.
-    """
-
-    document: dict[str, Any]
-    record: RunRecord
-    status: str
-    problem: str
-    seconds: float
-    lost: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+def measuring(
+    side: Side,
+    record: Path,
+    log: Path,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    like: RunRecord | SideFlags | Resolved | None = None,
+) -> Measuring:
     """A process of a side that is to be run.
 
-    Attributes:
+    Args:
       side: what to start.
       record: file that the process writes.
       log: takes its output and errors.
@@ -177,93 +162,15 @@ class Sample:
       like: holds the resolved flags, for the same: an earlier run of the side, or
         what `cnnbench.ab.flags.check` found.
     """
-
-    side: Side
-    record: Path
-    log: Path
-    facts: Mapping[str, Any] | None = None
-    like: RunRecord | SideFlags | None = None
-
-    @property
-    def command(self) -> Command:
-        """What is executed."""
-        return Command(
-            command=self.side.command(self.record.absolute()),
-            log=self.log,
-            environment=self.side.variables,
-            folder=self.side.checkout,
-        )
-
-
-def run_once(
-    side: Side,
-    record: Path,
-    log: Path,
-    timeout: float,
-    *,
-    facts: Mapping[str, Any] | None = None,
-    like: RunRecord | SideFlags | None = None,
-    grace: float = GRACE_SECONDS,
-) -> ProcessResult:
-    """Runs a process of a side; never raises for what it does.
-
-    Args:
-      side, record, log, facts, like: see `Sample`.
-      timeout: seconds until it and all its children are ended.
-      grace: seconds between SIGTERM and SIGKILL.
-
-    Raises:
-      KeyboardInterrupt: the process has been ended.
-      BenchmarkError: no process can be started.
-    """
-    sample = Sample(side=side, record=record, log=log, facts=facts, like=like)
-    started = datetime.now(timezone.utc)
-    one = sample.command
-    finished = execute(
-        one.command, one.log, timeout, grace, environment=one.environment, folder=one.folder
-    )
-    return _result(sample, started, finished)
-
-
-def run_in_turn(
-    samples: Sequence[Sample], timeout: float, turn_seconds: float, grace: float = GRACE_SECONDS
-) -> list[ProcessResult]:
-    """Runs processes that are alive at the same time and step in turn; as `run_once`.
-
-    Args:
-      samples: what to run; the first one has the first turn.
-      timeout: seconds that each may run, its waits left out.
-      turn_seconds: length of a turn.
-      grace: seconds between SIGTERM and SIGKILL.
-    """
-    started = datetime.now(timezone.utc)
-    commands = [sample.command for sample in samples]
-    ended = execute_in_turn(commands, timeout, turn_seconds, grace)
-    return [
-        _result(sample, started, finished) for sample, finished in zip(samples, ended, strict=True)
-    ]
-
-
-def _result(sample: Sample, started: datetime, finished: Finished) -> ProcessResult:
-    resolved = SideFlags() if sample.like is None else sample.like
-    outcome = judge(
-        Attempt(
-            kind="run",
-            command=("cnnbench", "run", *sample.side.flags),
-            config=resolved.config,
-            explicit_flags=resolved.explicit_flags,
-            environment=sample.facts or {},
-            started_at=started,
-            record=sample.record,
-            log=sample.log,
-            finished=finished,
-        )
-    )
-    return ProcessResult(
-        document=outcome.document,
-        record=RunRecord.from_dict(outcome.document),
-        status=outcome.status,
-        problem=outcome.message,
-        seconds=finished.seconds,
-        lost=outcome.lost,
+    resolved = SideFlags() if like is None else like
+    command = ("cnnbench", "run", *side.flags)
+    return Measuring(
+        words=side.command(record.absolute()),
+        log=log,
+        environment=side.variables,
+        folder=side.checkout,
+        record=record,
+        blank=blank_record(
+            RunRecord.kind, command, resolved.config, resolved.explicit_flags, facts or {}
+        ),
     )

@@ -138,11 +138,10 @@ class AllReduceBench:
                 self._connection.end(code, reason)
 
     def _run(self) -> AllReduceRecord:
-        places = self._start()
         try:
-            specs = self._specs(places)
             with restored():
-                self._measure(places, specs)
+                places = self._start()
+                self._measure(places, self._specs(places))
         except UsageError:
             raise
         except KeyboardInterrupt:

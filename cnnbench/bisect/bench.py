@@ -12,7 +12,8 @@ from typing import Any
 from cnnbench.ab.checkout import worktree
 from cnnbench.ab.experiment import Experiment
 from cnnbench.ab.flags import check
-from cnnbench.ab.results import ResultsFolder
+from cnnbench.ab.pairs import Pairs
+from cnnbench.ab.results import PairsFolder
 from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.ab.session import Finding, Session
 from cnnbench.ab.side import Side, SideFlags
@@ -28,7 +29,8 @@ from cnnbench.bisect.search import BAD, SKIP, Step
 from cnnbench.compare import Policy, Verdict, processes_needed
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.machine import repository
-from cnnbench.processes.child import execute
+from cnnbench.processes.campaign import Campaign
+from cnnbench.processes.child import Command, execute
 from cnnbench.processes.outcome import last_log_line
 from cnnbench.records.subject import Subject
 from cnnbench.text.numbers import duration
@@ -179,11 +181,12 @@ class Bench:
 
     def _build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results / f"build-{commit[:12]}.log"
-        done = execute(("/bin/sh", "-c", command), log, self._setting.timeout, folder=folder)
+        build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
+        done = execute(build, self._setting.timeout)
         if done.timed_out:
             raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
-        if done.status != 0:
-            raise _Unusable(f"does not build: exit status {done.status}; {last_log_line(log)}")
+        if done.code != 0:
+            raise _Unusable(f"does not build: exit status {done.code}; {last_log_line(log)}")
 
     def _compared(
         self, experiment: Experiment, commit: str, found: Step | None, again: bool
@@ -259,12 +262,12 @@ class Bench:
           KeyboardInterrupt: a signal ended it.
           BenchmarkError: GOOD failed.
         """
-        results = ResultsFolder(str(self._results / name), resume=True)
-        session = Session(experiment, results, self._reporter, facts=self._facts)
-        finding = session.run()
+        with PairsFolder(self._results / name, resume=True) as results:
+            pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
+            finding = Session(pairs).run()
         if finding.interrupted:
             raise KeyboardInterrupt
-        self._seconds = session.seconds_per_pair or self._seconds
+        self._seconds = pairs.seconds_per_pair or self._seconds
         base = [one for entry in finding.comparison.entries for one in entry.base]
         if any(one.status != "ok" for one in base):
             raise BenchmarkError(f"GOOD ({self._setting.good[:12]}) fails: {finding.failure}")

@@ -7,22 +7,21 @@ was not finished, from its pairs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from cnnbench.bisect.search import Step
 from cnnbench.errors import FlagError
-from cnnbench.processes.results_dir import Journal, hold, unusable
+from cnnbench.processes.results_dir import ResultsFolder
 from cnnbench.records.codec import encode
-from cnnbench.runtime.lock import FILE as LOCK
 
 JOURNAL = "bisect.jsonl"
 _STEP = frozenset(field.name for field in fields(Step))
 
 
-class BisectFolder:
+class BisectFolder(ResultsFolder):
     """The directory, held by one bisection at a time.
 
     Attributes:
@@ -39,28 +38,16 @@ class BisectFolder:
     """
 
     def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unusable(folder, error) from None
-        self._lock = hold(folder)
-        self._journal = Journal(self.folder / JOURNAL)
+        begun = os.path.exists(os.path.join(folder, JOURNAL))
+        hint = "go on with what is there by --resume, or " if begun else ""
+        super().__init__(folder, journal=JOURNAL, used=begun and resume, hint=hint)
         asked = encode(dict(question))
         try:
-            self._refuse_used(folder, resume)
             self.steps = self._read(asked)
         except FlagError:
-            self._lock.release()
+            self.__exit__()
             raise
-        self._journal.add("bisect", question=asked, steps=len(self.steps))
-
-    def __enter__(self) -> BisectFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Lets another bisection have the directory."""
-        self._lock.release()
+        self.journal.add("bisect", question=asked, steps=len(self.steps))
 
     def add(self, step: Step) -> None:
         """Remembers an answer.
@@ -68,23 +55,12 @@ class BisectFolder:
         Raises:
           BenchmarkError: it cannot be written.
         """
-        self._journal.add("step", **asdict(step))
-
-    def _refuse_used(self, folder: str, resume: bool) -> None:
-        """Refuses a directory with files, unless a bisection goes on there."""
-        try:
-            names = {path.name for path in self.folder.iterdir()} - {LOCK}
-        except OSError as error:
-            raise unusable(folder, error) from None
-        begun = JOURNAL in names
-        if names and not (begun and resume):
-            hint = "go on with what is there by --resume, or " if begun else ""
-            raise FlagError("results", folder, f"is not empty; {hint}name another folder")
+        self.journal.add("step", **asdict(step))
 
     def _read(self, asked: Any) -> dict[str, Step]:
         """The answers of before."""
         steps: dict[str, Step] = {}
-        for event in self._journal.read():
+        for event in self.journal.read():
             if event.get("event") == "bisect" and event.get("question") != asked:
                 then = event.get("question") or {}
                 differ = [name for name in asked if then.get(name) != asked[name]]

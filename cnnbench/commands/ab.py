@@ -312,29 +312,31 @@ def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Ex
 
 
 def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
-    from cnnbench.ab.results import ResultsFolder
+    from cnnbench.ab.pairs import Pairs
+    from cnnbench.ab.results import PairsFolder
     from cnnbench.ab.session import Session
     from cnnbench.compare import processes_needed
     from cnnbench.compare.noise import spread_lines
     from cnnbench.machine import facts
+    from cnnbench.processes.campaign import Campaign
     from cnnbench.text.numbers import duration
 
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
-    results = ResultsFolder(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}")
-    reporter.notice(f"A {experiment.a.description()}")
-    reporter.notice(f"B {experiment.b.description()}")
-    reporter.notice(
-        f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
-    )
-    session = Session(experiment, results, reporter, facts=facts.collect())
-    finding = session.run()
+    with PairsFolder(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}") as results:
+        reporter.notice(f"A {experiment.a.description()}")
+        reporter.notice(f"B {experiment.b.description()}")
+        reporter.notice(
+            f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
+        )
+        pairs = Pairs(experiment, results, Campaign(reporter, facts.collect()))
+        finding = Session(pairs).run()
     code = _exit_code(finding, options)
     settled = options.aa or finding.failure or finding.interrupted
-    pairs = 0 if settled else _pairs_to_settle(finding.comparison)
-    next_step = _next_step(pairs, argv) if pairs else ""
+    enough = 0 if settled else _enough(finding.comparison)
+    next_step = _next_step(enough, argv) if enough else ""
     comparison = replace(finding.comparison, ends_with=code, next_step=next_step)
     options.write(comparison)
     if finding.failure:
@@ -348,8 +350,8 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
     reporter.notice(f"the same from the files: {command}")
     if next_step:
-        seconds = session.seconds_per_pair
-        time = "" if seconds is None else f" (about {duration(pairs * seconds)} at most)"
+        seconds = pairs.seconds_per_pair
+        time = "" if seconds is None else f" (about {duration(enough * seconds)} at most)"
         reporter.notice(f"to settle it{time}: {next_step}")
     if finding.interrupted:
         reporter.error("interrupted")
@@ -370,17 +372,12 @@ def _next_step(pairs: int, argv: Sequence[str]) -> str:
     return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *again])
 
 
-def _pairs_to_settle(comparison: Comparison) -> int:
+def _enough(comparison: Comparison) -> int:
     """Pairs for an experiment that is to settle it; 0 where they would not help."""
-    from cnnbench.ab.sequential import pairs_to_settle
-    from cnnbench.compare.judge import MANY
+    from cnnbench.commands.settling import settling_pairs
+    from cnnbench.compare.answer import undecided
 
-    wanted = [entry.main.judgement.needed for entry in comparison.entries]
-    needed = max((number for number in wanted if number is not None), default=0)
-    measured = len(comparison.entries[0].base) if comparison.entries else 0
-    if not needed or needed - measured > MANY:
-        return 0
-    return pairs_to_settle(needed, measured)
+    return next((settling_pairs(comparison, entry) for entry in undecided(comparison)), 0)
 
 
 def _same_from_files(

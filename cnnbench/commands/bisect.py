@@ -231,7 +231,8 @@ def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Ite
         return
     pairs = max(*undecided, setting.most_pairs + STEP)
     if pairs > sides.MOST_PAIRS:
-        yield f"to settle it: {sides.too_many(pairs)}"
+        disturbs = "find what disturbs the machine first: cnnbench env --check"
+        yield f"to settle it: some {pairs:,} pairs; {disturbs}"
     else:
         yield f"to go on, with more pairs: {shlex.join(_again(argv, pairs))}"
 

@@ -71,10 +71,11 @@ def main(argv: Sequence[str]) -> int:
     options.check(arguments)
     comparison = _compare(arguments, options)
     warn_of_skipped(comparison.skipped)
-    options.write(comparison)
-    from cnnbench.commands.settling import advice
+    from cnnbench.commands.settling import with_next_step
 
-    for line in advice(comparison):
+    comparison, commands = with_next_step(comparison)
+    options.write(comparison)
+    for line in commands:
         print_notice(line)
     return comparison.exit_code
 

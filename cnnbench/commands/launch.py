@@ -185,7 +185,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     from cnnbench.launch import scaling
     from cnnbench.launch.tasks import Layout, check, shares_of_cores
     from cnnbench.predict.links import parse_link
-    from cnnbench.processes.results_dir import hold
+    from cnnbench.processes.results_dir import ResultsFolder
     from cnnbench.records.files import prove_folder, write_bytes, write_text
     from cnnbench.records.outputs import Output, check_outputs
     from cnnbench.runtime.tensorflow import available_cores
@@ -227,7 +227,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
             "--repeats=5 shows their ranges"
         )
     cores = None if shared else shares_of_cores(largest)
-    with hold(options.results):
+    with ResultsFolder(options.results, used=True):
         records = _measure(options, layouts, params, flags, cores)
     points = scaling.points(
         records.pop(0),
@@ -257,7 +257,7 @@ def _measure(
 ) -> dict[int, list[RunRecord]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
     from cnnbench.launch.tasks import flags_alone, on_cores
-    from cnnbench.processes.child import execute, program
+    from cnnbench.processes.child import Command, execute, program
     from cnnbench.processes.outcome import read
     from cnnbench.records.run import RunRecord
 
@@ -274,11 +274,12 @@ def _measure(
             record.unlink(missing_ok=True)
             print_notice(f"{name} of {options.repeats}")
             if count:
-                words = task_words((*flags, f"--result_json={record}"), options.towers)
-                _run(layouts[count], params[count], words, logs, cores, prints=False)
+                of_tasks = task_words((*flags, f"--result_json={record}"), options.towers)
+                _run(layouts[count], params[count], of_tasks, logs, cores, prints=False)
             else:
+                words = (*alone, f"--result_json={record}")
                 with on_cores(cores[0] if cores else None):
-                    execute((*alone, f"--result_json={record}"), logs / "alone.log", _A_DAY)
+                    execute(Command(words=words, log=logs / "alone.log"), _A_DAY)
             found = read(record)
             if not isinstance(found, RunRecord) or found.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")

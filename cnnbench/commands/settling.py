@@ -1,13 +1,14 @@
-"""The commands that would settle what a comparison of saved records left open."""
+"""What would settle an inconclusive comparison: how many pairs, and the command for them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from dataclasses import replace
 
 from cnnbench.ab.sequential import pairs_to_settle
-from cnnbench.commands.sides import MOST_PAIRS, RESERVED, too_many
-from cnnbench.compare import Comparison, Entry, Verdict
+from cnnbench.commands.sides import MOST_PAIRS, RESERVED
+from cnnbench.compare import Comparison, Entry, processes_needed
+from cnnbench.compare.answer import too_noisy, undecided
 from cnnbench.flags import FLAGS
 from cnnbench.metrics.measurement import Measurement, Reduction
 from cnnbench.text import labels
@@ -17,30 +18,58 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 _LEFT_OUT = (*RESERVED, labels.FLAG)
 
 
-def advice(comparison: Comparison) -> Iterator[str]:
-    """A line with a command for each of the first few configurations that are inconclusive.
+def settling_pairs(comparison: Comparison, entry: Entry) -> int:
+    """Pairs of an experiment that would settle a configuration.
+
+    Args:
+      comparison: that left it open.
+      entry: one of its inconclusive configurations.
+
+    Returns:
+      0 where more pairs would not help, or cannot be measured by `cnnbench ab`.
+    """
+    result = entry.main
+    needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
+    if isinstance(entry.base[0], Reduction) or too_noisy(result):
+        return 0
+    if needed is None:
+        enough = processes_needed(
+            comparison.policy, len(comparison.entries), comparison.paired, result.metric
+        )
+        if not 0 < measured < enough:
+            return 0
+        needed = enough
+    pairs = pairs_to_settle(needed, measured)
+    return pairs if pairs <= MOST_PAIRS else 0
+
+
+def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
+    """A comparison of saved records with its next step, and lines with the commands.
+
+    The next step is that of the configuration which the advice is about. The lines have the first
+    few configurations that an experiment would settle.
 
     Args:
       comparison: of saved records.
     """
-    undecided = [
-        entry
-        for entry in comparison.by_severity()
-        if entry.decides and entry.main.verdict is Verdict.INCONCLUSIVE
+    commands = {
+        entry.name: _command(entry, comparison, pairs)
+        for entry in undecided(comparison)
+        if (pairs := settling_pairs(comparison, entry))
+    }
+    several = len(comparison.entries) > 1
+    lines = [
+        f"to settle {name if several else 'it'}: {command}" for name, command in commands.items()
     ]
-    runs = [entry for entry in undecided if not isinstance(entry.base[0], Reduction)]
-    for entry in runs[:_MOST_LINES]:
-        what = f"to settle {entry.name}" if len(comparison.entries) > 1 else "to settle it"
-        yield f"{what}: {_command(entry, comparison)}"
-    if len(runs) > _MOST_LINES:
-        yield f"and {len(runs) - _MOST_LINES} more, with their own flags in the same way"
+    if len(lines) > _MOST_LINES:
+        more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
+        lines[_MOST_LINES:] = [more]
+    first = [entry.name for entry in undecided(comparison)[:1]]
+    next_step = "".join(commands.get(name, "") for name in first)
+    return replace(comparison, next_step=next_step), lines
 
 
-def _command(entry: Entry, comparison: Comparison) -> str:
-    measured = min(len(entry.base), len(entry.new))
-    pairs = pairs_to_settle(entry.main.judgement.needed or 0, measured)
-    if pairs > MOST_PAIRS:
-        return too_many(pairs)
+def _command(entry: Entry, comparison: Comparison, pairs: int) -> str:
     base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
     common = [word for word in base if word in new]
     own = [
@@ -57,8 +86,9 @@ def _command(entry: Entry, comparison: Comparison) -> str:
         f"{shlex.quote(label)}/more-$i.json"
         for label in (comparison.base_label, comparison.new_label)
     )
-    loop = f"for i in $(seq {pairs - measured}); do {run} --result_json={new_file}; done"
-    return f"{loop}; and in turn with these as many of the other side, to {base_file}"
+    more = pairs - min(len(entry.main.base), len(entry.main.new))
+    loop = f"for i in $(seq {more}); do {run} --result_json={new_file}; done"
+    return f"{loop}  # and in turn with these as many of the other side, to {base_file}"
 
 
 def _flags(measurement: Measurement) -> list[str]:

@@ -71,11 +71,6 @@ def without(argv: Sequence[str], names: Container[str], switches: Container[str]
     return found
 
 
-def too_many(pairs: int) -> str:
-    """What to do where an experiment cannot have as many pairs as it needs."""
-    return f"some {pairs:,} pairs; find what disturbs the machine first: cnnbench env --check"
-
-
 def interpreter(flag: str, text: str) -> str:
     """An absolute path; links are not followed, that would leave a virtual environment.
 

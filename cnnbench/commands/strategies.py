@@ -128,36 +128,35 @@ def _check_outputs(options: StrategiesFlags) -> None:
 def _run(
     plan: StrategiesPlan, options: StrategiesFlags, facts: Mapping[str, Any], reporter: Reporter
 ) -> int:
+    from cnnbench.processes.campaign import Campaign
     from cnnbench.runtime.native import without_info_lines
     from cnnbench.strategies import table
-    from cnnbench.strategies.session import Session
+    from cnnbench.strategies.session import Session, StrategiesFolder
 
     seed = seed_or_random(options.seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
         precision = plan.modes[0].resolved.config["precision"]
         tolerance = _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
-    session = Session(
-        plan,
-        options.results or f"strategies-{datetime.now():%Y%m%d-%H%M%S}",
-        rounds=options.rounds,
-        seed=seed,
-        timeout=options.timeout,
-        reporter=reporter,
-        facts=facts,
-    )
-    for notice in plan.notices:
-        reporter.notice(notice)
-    reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {session.folder}")
-    interrupt_on_signals()
-    try:
+    name = options.results or f"strategies-{datetime.now():%Y%m%d-%H%M%S}"
+    with StrategiesFolder(name, plan) as folder:
+        for notice in plan.notices:
+            reporter.notice(notice)
+        reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {folder.folder}")
+        interrupt_on_signals()
+        session = Session(
+            plan,
+            folder,
+            Campaign(reporter, facts),
+            rounds=options.rounds,
+            seed=seed,
+            timeout=options.timeout,
+        )
         results = session.run()
         # TensorFlow, which reads checkpoints, is loaded when all has been measured.
         with without_info_lines():
             from cnnbench.strategies.weights import distances
         rows = table.rows(results, distances(results), tolerance)
-    finally:
-        session.discard_checkpoints()
     if options.format == "table":
         text = table.table_text(rows, plan, tolerance)
     elif options.format == "csv":

@@ -92,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
     given, arguments = parse_command(words, specs_of(SweepFlags))
     options = SweepFlags(**given)
     for_all = _canonical(behind)
+    interrupt_on_signals()
     # Imported late: --help and wrong flags need none of it.
     from cnnbench.sweep.document import find_suite, load, shipped_suites
     from cnnbench.sweep.planning import Overrides, make_plan, ordered
@@ -120,7 +121,8 @@ def main(argv: Sequence[str]) -> int:
             f"scaled to its CPUs: {scaled}"
         )
     if options.list or options.dry_run:
-        from cnnbench.sweep.durations import Durations, outlook
+        from cnnbench.processes.campaign import Durations
+        from cnnbench.sweep.durations import outlook
 
         items = ordered(plan.cases, 0)
         reporter.notice(outlook(items, Durations(), facts))
@@ -214,12 +216,12 @@ def _run(
     for_all: Mapping[str, str],
     with_more: Callable[[int], str],
 ) -> int:
+    from cnnbench.processes.campaign import Campaign
     from cnnbench.processes.child import program
     from cnnbench.sweep.runner import Sweep
     from cnnbench.sweep.store import Store
     from cnnbench.sweep.summary import advice, exit_code, summarise, table
 
-    interrupt_on_signals()
     with Store(options.results) as store:
         seed = options.seed
         if seed is None and options.resume:
@@ -227,10 +229,9 @@ def _run(
         sweep = Sweep(
             plan,
             store,
+            Campaign(reporter, facts),
             seed=seed_or_random(seed),
-            facts=facts,
             resume=options.resume,
-            reporter=reporter,
             program=program(),
         )
         rows = summarise(plan.cases, sweep.run())

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from cnnbench.compare.disturbance import others_text
 from cnnbench.compare.estimate import unscaled
-from cnnbench.compare.judge import MANY, magnitude
+from cnnbench.compare.judge import magnitude, too_many
 from cnnbench.compare.result import Comparison, Entry, Result
 from cnnbench.metrics.policy import Verdict
 from cnnbench.metrics.registry import CPU_TIME, SPEEDS
@@ -59,23 +59,34 @@ def advice(comparison: Comparison) -> str:
     Args:
       comparison: the first of its inconclusive configurations is advised on.
     """
-    for entry in comparison.by_severity():
-        judgement = entry.main.judgement
-        if not entry.decides or entry.main.verdict is not Verdict.INCONCLUSIVE:
-            continue
-        if judgement.needed is None:
-            continue
-        of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
-        more = max(1, judgement.needed - _fewest(entry.main))
-        if not _too_noisy(entry.main):
-            one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
-            each = "" if comparison.paired else " of each side"
-            return f"{of}About {more} more {one if more == 1 else many}{each} settle it."
-        remedies = list(_remedies(entry))
-        listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
-        what = "pairs" if comparison.paired else "processes"
-        return f"{of}More {what} will not help: use {listed}."
-    return ""
+    entry = next(iter(undecided(comparison)), None)
+    if entry is None or entry.main.judgement.needed is None:
+        return ""
+    of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
+    if not too_noisy(entry.main):
+        more = max(1, _more(entry.main))
+        one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
+        each = "" if comparison.paired else " of each side"
+        return f"{of}About {more} more {one if more == 1 else many}{each} settle it."
+    remedies = list(_remedies(entry))
+    listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
+    what = "pairs" if comparison.paired else "processes"
+    return f"{of}More {what} will not help: use {listed}."
+
+
+def undecided(comparison: Comparison) -> list[Entry]:
+    """The inconclusive configurations, first those of which is known what would settle them."""
+    found = [
+        entry
+        for entry in comparison.by_severity()
+        if entry.decides and entry.main.verdict is Verdict.INCONCLUSIVE
+    ]
+    return sorted(found, key=lambda entry: entry.main.judgement.needed is None)
+
+
+def too_noisy(result: Result) -> bool:
+    """Whether so many more would be needed that something else has to change."""
+    return too_many(_more(result))
 
 
 def two_speeds(entry: Entry) -> tuple[float, float] | None:
@@ -125,7 +136,7 @@ def _found(comparison: Comparison, entry: Entry) -> str:
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {_estimate(result)}, {n}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        if _too_noisy(result):
+        if too_noisy(result):
             return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}."
         return f"Undecided: {_estimate(result)}, {n}."
     if result.verdict is Verdict.CHANGED_WORK:
@@ -171,14 +182,9 @@ def _processes(result: Result) -> str:
     return f"{len(result.base)} and {len(result.new)} processes"
 
 
-def _fewest(result: Result) -> int:
-    return min(len(result.base), len(result.new))
-
-
-def _too_noisy(result: Result) -> bool:
-    """Whether so many more would be needed that something else has to change."""
-    needed = result.judgement.needed
-    return needed is not None and needed - _fewest(result) > MANY
+def _more(result: Result) -> int:
+    """How many more pairs or processes per side settle it; negative where that is not known."""
+    return (result.judgement.needed or 0) - min(len(result.base), len(result.new))
 
 
 def _noise(comparison: Comparison, entry: Entry) -> Iterator[str]:

@@ -32,8 +32,7 @@ from cnnbench.text.numbers import count
 
 _DEFAULT = Policy()
 
-MANY = 50
-"""So many more pairs or processes are no advice."""
+_MANY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +72,11 @@ class Judgement:
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
+
+
+def too_many(more: int) -> bool:
+    """Whether so many more pairs, or processes per side, are no advice."""
+    return more > _MANY
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
@@ -271,7 +275,7 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
             f"{text}: as many are usually enough for changes of {margin}; this result is too close "
             "to that"
         )
-    if more > MANY:
+    if too_many(more):
         return f"{text}: more {name} will not help"
     one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
     what = "would prove a change as large" if enough.proves else "settle it"

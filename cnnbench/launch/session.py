@@ -14,7 +14,8 @@ from pathlib import Path
 from cnnbench.cluster.probe import REFUSED
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.launch.tasks import log_of, on_cores
-from cnnbench.processes.child import Child, Finished, start
+from cnnbench.processes.child import Child, Command, start
+from cnnbench.processes.ended import Ended
 from cnnbench.runtime.job import Job, Task
 from cnnbench.text.escape import one_line
 from cnnbench.text.messages import error_line
@@ -71,11 +72,11 @@ class _Process:
     task: Task
     child: Child
     tail: _Tail
-    finished: Finished | None = None
+    ended: Ended | None = None
 
     @property
     def ok(self) -> bool:
-        return self.finished is not None and self.finished.status == 0
+        return self.ended is not None and self.ended.code == 0
 
 
 class Session:
@@ -131,12 +132,13 @@ class Session:
             seen = replace(job, task=task)
             log = log_of(self._launch.logs, task)
             with on_cores(own):
-                child = start(
-                    self._launch.command(seen),
-                    log,
-                    stdout=_stdout() if self._launch.prints and task == job.chief else None,
+                command = Command(
+                    words=self._launch.command(seen),
+                    log=log,
                     environment=self._launch.variables(seen),
                 )
+                shown = self._launch.prints and task == job.chief
+                child = start(command, stdout=_stdout() if shown else None)
             stack.enter_context(child)
             self._processes.append(_Process(task, child, _Tail(log, f"[{task}] ")))
 
@@ -159,9 +161,9 @@ class Session:
         chief = self._processes[0]
         if chief.ok:
             return self._patience.after_success
-        if chief.finished is not None:
+        if chief.ended is not None:
             return self._patience.after_failure
-        lost = [one for one in self._processes if one.finished is not None and not one.ok]
+        lost = [one for one in self._processes if one.ended is not None and not one.ok]
         if any(not self._spared(process) for process in lost):
             return self._patience.after_loss
         return None
@@ -183,29 +185,29 @@ class Session:
 
     @staticmethod
     def _running(processes: Sequence[_Process]) -> list[_Process]:
-        return [process for process in processes if process.finished is None]
+        return [process for process in processes if process.ended is None]
 
     def _look(self, running: Sequence[_Process]) -> None:
         """Waits a moment, notes who has ended, and shows what has been printed."""
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:
-            by_child[child].finished = child.wait(_LOOK_SECONDS)
+            by_child[child].ended = child.wait(_LOOK_SECONDS)
         self._show_news()
 
     def _show_news(self) -> None:
         for process in self._processes:
-            for line in process.tail.lines(ended=process.finished is not None):
+            for line in process.tail.lines(ended=process.ended is not None):
                 self._show(line)
 
     def _outcome(self) -> int:
         for process in self._processes:
             if not process.ok:
                 log = log_of(self._launch.logs, process.task)
-                self._show(error_line(f"{process.task} {_ended(process.finished)}; {log}"))
-        chief = self._processes[0].finished
-        if not self._stopped and chief is not None and (chief.status or 0) > 0:
-            return int(chief.status or 0)
+                self._show(error_line(f"{process.task} {_ended(process.ended)}; {log}"))
+        chief = self._processes[0].ended
+        if not self._stopped and chief is not None and (chief.code or 0) > 0:
+            return int(chief.code or 0)
         ok = all(one.ok or self._spared(one) for one in self._processes[1:])
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
@@ -244,15 +246,15 @@ def _stdout() -> int | None:
         return None
 
 
-def _ended(finished: Finished | None) -> str:
-    if finished is None:
+def _ended(ended: Ended | None) -> str:
+    if ended is None:
         return "did not end and was killed"
-    if finished.error is not None:
-        return f"was not started: {finished.error}"
-    if finished.status is None:
+    if ended.error is not None:
+        return f"was not started: {ended.error}"
+    if ended.code is None:
         return "was killed together with its guard"
-    if finished.status < 0:
+    if ended.code < 0:
         with suppress(ValueError):
-            return f"was ended by {signal.Signals(-finished.status).name}"
-        return f"was ended by signal {-finished.status}"
-    return f"ended with exit status {finished.status}"
+            return f"was ended by {signal.Signals(-ended.code).name}"
+        return f"was ended by signal {-ended.code}"
+    return f"ended with exit status {ended.code}"

@@ -1,5 +1,6 @@
 """Runs in child processes; imports no TensorFlow.
 
-``commands`` resolves the flags beforehand, ``child`` runs the process under its ``guard``,
-``outcome`` makes a record of how it ended, ``results_dir`` is common to results directories.
+``commands`` resolves the flags beforehand, ``child`` runs a process under its ``guard`` and
+``turns`` several that step in turn, ``ended`` is how a process ended, ``outcome`` adds its record,
+``campaign`` is the loop over processes, ``results_dir`` the directory that takes what they leave.
 """

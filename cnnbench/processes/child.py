@@ -12,42 +12,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError
+from cnnbench.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
 from cnnbench.processes import guard
+from cnnbench.processes.ended import Ended
 from cnnbench.runtime.supervisor import GUARDED
 
 GRACE_SECONDS = 10.0
 """Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
 
-LONGEST_WAIT_SECONDS = 1.0
-"""At a time: Python heeds a signal that came just before a wait only when the wait is over."""
 
-
-@dataclass(frozen=True)
-class Finished:
-    """How a child ended.
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A process to be run.
 
     Attributes:
-      status: exit status; the negative number of the signal that ended it; None if it was
-        lost with its guard.
-      seconds: wall time.
-      timed_out: whether it was ended for taking too long.
-      max_rss_bytes: most memory it held, None if unknown.
-      oom_kills: processes that the kernel's OOM killer ended meanwhile.
-      error: why it could not be started, or None.
+      words: program and arguments.
+      log: takes standard output and standard error; replaced.
+      environment: variables added to those of this process.
+      folder: working directory; that of this process if None.
     """
 
-    status: int | None
-    seconds: float
-    timed_out: bool = False
-    max_rss_bytes: int | None = None
-    oom_kills: int = 0
-    error: str | None = None
+    words: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 def program() -> tuple[str, ...]:
@@ -59,30 +53,19 @@ def program() -> tuple[str, ...]:
     return (sys.executable, "-m", "cnnbench")
 
 
-def execute(
-    command: Sequence[str],
-    log: Path,
-    timeout: float,
-    grace: float = GRACE_SECONDS,
-    *,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> Finished:
+def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
     """Runs a command in a process group of its own to its end.
 
     Args:
-      command: program and arguments.
-      log: takes standard output and standard error; replaced.
+      command: to be run.
       timeout: seconds until the group gets SIGTERM.
       grace: seconds from there to SIGKILL.
-      environment: variables added to those of this process.
-      folder: working directory; that of this process if None.
 
     Raises:
       KeyboardInterrupt: after the child has had SIGTERM and its grace.
       BenchmarkError: the log cannot be written, or no process can be started.
     """
-    with start(command, log, environment=environment, folder=folder) as child:
+    with start(command) as child:
         try:
             return child.wait(timeout) or child.stop(grace)
         except KeyboardInterrupt:
@@ -90,26 +73,15 @@ def execute(
             raise
 
 
-def start(
-    command: Sequence[str],
-    log: Path,
-    *,
-    stdout: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-    inherited: int | None = None,
-) -> Child:
+def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
     """Starts a command in a process group of its own.
 
     All of the group is gone when the context of the child has been left; when this process is
     killed instead, the guard ends the group.
 
     Args:
-      command: program and arguments.
-      log: takes standard output and standard error; replaced.
+      command: to be run.
       stdout: descriptor that takes standard output in place of the log.
-      environment: variables added to those of this process.
-      folder: working directory; that of this process if None.
       inherited: a descriptor that the command gets under the same number.
 
     Raises:
@@ -119,22 +91,23 @@ def start(
     ours, theirs = socket.socketpair()
     started = time.monotonic()
     try:
-        with theirs, open(log, "wb") as output:
+        with theirs, open(command.log, "wb") as output:
             passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
+            numbers = ",".join(map(str, passed))
             leader = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, ",".join(map(str, passed)), *command],
+                [sys.executable, "-I", guard.__file__, numbers, *command.words],
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env={**os.environ, **(environment or {}), GUARDED: "1"},
-                cwd=folder,
+                env={**os.environ, **command.environment, GUARDED: "1"},
+                cwd=command.folder,
             )
     except BaseException as error:
         ours.close()
         if isinstance(error, OSError):
-            message = f"{error.filename or command[0]}: {error.strerror or error}"
+            message = f"{error.filename or command.words[0]}: {error.strerror or error}"
             raise BenchmarkError(message) from error
         raise
     return Child(leader, ours, started, kills)
@@ -164,13 +137,13 @@ class Child:
         """Readable, for `select`, when it has ended."""
         return self._link.fileno()
 
-    def wait(self, seconds: float) -> Finished | None:
+    def wait(self, seconds: float) -> Ended | None:
         """How it ended; None if it still runs after these seconds.
 
         To be called until it returns something, and not again.
         """
         report = _receive(self._link, seconds)
-        return None if report is None else self._finished(report, timed_out=False)
+        return None if report is None else self._ended(report, timed_out=False)
 
     def terminate(self) -> None:
         """Sends SIGTERM to the group."""
@@ -180,7 +153,7 @@ class Child:
         """Sends SIGKILL to the group."""
         self._signal(signal.SIGKILL)
 
-    def stop(self, grace: float) -> Finished:
+    def stop(self, grace: float) -> Ended:
         """Ends it with SIGTERM; what has not ended after the grace is killed on leaving.
 
         Args:
@@ -189,18 +162,18 @@ class Child:
         self.terminate()
         return self.leave(grace)
 
-    def leave(self, grace: float) -> Finished:
+    def leave(self, grace: float) -> Ended:
         """How it ended after `terminate`; a second SIGTERM might meet it while it writes.
 
         Args:
           grace: seconds.
         """
-        return self._finished(_receive(self._link, grace) or b"", timed_out=True)
+        return self._ended(_receive(self._link, grace) or b"", timed_out=True)
 
-    def _finished(self, report: bytes, timed_out: bool) -> Finished:
+    def _ended(self, report: bytes, timed_out: bool) -> Ended:
         facts = json.loads(report) if report else {}
-        return Finished(
-            status=_exit_status(facts, timed_out),
+        return Ended(
+            code=_exit_code(facts, timed_out),
             seconds=time.monotonic() - self._started,
             timed_out=timed_out,
             max_rss_bytes=facts.get("max_rss_bytes"),
@@ -233,7 +206,7 @@ def _receive(link: socket.socket, seconds: float) -> bytes | None:
     return data
 
 
-def _exit_status(facts: dict[str, int], timed_out: bool) -> int | None:
+def _exit_code(facts: dict[str, int], timed_out: bool) -> int | None:
     if "status" in facts:
         return os.waitstatus_to_exitcode(facts["status"])
     return -signal.SIGKILL if timed_out else None

@@ -1,4 +1,4 @@
-"""How a child ended: its own record if that is sound, else one that holds the error."""
+"""The record of a process that has ended: its own if that is sound, else one with the error."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import re
 import signal
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.metrics.registry import throughput
-from cnnbench.processes.child import Finished
+from cnnbench.processes.child import Command
+from cnnbench.processes.ended import Ended
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.codec import encode
+from cnnbench.records.codec import encode, from_text
 from cnnbench.records.load import record_of
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.text.escape import plain
@@ -44,70 +45,73 @@ _SENT_FROM_OUTSIDE = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The end of one run.
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Command):
+    """A process that writes a record.
 
     Attributes:
-      status: ok, failed, timed_out, killed or out_of_memory.
-      document: the record, as JSON values.
-      message: why it is not ok, in one line that is never empty; "" if it is ok.
-      lost: how a signal from outside or its time-out ended it, in words that complete "it was";
-        "" if it ended by itself.
-      unusable: what the child wrote in place of a record, or None.
-      max_rss_bytes: most memory it held, None if unknown.
+      record: the file.
+      blank: the record of a process that leaves none, but for the error; see `blank_record`.
     """
 
-    status: str
-    document: dict[str, Any]
-    message: str
-    lost: str = ""
-    unusable: bytes | None = None
-    max_rss_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One child that has ended, and what a record of it must hold.
-
-    Attributes:
-      kind: "run" or "allreduce", the command.
-      command: argv, for the record.
-      config, explicit_flags, environment: for a record that the child did not write.
-      started_at: when it was started.
-      record: file that it was to write.
-      log: file of its standard output and error.
-      finished: how it ended.
-    """
-
-    kind: str
-    command: tuple[str, ...]
-    config: Mapping[str, Any]
-    explicit_flags: tuple[str, ...]
-    environment: Mapping[str, Any]
-    started_at: datetime
     record: Path
-    log: Path
-    finished: Finished
+    blank: Record
 
 
-def judge(attempt: Attempt) -> Outcome:
-    """The outcome of a child; never raises for what the child did."""
-    finished = attempt.finished
-    document, defect, unusable = _read(attempt)
-    problem = _problem(finished, document, defect, _tail(attempt.log))
+def blank_record(
+    kind: str,
+    command: Sequence[str],
+    config: Mapping[str, Any],
+    explicit_flags: Sequence[str],
+    facts: Mapping[str, Any],
+) -> Record:
+    """The record of a process that is about to start and has measured nothing yet.
+
+    Args:
+      kind: "run" or "allreduce".
+      command: argv.
+      config: every parameter as JSON values; empty where they are unknown.
+      explicit_flags: names of the flags that were given.
+      facts: about this machine.
+    """
+    make = RunRecord if kind == RunRecord.kind else AllReduceRecord
+    return make(
+        run_id=uuid.uuid4().hex,
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        status="interrupted",
+        command=tuple(command),
+        config=config,
+        explicit_flags=tuple(explicit_flags),
+        environment=facts,
+    )
+
+
+def judge(command: Measuring, ended: Ended) -> Ended:
+    """A process that has ended, with its record; never raises for what the process did.
+
+    Args:
+      command: that was executed.
+      ended: how it ended.
+    """
+    document, defect, unusable = _read(command)
+    problem = _problem(ended, document, defect, _tail(command.log))
     if problem is None:
         assert document is not None
-        return Outcome("ok", document, "", max_rss_bytes=finished.max_rss_bytes)
+        return replace(ended, status="ok", document=document)
     status, error = problem
     if document is None:
-        document = _failed(attempt, error)
-    elif document["status"] != "failed" or finished.timed_out:
+        document = replace(command.blank, status="failed", error=error).to_dict()
+    elif document["status"] != "failed" or ended.timed_out:
         document = {**document, "status": "failed", "error": encode(error)}
-    # An exception without a message is reported by its type.
-    message = plain(error.message) or plain(error.type) or "unknown error"
-    lost = _lost(status, finished)
-    return Outcome(status, document, message, lost, unusable, finished.max_rss_bytes)
+    return replace(
+        ended,
+        status=status,
+        # An exception without a message is reported by its type.
+        message=plain(error.message) or plain(error.type) or "unknown error",
+        lost=_lost(status, ended),
+        document=document,
+        unusable=unusable,
+    )
 
 
 def is_out_of_memory(error: ErrorInfo) -> bool:
@@ -144,43 +148,43 @@ def last_log_line(log: Path) -> str:
 
 
 def _problem(
-    finished: Finished, document: Mapping[str, Any] | None, defect: str | None, tail: str
+    ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo] | None:
     """Status and error of a run that is not ok."""
-    if finished.timed_out:
-        text = f"killed after {finished.seconds:.0f} s; {_last_line(tail)}"
+    if ended.timed_out:
+        text = f"killed after {ended.seconds:.0f} s; {_last_line(tail)}"
         return "timed_out", _error("TimedOut", text)
-    if finished.error is not None:
-        return "failed", _error("NotStarted", finished.error)
-    if finished.status is None:
+    if ended.error is not None:
+        return "failed", _error("NotStarted", ended.error)
+    if ended.code is None:
         text = f"the process and its guard were killed; {_last_line(tail)}"
         return "killed", _error("Killed", text)
-    if finished.status < 0:
-        return _signalled(-finished.status, finished.oom_kills, tail)
+    if ended.code < 0:
+        return _signalled(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
         return ("out_of_memory" if is_out_of_memory(error) else "failed"), error
     if document is not None and document["status"] == "interrupted":
         return "killed", _error("Interrupted", "interrupted by an external signal")
-    if finished.status != 0:
-        text = f"exit status {finished.status}; {_last_line(tail)}"
+    if ended.code != 0:
+        text = f"exit status {ended.code}; {_last_line(tail)}"
         return "failed", _error("ExitStatus", text)
     if defect is not None:
         return "failed", _error("UnusableRecord", defect)
     return None
 
 
-def _lost(status: str, finished: Finished) -> str:
-    """See `Outcome`; of a process that is not ok."""
-    if finished.timed_out:
+def _lost(status: str, ended: Ended) -> str:
+    """See `Ended`; of a process that is not ok."""
+    if ended.timed_out:
         return "ended by its time-out"
-    if finished.status is None:
+    if ended.code is None:
         return "killed with its guard" if status == "killed" else ""
-    if finished.status >= 0:
+    if ended.code >= 0:
         return "interrupted by a signal" if status == "killed" else ""
-    if -finished.status not in _SENT_FROM_OUTSIDE:
+    if -ended.code not in _SENT_FROM_OUTSIDE:
         return ""
-    name = signal.Signals(-finished.status).name
+    name = signal.Signals(-ended.code).name
     by = f"the OOM killer ({name})" if status == "out_of_memory" else name
     return f"{'killed' if name == 'SIGKILL' else 'ended'} by {by}"
 
@@ -199,39 +203,24 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
     return "killed", _error("Killed", f"ended by {name}; {_last_line(tail)}")
 
 
-def _read(attempt: Attempt) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
+def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
     """The child's record; or why there is none, and what it wrote instead."""
     try:
-        data = attempt.record.read_bytes()
+        data = command.record.read_bytes()
     except FileNotFoundError:
         return None, "no record was written", None
     except OSError as error:
         return None, f"the record cannot be read: {error.strerror}", None
     try:
-        document = json.loads(data)
+        document = from_text(data)
         record = record_of(document)
-        if record.kind != attempt.kind:
+        if record.kind != command.blank.kind:
             raise ValueError(f"of the kind {record.kind!r}")
     except RecursionError:
         return None, "not a valid record: nested too deeply", data
     except ValueError as error:
         return None, f"not a valid record: {error}", data
     return document, None, None
-
-
-def _failed(attempt: Attempt, error: ErrorInfo) -> dict[str, Any]:
-    """The record of a run that left none."""
-    make = RunRecord if attempt.kind == RunRecord.kind else AllReduceRecord
-    return make(
-        run_id=uuid.uuid4().hex,
-        started_at=attempt.started_at.isoformat(timespec="seconds"),
-        status="failed",
-        error=error,
-        command=attempt.command,
-        config=attempt.config,
-        explicit_flags=attempt.explicit_flags,
-        environment=attempt.environment,
-    ).to_dict()
 
 
 def _error(kind: str, message: str) -> ErrorInfo:

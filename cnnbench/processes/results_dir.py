@@ -1,75 +1,123 @@
-"""Results directories of commands that start processes: folder, durable files, journal."""
+"""The results directory of a command that starts processes: records, logs, journal, lock."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.codec import TIME
+from cnnbench.records.codec import TIME, to_text
 from cnnbench.records.files import sync_folder, write_all, write_whole
-from cnnbench.runtime.lock import FolderLock
+from cnnbench.runtime.lock import FILE, hold
+from cnnbench.text.terminal import print_warning
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+JOURNAL = "journal.jsonl"
+LOGS = "logs"
 
 
-def unusable(folder: str | Path, error: OSError) -> FlagError:
-    """The refusal of a results directory.
+class ResultsFolder:
+    """A results directory, kept for one process until its context is left.
+
+    Attributes:
+      folder: its path.
+      journal: what happened.
 
     Args:
-      folder: value of --results.
-      error: why it cannot be used.
-    """
-    return FlagError("results", str(folder), f"cannot be used: {error.strerror}")
-
-
-def hold(folder: str | Path) -> FolderLock:
-    """Keeps a results directory for one command.
-
-    Args:
-      folder: value of --results; is there.
+      folder: value of --results; made if it is not there.
+      journal: name of the journal.
+      timespec: see `Journal`.
+      folders: names of folders to make in it.
+      used: whether it may hold results of before.
+      hint: what can be done about those, besides naming another folder; ends in "or ".
 
     Raises:
-      FlagError: another process holds it, or it cannot be used.
+      FlagError: it cannot be used, another process holds it, or it is not empty.
     """
-    try:
-        return FolderLock(folder)
-    except OSError as error:
-        raise unusable(folder, error) from None
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        journal: str = JOURNAL,
+        timespec: str = "seconds",
+        folders: Sequence[str] = (),
+        used: bool = False,
+        hint: str = "",
+    ) -> None:
+        self.folder = Path(folder)
+        self.journal = Journal(self.folder / journal, timespec)
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(hold("results", str(folder), print_warning))
+                if not used and set(os.listdir(folder)) - {FILE}:
+                    reason = f"is not empty; {hint}name another folder"
+                    raise FlagError("results", str(folder), reason)
+                for name in folders:
+                    (self.folder / name).mkdir(exist_ok=True)
+            except OSError as error:
+                reason = f"cannot be used: {error.strerror}"
+                raise FlagError("results", str(folder), reason) from None
+            self._lock = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets another process have the directory."""
+        self._lock.close()
+
+    def log(self, name: str) -> Path:
+        """Where the output of a process goes."""
+        return self.folder / LOGS / f"{name}.log"
+
+    def keep(self, document: Mapping[str, Any], target: Path) -> None:
+        """Writes a record, whole or not at all.
+
+        Args:
+          document: the record as JSON values.
+          target: its file.
+
+        Raises:
+          BenchmarkError: it cannot be written.
+        """
+        self.write(target, to_text(document).encode("ascii"))
+
+    def write(self, target: Path, data: bytes) -> None:
+        """Writes a file whole or not at all; it survives a kill and a power cut."""
+        via = self._via(target)
+        with writing(target):
+            write_whole(via, data)
+            if via != target:
+                os.replace(via, target)
+                sync_folder(target.parent)
+
+    def _via(self, target: Path) -> Path:
+        """Where the content of a file is put together, on the same file system."""
+        return target
 
 
-def write_durably(target: Path, data: bytes, via: Path | None = None) -> None:
-    """Writes a file whole or not at all; survives a kill and a power cut.
-
-    Args:
-      target: the file.
-      data: its content.
-      via: where the content is put together, on the same file system; beside target if None.
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Reports a file of a results directory that takes no more, such as on a full disk.
 
     Raises:
-      BenchmarkError: it cannot be written.
+      BenchmarkError: in place of OSError.
     """
     try:
-        write_whole(via or target, data)
-        if via is not None:
-            os.replace(via, target)
-            sync_folder(target.parent)
+        yield
     except OSError as error:
-        raise cannot_write(target, error) from error
-
-
-def cannot_write(path: Path, error: OSError) -> BenchmarkError:
-    """The error of a results directory that takes no more.
-
-    Args:
-      path: the file that could not be written.
-      error: such as a full disk.
-    """
-    return BenchmarkError(f"{path}: cannot be written: {error.strerror or error}")
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        raise BenchmarkError(message) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +171,7 @@ class Journal:
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str) + "\n"
-        try:
+        with writing(self._path):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 size = os.lseek(descriptor, 0, os.SEEK_END)
@@ -133,5 +181,3 @@ class Journal:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise cannot_write(self._path, error) from error

@@ -13,22 +13,13 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
-from cnnbench.processes.child import GRACE_SECONDS, LONGEST_WAIT_SECONDS, Child, Finished, start
+from cnnbench.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.processes.child import GRACE_SECONDS, Child, Command, start
+from cnnbench.processes.ended import Ended
 from cnnbench.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command to run; see `cnnbench.processes.child.execute` for the fields."""
-
-    command: Sequence[str]
-    log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
 
 
 def execute_in_turn(
@@ -36,7 +27,7 @@ def execute_in_turn(
     timeout: float,
     turn_seconds: float,
     grace: float = GRACE_SECONDS,
-) -> list[Finished]:
+) -> list[Ended]:
     """Runs commands to their ends, each in a process group of its own.
 
     Args:
@@ -59,9 +50,9 @@ def execute_in_turn(
                 members.append(_start(command, turn_seconds, stack))
             _take_turns(members, timeout, grace)
         except KeyboardInterrupt:
-            _stop([one for one in members if one.finished is None], grace)
+            _stop([one for one in members if one.ended is None], grace)
             raise
-    return [one.finished for one in members if one.finished is not None]
+    return [one.ended for one in members if one.ended is not None]
 
 
 class _Member:
@@ -70,7 +61,7 @@ class _Member:
     def __init__(self, child: Child, link: socket.socket) -> None:
         self.child = child
         self.link: socket.socket | None = link
-        self.finished: Finished | None = None
+        self.ended: Ended | None = None
         self.waits = self.steps_done = False
         self._used = 0.0
         self._since = time.monotonic()
@@ -107,19 +98,14 @@ def _start(command: Command, turn_seconds: float, stack: contextlib.ExitStack) -
     ours, theirs = socket.socketpair()
     stack.callback(ours.close)
     with theirs:
-        child = start(
-            command.command,
-            command.log,
-            environment={**command.environment, VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"},
-            folder=command.folder,
-            inherited=theirs.fileno(),
-        )
+        variables = {**command.environment, VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
+        child = start(replace(command, environment=variables), inherited=theirs.fileno())
     return _Member(stack.enter_context(child), ours)
 
 
 def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> None:
     last = -1
-    while left := [one for one in members if one.finished is None]:
+    while left := [one for one in members if one.ended is None]:
         running = [one for one in left if not one.waits]
         if not running:
             last = _next(members, last)
@@ -135,14 +121,14 @@ def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> Non
                 links[descriptor].listen()
         for descriptor in ready:
             if descriptor in guards:
-                guards[descriptor].finished = guards[descriptor].child.wait(grace)
-        _stop([one for one in running if one.finished is None and one.used >= timeout], grace)
+                guards[descriptor].ended = guards[descriptor].child.wait(grace)
+        _stop([one for one in running if one.ended is None and one.used >= timeout], grace)
 
 
 def _next(members: Sequence[_Member], last: int) -> int:
     """Who gets the turn: the next in the round, of those that have timed steps left if any has."""
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
-    waiting = [number for number in order if members[number].finished is None]
+    waiting = [number for number in order if members[number].ended is None]
     return next((n for n in waiting if not members[n].steps_done), waiting[0])
 
 
@@ -152,5 +138,5 @@ def _stop(members: Sequence[_Member], grace: float) -> None:
         one.child.terminate()
     deadline = time.monotonic() + grace
     for one in members:
-        one.finished = one.child.leave(max(0.0, deadline - time.monotonic()))
+        one.ended = one.child.leave(max(0.0, deadline - time.monotonic()))
         one.child.kill()

@@ -150,7 +150,7 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "github-action-benchmark": _begins(rb'\[(\s*\{\s*"name": |\]\s*$)'),
     "mlflow": _begins(rb'\{\s*"runs": \['),
     "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
-    "table of comparison": _begins(rb"([^\n]+\n([^\n]+\n)?\n)?BASE [^\n]*\nNEW "),
+    "table of comparison": _begins(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
     "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
     "table of strategies": _begins(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
     "json of strategies": _begins(rb'\{\s*"rows": \['),

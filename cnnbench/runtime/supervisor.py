@@ -26,6 +26,9 @@ from cnnbench.text.terminal import print_error, print_warning
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable of processes whose end somebody else watches for."""
 
+NUMPY = "NumPy"
+"""Its OpenBLAS ends a process where memory is short."""
+
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAME_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -99,15 +102,16 @@ def supervised(lost: Callable[[NativeDeathError], None]) -> None:
 def watched(code: str) -> None:
     """Goes on in a child because code of others is about to run, long before a measurement.
 
-    Does nothing but within `offered`, before `supervised`, and there once; `supervised` forks once
-    more, since only what is planned by then can leave a record.
+    Does nothing but within `offered`, before `supervised`, and there once, but for plug-ins after
+    NumPy, which are named in their place; `supervised` forks once more, since only what is planned
+    by then can leave a record.
 
     Args:
       code: name of that code, for the message.
     """
     if not _state.wanted or _state.watched:
         return
-    _state.watched = True
+    _state.watched = code != NUMPY
     _go_on_in_child(f"{code} or a native library", lambda error: None)
 
 

@@ -8,11 +8,14 @@ that no wait is in a step's time. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+
+from cnnbench.interrupts import LONGEST_WAIT_SECONDS
 
 VARIABLE = "CNNBENCH_TURNS"
 """Environment variable: the descriptor, a colon, and the seconds of a turn."""
@@ -93,7 +96,7 @@ class Turns:
         start, cpu = self._clock(), time.process_time()
         try:
             self._link.sendall(WAITS if steps_left else WAITS_AFTER_STEPS)
-            told = self._link.recv(1)
+            told = self._told(self._link)
         except ConnectionError:
             told = b""
         if not told:  # nobody hands out turns any more
@@ -102,3 +105,11 @@ class Turns:
         now = self._clock()
         self._end = now + self.seconds
         return Wait(now - start, time.process_time() - cpu)
+
+    @staticmethod
+    def _told(link: socket.socket) -> bytes:
+        """What comes back; b"" from one that has gone."""
+        link.settimeout(LONGEST_WAIT_SECONDS)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return link.recv(1)

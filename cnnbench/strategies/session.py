@@ -4,39 +4,69 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from cnnbench.ab.side import ProcessResult, Side, SideFlags, run_once
-from cnnbench.errors import FlagError
-from cnnbench.processes.child import GRACE_SECONDS
+from cnnbench.ab.side import Side, measuring
+from cnnbench.processes.campaign import Campaign
+from cnnbench.processes.ended import Ended
 from cnnbench.processes.outcome import headline
-from cnnbench.processes.results_dir import unusable, write_durably
-from cnnbench.records.codec import to_text
+from cnnbench.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.records.run import RunRecord
 from cnnbench.strategies.plan import StrategiesPlan, StrategyCase
-from cnnbench.text.progress import Reporter
 
-_CHECKPOINTS, _LOGS = "checkpoints", "logs"
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclass
-class CaseResult:
-    """What the processes of one case have given.
+class CaseRuns:
+    """The processes of one case.
 
     Attributes:
       case: the case.
-      records: those that went well, by round, from 1.
-      problem: why a process failed; none of the case has run since.
-      checkpoint: folder with the weights to compare; None if there are none.
+      rounds: the processes of the rounds, by number, from 1.
+      weights: the process that trained the weights to compare; None if there was none.
+      checkpoint: folder with these weights; None if there are none.
     """
 
     case: StrategyCase
-    records: dict[int, RunRecord] = field(default_factory=dict)
-    problem: str = ""
+    rounds: dict[int, Ended] = field(default_factory=dict)
+    weights: Ended | None = None
     checkpoint: Path | None = None
+
+    @property
+    def records(self) -> dict[int, RunRecord]:
+        """Of the rounds that went well, by number."""
+        return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
+
+    @property
+    def problem(self) -> str:
+        """Why a process failed, after which none of the case has run; else ""."""
+        ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
+        return next((one.message for one in ended if one.status != "ok"), "")
+
+
+class StrategiesFolder(ResultsFolder):
+    """A results directory: DIR/MODE has a record per round.
+
+    Args:
+      folder: new or empty.
+      plan: what is measured.
+
+    Raises:
+      FlagError: it cannot be used.
+    """
+
+    def __init__(self, folder: str, plan: StrategiesPlan) -> None:
+        names = (one.name for one in plan.cases)
+        super().__init__(folder, folders=(*names, _CHECKPOINTS, LOGS))
+        self.checkpoints = self.folder / _CHECKPOINTS
+
+    def __exit__(self, *error: object) -> None:
+        """Removes the weights, which nobody needs once they are compared."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        super().__exit__(*error)
 
 
 class Session:
@@ -44,128 +74,100 @@ class Session:
 
     Args:
       plan: what to measure.
-      results: a new or empty folder; DIR/MODE gets a record per round.
+      results: takes the records.
+      campaign: runs the processes.
       rounds: processes of each case.
       seed: of the order within rounds.
       timeout: seconds for each process.
-      reporter: progress.
-      facts: about this machine, for processes that leave no record.
-      grace: seconds between SIGTERM and SIGKILL.
       python: an interpreter; the one that runs this if None.
-
-    Raises:
-      FlagError: the folder cannot be used.
     """
 
     def __init__(
         self,
         plan: StrategiesPlan,
-        results: str,
+        results: StrategiesFolder,
+        campaign: Campaign,
         *,
         rounds: int,
         seed: int,
         timeout: float,
-        reporter: Reporter,
-        facts: Mapping[str, Any] | None = None,
-        grace: float = GRACE_SECONDS,
         python: str | None = None,
     ) -> None:
-        self._plan = plan
-        self.folder = Path(results)
+        self._results = results
+        self._campaign = campaign
         self._rounds = rounds
         self._coins = random.Random(seed)
         self._timeout = timeout
-        self._reporter = reporter
-        self._facts = facts or {}
-        self._grace = grace
         self._python = python
-        self._done, self._seconds = 0, 0.0
-        self._results = {case.name: CaseResult(case) for case in plan.cases}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise FlagError("results", results, "is not empty; name another folder")
-            for name in (*self._results, _CHECKPOINTS, _LOGS):
-                (self.folder / name).mkdir()
-        except OSError as error:
-            raise unusable(results, error) from None
+        self._cases = tuple(CaseRuns(case) for case in plan.cases)
 
-    def run(self) -> tuple[CaseResult, ...]:
+    def run(self) -> tuple[CaseRuns, ...]:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
         A case that fails is not run again.
 
         Returns:
-          A result per case, in the order of the plan.
+          The processes per case, in the order of the plan.
 
         Raises:
           KeyboardInterrupt: the process is gone; earlier records are in the folder.
           BenchmarkError: results cannot be written, or no process can be started.
         """
-        results = list(self._results.values())
-        training = [one for one in results if one.case.weights_flags]
-        total = len(training) + self._rounds * len(results)
-        for result in training:
-            self._train(result, total)
-        for round_ in range(1, self._rounds + 1):
-            due = list(results)
-            self._coins.shuffle(due)
-            for result in due:
-                if not result.problem:
-                    self._measure(result, round_, total)
-        return tuple(results)
+        training = [one for one in self._cases if one.case.weights_flags]
+        due = [(one, number) for number in range(1, self._rounds + 1) for one in self._shuffled()]
+        self._campaign.expect(f"{one.case.name} weights" for one in training)
+        self._campaign.expect(one.case.name for one, _ in due)
+        for one in training:
+            self._train(one)
+        for one, number in due:
+            if not one.problem:
+                self._measure(one, number)
+        return self._cases
 
-    def discard_checkpoints(self) -> None:
-        """Removes the weights, which nobody needs once they are compared."""
-        shutil.rmtree(self.folder / _CHECKPOINTS, ignore_errors=True)
+    def _shuffled(self) -> list[CaseRuns]:
+        cases = list(self._cases)
+        self._coins.shuffle(cases)
+        return cases
 
-    def _train(self, result: CaseResult, total: int) -> None:
+    def _train(self, runs: CaseRuns) -> None:
         """The process whose weights are compared; its record is kept if it fails."""
-        name = f"{result.case.name}-weights"
-        folder = self.folder / _CHECKPOINTS / result.case.name
-        flags = (*result.case.weights_flags, f"--train_dir={folder}")
-        done = self._process(result, name, flags, total, lambda record: "ok")
-        if done.status == "ok":
-            result.checkpoint = folder
+        folder = self._results.checkpoints / runs.case.name
+        flags = (*runs.case.weights_flags, f"--train_dir={folder}")
+        runs.weights = self._process(runs, "weights", flags, lambda record: "ok")
+        if runs.problem:
+            self._keep(runs, "weights", runs.weights)
         else:
-            self._keep(result, "weights", done)
+            runs.checkpoint = folder
 
-    def _measure(self, result: CaseResult, round_: int, total: int) -> None:
-        name = f"{result.case.name}-r{round_}"
-        done = self._process(result, name, result.case.flags, total, headline)
-        self._keep(result, f"r{round_}", done)
-        if done.status == "ok":
-            result.records[round_] = done.record
+    def _measure(self, runs: CaseRuns, number: int) -> None:
+        ended = self._process(runs, f"r{number}", runs.case.flags, headline)
+        self._keep(runs, f"r{number}", ended)
+        runs.rounds[number] = ended
 
     def _process(
         self,
-        result: CaseResult,
-        name: str,
+        runs: CaseRuns,
+        stem: str,
         flags: tuple[str, ...],
-        total: int,
         said: Callable[[RunRecord], str],
-    ) -> ProcessResult:
-        index = self._done + 1
-        self._reporter.started(index, total, name)
-        pending = self.folder / result.case.name / f"{name}.part"
-        done = run_once(
+    ) -> Ended:
+        name = f"{runs.case.name}-{stem}"
+        self._campaign.begin(name)
+        pending = self._results.folder / runs.case.name / f"{name}.part"
+        command = measuring(
             Side(flags=flags, python=self._python),
             pending,
-            self.folder / _LOGS / f"{name}.log",
-            self._timeout,
-            facts=self._facts,
-            like=SideFlags(result.case.resolved.config, result.case.resolved.explicit_flags),
-            grace=self._grace,
+            self._results.log(name),
+            facts=self._campaign.facts,
+            like=runs.case.resolved,
         )
+        (ended,) = self._campaign.run([command], self._timeout)
         pending.unlink(missing_ok=True)
-        result.problem = done.problem
-        self._done = index
-        self._seconds += done.seconds
-        left = (total - index) * self._seconds / index
-        text = done.problem or said(done.record)
-        self._reporter.ended(index, total, name, text, done.seconds, left)
-        return done
+        if ended.status != "ok":
+            self._campaign.drop(runs.case.name)
+        self._campaign.end(name, ended.message or said(ended.record), ended.seconds)
+        return ended
 
-    def _keep(self, result: CaseResult, stem: str, done: ProcessResult) -> None:
-        target = self.folder / result.case.name / f"{stem}.json"
-        write_durably(target, to_text(done.document).encode("ascii"))
+    def _keep(self, runs: CaseRuns, stem: str, ended: Ended) -> None:
+        target = self._results.folder / runs.case.name / f"{stem}.json"
+        self._results.keep(ended.document, target)

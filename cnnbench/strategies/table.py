@@ -14,7 +14,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.report.results import CONFIDENCE, Values
 from cnnbench.stats.descriptive import median
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan
-from cnnbench.strategies.session import CaseResult
+from cnnbench.strategies.session import CaseRuns
 from cnnbench.text.numbers import NONE, binary, number, percent
 from cnnbench.text.table import csv_text, fitted, wrapped
 
@@ -82,7 +82,7 @@ class StrategiesDocument:
 
 
 def rows(
-    results: Sequence[CaseResult],
+    results: Sequence[CaseRuns],
     distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> tuple[StrategyRow, ...]:
@@ -98,7 +98,7 @@ def rows(
 
 
 def _row(
-    result: CaseResult,
+    result: CaseRuns,
     alone: Mapping[int, float | None],
     distances: Mapping[str, WeightDistance],
     tolerance: float,
@@ -136,7 +136,7 @@ def _row(
     )
 
 
-def _overhead(result: CaseResult, alone: Mapping[int, float | None]) -> float | None:
+def _overhead(result: CaseRuns, alone: Mapping[int, float | None]) -> float | None:
     if result.case.name == ONE_TOWER:
         return None
     found = []
@@ -222,7 +222,7 @@ def json_text(found: Sequence[StrategyRow], tolerance: float) -> str:
     return json.dumps(encode(document), indent=1, allow_nan=False) + "\n"
 
 
-def chart(found: Sequence[StrategyRow], results: Sequence[CaseResult], title: str) -> Rows:
+def chart(found: Sequence[StrategyRow], results: Sequence[CaseRuns], title: str) -> Rows:
     """Images/sec of every case, a dot per process.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from cnnbench.driver import checkpoint_folder
 from cnnbench.driver.checkpoints import stored_variables
 from cnnbench.errors import BenchmarkError
-from cnnbench.strategies.session import CaseResult
+from cnnbench.strategies.session import CaseRuns
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class WeightDistance:
         return self.value <= tolerance  # NaN is not
 
 
-def distances(results: Sequence[CaseResult]) -> dict[str, WeightDistance]:
+def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
     """The distances of all modes that should train alike from the first of them.
 
     Args:
@@ -51,7 +51,7 @@ def distances(results: Sequence[CaseResult]) -> dict[str, WeightDistance]:
     return {name: _distance(reference, found) for name, found in values.items()}
 
 
-def _read(result: CaseResult) -> dict[str, np.ndarray]:
+def _read(result: CaseRuns) -> dict[str, np.ndarray]:
     path = checkpoint_folder.latest(str(result.checkpoint))
     if path is None:
         raise BenchmarkError(f"{result.case.name} has left no checkpoint")

@@ -355,6 +355,11 @@ class Item:
             return self.case.name
         return f"{self.case.name} #{self.repeat}"
 
+    @property
+    def duration_key(self) -> tuple[str, bool]:
+        """Of what takes equally long: the case, and whether it is the search."""
+        return self.case.key, self.repeat == 0
+
 
 def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
     """Searches first, then round r of all cases before round r + 1, each shuffled.

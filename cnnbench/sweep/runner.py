@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.processes.child import GRACE_SECONDS, execute
-from cnnbench.processes.outcome import Attempt, Outcome, headline, judge, read
+from cnnbench.processes.campaign import Campaign
+from cnnbench.processes.ended import Ended
+from cnnbench.processes.outcome import Measuring, blank_record, headline, read
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
 from cnnbench.records.place import SweepPlace
 from cnnbench.records.subject import with_subject
-from cnnbench.sweep.durations import Durations, outlook
-from cnnbench.sweep.planning import Item, SweepCase, SweepPlan, ordered
+from cnnbench.sweep.durations import outlook
+from cnnbench.sweep.planning import Item, SweepPlan, ordered
 from cnnbench.sweep.schema import Search
-from cnnbench.sweep.store import Run, Store
-from cnnbench.text.progress import Reporter
+from cnnbench.sweep.store import Store
 
 NOT_IN_TRIALS = (
     "num_batches",
@@ -37,28 +37,26 @@ NOT_IN_TRIALS = (
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """The result of one run, of this sweep or of the one that is resumed.
+class SweepRun:
+    """A process of this sweep or of the one that is resumed.
 
     Attributes:
-      status: see `Outcome`.
+      item: of the plan.
       path: of its record.
-      message: why it is not ok.
+      ended: how; of one that was resumed nothing but its status.
     """
 
-    case: SweepCase
-    repeat: int
-    status: str
+    item: Item
     path: Path
-    message: str = ""
+    ended: Ended
 
 
 class _SearchFailed(Exception):
     """A trial failed for another reason than memory."""
 
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.message)
-        self.outcome = outcome
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.message)
+        self.ended = ended
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
@@ -88,42 +86,36 @@ class Sweep:
     Args:
       plan: what to run.
       store: where results go.
+      campaign: runs the processes.
       seed: of the order.
-      facts: about this machine, for the records of runs that could not write theirs.
       resume: whether runs with a sound record in the store are done.
-      reporter: progress.
       program: what is started, before command and flags.
-      grace: seconds between SIGTERM and SIGKILL.
     """
 
     def __init__(
         self,
         plan: SweepPlan,
         store: Store,
+        campaign: Campaign,
         *,
         seed: int,
-        facts: Mapping[str, Any],
         resume: bool = False,
-        reporter: Reporter | None = None,
         program: Sequence[str] = (),
-        grace: float = GRACE_SECONDS,
     ) -> None:
         self._plan = plan
         self._store = store
         self._journal = store.journal
+        self._campaign = campaign
+        self._reporter = campaign.reporter
         self._seed = seed
-        self._facts = facts
         self._resume = resume
-        self._reporter = reporter or Reporter()
         self._program = tuple(program)
-        self._grace = grace
-        self._durations = Durations()
         self._batches: dict[str, int] = {}
         self._trials: dict[tuple[str, int], bool] = {}
-        self._given_up: set[str] = set()
-        self._results: list[RunResult] = []
+        self._started = 0.0
+        self._runs: list[SweepRun] = []
 
-    def run(self) -> tuple[RunResult, ...]:
+    def run(self) -> tuple[SweepRun, ...]:
         """Runs everything that is not done.
 
         Returns:
@@ -139,7 +131,8 @@ class Sweep:
         if len(todo) < len(items):
             self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
         if todo:
-            self._reporter.notice(outlook(todo, self._durations, self._facts))
+            campaign = self._campaign
+            self._reporter.notice(outlook(todo, campaign.durations, campaign.facts))
         self._journal.add(
             "sweep",
             suite=self._plan.suite,
@@ -150,21 +143,21 @@ class Sweep:
             runs=len(todo),
             environment=self._plan.environment,
         )
-        done = len(items) - len(todo)
-        for position, item in enumerate(todo):
-            rest = [(i.case.key, i.repeat == 0) for i in todo[position + 1 :]]
-            self._one(item, done + position + 1, len(items), rest)
+        self._campaign.expect((item.duration_key for item in todo), len(items) - len(todo))
+        for item in todo:
+            if self._campaign.expects(item.duration_key):
+                self._one(item)
         self._journal.add("finished", suite=self._plan.suite)
         rank = {case.key: index for index, case in enumerate(self._plan.cases)}
-        return tuple(sorted(self._results, key=lambda r: (rank[r.case.key], r.repeat)))
+        return tuple(sorted(self._runs, key=lambda r: (rank[r.item.case.key], r.item.repeat)))
 
     def _remember(self) -> None:
         """Takes durations, and when resuming also trials of batch sizes, from the journal."""
         for event in self._journal.read():
             key, seconds = event.get("key"), event.get("seconds")
             if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
-                search = event["event"] == "searched"
-                self._durations.add(str(key), search, float(seconds), past=True)
+                searched = event["event"] == "searched"
+                self._campaign.durations.add((str(key), searched), float(seconds), past=True)
             if not self._resume:
                 continue
             batch = event.get("batch_size")
@@ -194,40 +187,38 @@ class Sweep:
         case = item.case
         if item.repeat == 0:
             return case.key in self._batches
-        for path in reversed(self._store.find(self._run_of(item))):
+        for path in reversed(self._store.find(case.key, item.repeat)):
             record = read(path)
             if record is not None and record.status == "ok":
-                self._results.append(RunResult(case, item.repeat, "ok", path))
+                self._runs.append(SweepRun(item, path, Ended(0, 0.0, status="ok")))
                 return True
         return False
 
-    def _one(self, item: Item, index: int, total: int, rest: list[tuple[str, bool]]) -> None:
-        case = item.case
-        if case.key in self._given_up:
-            return
-        self._reporter.started(index, total, item.label)
-        started = datetime.now(timezone.utc)
-        do = self._measure if item.repeat else self._search
-        what = do(item, started)
-        seconds = (datetime.now(timezone.utc) - started).total_seconds()
-        self._durations.add(case.key, item.repeat == 0, seconds)
-        waiting = [pair for pair in rest if pair[0] not in self._given_up]
-        self._reporter.ended(index, total, item.label, what, seconds, self._durations.left(waiting))
+    def _one(self, item: Item) -> None:
+        self._campaign.begin(item.label)
+        self._started = time.monotonic()
+        told = self._measure(item) if item.repeat else self._search(item)
+        self._campaign.end(item.label, told, self._seconds)
 
-    def _measure(self, item: Item, started: datetime) -> str:
-        batch = self._batches.get(item.case.key)
+    @property
+    def _seconds(self) -> float:
+        """Since the current item was begun."""
+        return time.monotonic() - self._started
+
+    def _measure(self, item: Item) -> str:
         target = self._target(item)
-        outcome = self._attempt(arguments(item, batch), item, target, started)
-        self._commit(outcome, item, target, started)
-        if outcome.status != "ok":
-            return _problem(outcome)
-        return headline(record_of(outcome.document))
+        ended = self._attempt(item, self._batches.get(item.case.key), target.with_suffix(".log"))
+        return self._commit(ended, item, target)
 
-    def _search(self, item: Item, started: datetime) -> str:
+    def _search(self, item: Item) -> str:
         """Finds the case's batch size, or fails the case."""
         case = item.case
         assert case.search is not None
         first = Item(case, 1)
+        target = self._target(first)
+
+        def attempt(batch: int) -> Ended:
+            return self._attempt(item, batch, target.with_suffix(f".batch{batch}.log"))
 
         limits = case.resolved.batch_limits
 
@@ -237,11 +228,10 @@ class Sweep:
             known = self._trials.get((case.key, batch))
             if known is not None:
                 return known
-            log = self._target(first).with_suffix(f".batch{batch}.log")
-            outcome = self._attempt(arguments(item, batch), item, log, started)
-            if outcome.status not in ("ok", "out_of_memory"):
-                raise _SearchFailed(outcome)
-            fitted = outcome.status == "ok"
+            ended = attempt(batch)
+            if ended.status not in ("ok", "out_of_memory"):
+                raise _SearchFailed(ended)
+            fitted = ended.status == "ok"
             self._trials[case.key, batch] = fitted
             self._journal.add("trial", key=case.key, batch_size=batch, fits=fitted)
             return fitted
@@ -250,69 +240,64 @@ class Sweep:
             start = limits.fitting if limits is not None else 0
             found = largest_batch(start or case.resolved.batch_size, case.search, fits)
         except _SearchFailed as failure:
-            return self._give_up(first, failure.outcome, started)
+            return self._give_up(failure.ended, first, target)
         if not found:
             found = case.search.multiple_of
-            log = self._target(first).with_suffix(f".batch{found}.log")
-            outcome = self._attempt(arguments(item, found), item, log, started)
-            if outcome.status != "ok":  # else memory that was taken is free again
-                return self._give_up(first, outcome, started)
+            ended = attempt(found)
+            if ended.status != "ok":  # else memory that was taken is free again
+                return self._give_up(ended, first, target)
         self._batches[case.key] = found
-        seconds = (datetime.now(timezone.utc) - started).total_seconds()
-        self._journal.add("searched", key=case.key, batch_size=found, seconds=seconds)
+        self._journal.add("searched", key=case.key, batch_size=found, seconds=self._seconds)
         at_limit = found + case.search.multiple_of > case.search.limit
         return f"{found} per device{', the limit of the search' if at_limit else ''}"
 
-    def _give_up(self, first: Item, outcome: Outcome, started: datetime) -> str:
-        self._given_up.add(first.case.key)
-        self._commit(outcome, first, self._target(first), started)
-        return _problem(outcome)
+    def _give_up(self, ended: Ended, first: Item, target: Path) -> str:
+        self._campaign.drop((first.case.key, False))
+        return self._commit(ended, first, target)
 
-    def _attempt(
-        self, flags: Sequence[str], item: Item, target: Path, started: datetime
-    ) -> Outcome:
-        """Runs one process; its log goes beside the target."""
-        record = self._store.attempt()
-        log = target.with_suffix(".log")
-        command = (*flags, f"--result_json={record}")
-        self._journal.add("start", key=item.case.key, repeat=item.repeat, log=log.name)
+    def _attempt(self, item: Item, batch_size: int | None, log: Path) -> Ended:
+        """Runs one process of a batch size; None for that of the flags."""
+        case, record = item.case, self._store.attempt()
+        words = (*arguments(item, batch_size), f"--result_json={record}")
+        self._journal.add("start", key=case.key, repeat=item.repeat, log=log.name)
+        command = Measuring(
+            words=(*self._program, *words),
+            log=log,
+            record=record,
+            blank=blank_record(
+                case.command,
+                ("cnnbench", *words),
+                case.resolved.config,
+                case.resolved.explicit_flags,
+                self._campaign.facts,
+            ),
+        )
         try:
-            finished = execute((*self._program, *command), log, item.case.timeout, self._grace)
-            attempt = Attempt(
-                kind=item.case.command,
-                command=("cnnbench", *command),
-                config=item.case.resolved.config,
-                explicit_flags=item.case.resolved.explicit_flags,
-                environment=self._facts,
-                started_at=started,
-                record=record,
-                log=log,
-                finished=finished,
-            )
-            return judge(attempt)
+            (ended,) = self._campaign.run([command], case.timeout)
         finally:
             record.unlink(missing_ok=True)
+        return ended
 
-    def _commit(self, outcome: Outcome, item: Item, target: Path, started: datetime) -> None:
-        document = self._annotated(outcome.document, item, target)
-        if outcome.unusable is not None:
-            self._store.keep_unusable(outcome.unusable, target)
-        self._store.commit(document, target)
-        seconds = (datetime.now(timezone.utc) - started).total_seconds()
+    def _commit(self, ended: Ended, item: Item, target: Path) -> str:
+        """Keeps the record of a process; returns its main result, or its error."""
+        if ended.unusable is not None:
+            self._store.write(target.with_suffix(".unusable"), ended.unusable)
+        self._store.keep(self._annotated(ended.document, item, target), target)
         self._journal.add(
             "end",
             key=item.case.key,
             repeat=item.repeat,
             case=item.case.name,
-            status=outcome.status,
-            seconds=round(seconds, 3),
+            status=ended.status,
+            seconds=round(self._seconds, 3),
             record=target.name,
-            message=outcome.message,
-            max_rss_bytes=outcome.max_rss_bytes,
+            message=ended.message,
+            max_rss_bytes=ended.max_rss_bytes,
         )
-        self._results.append(
-            RunResult(item.case, item.repeat, outcome.status, target, outcome.message)
-        )
+        self._runs.append(SweepRun(item, target, ended))
+        if ended.status == "ok":
+            return headline(record_of(ended.document))
+        return f"{ended.status.replace('_', ' ')}: {ended.message}"
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
         """The record, with the sweep it belongs to, under its final name."""
@@ -340,16 +325,10 @@ class Sweep:
 
     def _target(self, item: Item) -> Path:
         """Where the record goes: over a failed one of the same run when resuming."""
-        run = self._run_of(item)
-        failed = self._store.find(run) if self._resume else []
-        return failed[-1] if failed else self._store.path(run)
-
-    def _run_of(self, item: Item) -> Run:
-        return Run(f"{self._plan.suite}-{item.case.name}", item.case.key, item.repeat)
-
-
-def _problem(outcome: Outcome) -> str:
-    return f"{outcome.status.replace('_', ' ')}: {outcome.message}"
+        key, repeat = item.case.key, item.repeat
+        failed = self._store.find(key, repeat) if self._resume else []
+        label = f"{self._plan.suite}-{item.case.name}"
+        return failed[-1] if failed else self._store.path(label, key, repeat)
 
 
 def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> int:

@@ -16,7 +16,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.stats.descriptive import median
 from cnnbench.stats.rank_tests import standard_deviation
 from cnnbench.sweep.planning import SweepCase, family
-from cnnbench.sweep.runner import RunResult
+from cnnbench.sweep.runner import SweepRun
 from cnnbench.sweep.schema import Bound
 from cnnbench.text.numbers import NONE, number, percent
 from cnnbench.text.table import fitted, natural_key, wrapped
@@ -102,18 +102,18 @@ class SummaryRow:
         return (max(values) - min(values)) / median(values)
 
 
-def summarise(cases: Sequence[SweepCase], results: Iterable[RunResult]) -> tuple[SummaryRow, ...]:
+def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
     """The rows, by name as people count.
 
     Args:
       cases: of the plan.
       results: the newest of each run.
     """
-    by_key: dict[str, list[RunResult]] = {case.key: [] for case in cases}
+    by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
     for result in results:
-        by_key[result.case.key].append(result)
+        by_key[result.item.case.key].append(result)
     good = {
-        case.key: [read(one.path) for one in by_key[case.key] if one.status == "ok"]
+        case.key: [read(one.path) for one in by_key[case.key] if one.ended.status == "ok"]
         for case in cases
     }
     names = _names(good)
@@ -223,7 +223,7 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
 
 def _row(
     case: SweepCase,
-    results: Sequence[RunResult],
+    results: Sequence[SweepRun],
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
@@ -237,7 +237,7 @@ def _row(
     """
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
-    bad = [result for result in results if result.status != "ok"]
+    bad = [result for result in results if result.ended.status != "ok"]
     lost = good.count(None)
     speeds = [throughput(record) for record in records]
     sizes = {record.batch.per_device for record in records if record.batch is not None}
@@ -249,8 +249,8 @@ def _row(
         ok=len(good) - lost,
         failed=len(bad) + lost,
         problems=tuple(
-            f"{case.name} #{result.repeat}: {result.message} ({result.path.with_suffix('.log')})"
-            for result in bad
+            f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
+            for one in bad
         ),
         verdicts=tuple(_verdict(bound, records) for bound in case.bounds),
         reported=reported,

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.ab.side import ProcessResult, Sample, Side, run_in_turn, run_once
+from cnnbench.ab.side import Side, measuring
 from cnnbench.ab.turns import TURN_SECONDS
 from cnnbench.compare import METRICS
 from cnnbench.compare.cpu_time import turn_means
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
 from cnnbench.metrics.registry import CPU_TIME
+from cnnbench.processes.campaign import measure
+from cnnbench.processes.ended import Ended
+from cnnbench.processes.outcome import Measuring
 from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 
@@ -198,56 +201,52 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
 
     def start(places: Sequence[Place]) -> list[Process]:
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
-            samples = [
-                Sample(
-                    side=Side(flags=common, variables={slowed_plugin.VARIABLE: str(place.rows)}),
-                    record=Path(folder, f"{number}.json"),
-                    log=Path(folder, f"{number}.log"),
+            commands = [
+                measuring(
+                    Side(flags=common, variables={slowed_plugin.VARIABLE: str(place.rows)}),
+                    Path(folder, f"{number}.json"),
+                    Path(folder, f"{number}.log"),
                 )
                 for number, place in enumerate(places)
             ]
             if in_turn:
-                return _together(places, samples)
-            return [_alone(*one) for one in zip(places, samples, strict=True)]
+                return _together(places, commands)
+            return [_alone(*one) for one in zip(places, commands, strict=True)]
 
     return start
 
 
-def _alone(place: Place, sample: Sample) -> Process:
+def _alone(place: Place, command: Measuring) -> Process:
     before = take(Host())
-    found = run_once(sample.side, sample.record, sample.log, TIMEOUT)
+    (found,) = measure([command], TIMEOUT)
     meanwhile = CounterChanges.between(before, take(Host()))
-    load = meanwhile.load_average or 0.0
-    return _process(place, found, found.seconds, load, meanwhile.other_cpus)
+    return _process(place, found, meanwhile.load_average or 0.0, meanwhile.other_cpus)
 
 
-def _together(places: Sequence[Place], samples: Sequence[Sample]) -> list[Process]:
+def _together(places: Sequence[Place], commands: Sequence[Measuring]) -> list[Process]:
     """Processes that step in turn: each is charged its share of the time they took together."""
     load = take(Host()).load_average or 0.0
-    begun = time.monotonic()
-    results = run_in_turn(samples, TIMEOUT, TURN_SECONDS)
-    share = (time.monotonic() - begun) / len(samples)
     found = []
-    for place, one in zip(places, results, strict=True):
+    for place, one in zip(
+        places, measure(commands, TIMEOUT, turn_seconds=TURN_SECONDS), strict=True
+    ):
         conditions = one.record.conditions
         others = None if conditions is None else conditions.during.get("other_cpus")
-        found.append(_process(place, one, share, load, others))
+        found.append(_process(place, one, load, others))
     return found
 
 
-def _process(
-    place: Place, found: ProcessResult, seconds: float, load: float, others: float | None
-) -> Process:
-    speed = None if found.problem else METRICS["throughput"].value(found.record)
+def _process(place: Place, found: Ended, load: float, others: float | None) -> Process:
+    speed = None if found.message else METRICS["throughput"].value(found.record)
     steps = sorted(found.record.step_seconds)
     return Process(
         **dataclasses.asdict(place),
         images_per_sec=speed,
         step_seconds=median(steps) if steps and speed is not None else None,
-        seconds=seconds,
+        seconds=found.seconds,
         load=load,
         others=others,
-        problem=found.problem,
+        problem=found.message,
         cpu_seconds=None if speed is None else CPU_TIME.value(found.record),
         turn_cpu_seconds=() if speed is None else turn_means(found.record),
     )

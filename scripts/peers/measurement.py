@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TextIO, TypeAlias, TypeVar
 
+from cnnbench.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
-from cnnbench.processes.child import LONGEST_WAIT_SECONDS
 from peers.process import ProcessError
 from peers.turns import Rotation, Turn
 

@@ -12,11 +12,13 @@ from xml.etree import ElementTree
 import pytest
 
 from cnnbench.ab.experiment import Experiment
-from cnnbench.ab.results import ResultsFolder
+from cnnbench.ab.pairs import Pairs
+from cnnbench.ab.results import PairsFolder
 from cnnbench.ab.sequential import interim_analyses
 from cnnbench.ab.session import Session
 from cnnbench.compare import Verdict, compare_records, load_records
 from cnnbench.errors import ExitCode, FlagError
+from cnnbench.processes.campaign import Campaign
 from cnnbench.records.run import RunRecord
 from cnnbench.report.renderers import render
 from cnnbench.text.progress import Reporter
@@ -24,6 +26,13 @@ from cnnbench.text.progress import Reporter
 PATIENCE = 30.0
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def measured(experiment, folder, errors=None, resume=False):
+    """The finding of an experiment."""
+    with PairsFolder(folder, resume=resume) as results:
+        campaign = Campaign(Reporter(errors or io.StringIO()), grace=1.0)
+        return Session(Pairs(experiment, results, campaign)).run()
 
 
 class Run:
@@ -35,8 +44,7 @@ class Run:
         settings = {"seed": 1, "burn_in": 0, "timeout": PATIENCE, **more}
         analyses = interim_analyses(pairs, alpha, sequential=sequential)
         self.experiment = Experiment(a=a, b=b, analyses=analyses, **settings)
-        results = ResultsFolder(str(self.folder))
-        self.finding = Session(self.experiment, results, Reporter(self.errors), grace=1.0).run()
+        self.finding = measured(self.experiment, self.folder, self.errors)
 
     @property
     def verdict(self):
@@ -297,15 +305,13 @@ def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     assert run.verdict is Verdict.FAILED
     assert run.finding.comparison.exit_code is ExitCode.FAILED
     again = replace(run.experiment, b=kills("b", dict.fromkeys(killed, 99)))
-    results = ResultsFolder(str(run.folder), resume=True)
     processes = len(run.journal("process"))
-    finding = Session(again, results, Reporter(io.StringIO()), grace=1.0).run()
+    finding = measured(again, run.folder, resume=True)
     assert finding.failure == told
     assert len(run.journal("process")) == processes + 2
     # What was lost before the end of the first session is counted at the end of another one.
     calm = replace(run.experiment, b=kills("b"))
-    results = ResultsFolder(str(run.folder), resume=True)
-    finding = Session(calm, results, Reporter(io.StringIO()), grace=1.0).run()
+    finding = measured(calm, run.folder, resume=True)
     assert finding.failure == ""
     assert finding.comparison.repeated_pairs == len({name[:4] for name in killed if name < "0003"})
 
@@ -402,7 +408,7 @@ def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
 
 def test_cool_down_is_kept_between_processes(tmp_path, side, monkeypatch):
     slept = []
-    monkeypatch.setattr("cnnbench.ab.pairs.time.sleep", slept.append)
+    monkeypatch.setattr("cnnbench.processes.campaign.time.sleep", slept.append)
     Run(tmp_path, side(), side(salt="b"), pairs=2, cool_down=7.5)
     assert slept == [7.5] * 3
 
@@ -417,11 +423,15 @@ def test_values_of_variables_are_told_nowhere(tmp_path, side):
 def test_a_folder_with_results_is_refused(tmp_path):
     (tmp_path / "old.json").touch()
     with pytest.raises(FlagError, match="is not empty"):
-        ResultsFolder(str(tmp_path))
+        PairsFolder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
     (tmp_path / "old.json").unlink()
-    ResultsFolder(str(tmp_path))
+    with PairsFolder(tmp_path):
+        holder = f"another process is writing there: pid {os.getpid()} on "
+        with pytest.raises(FlagError, match=holder):
+            PairsFolder(tmp_path, resume=True)
     with pytest.raises(FlagError, match="cannot be used"):
-        ResultsFolder(os.devnull)
+        PairsFolder(os.devnull)
 
 
 def test_records_of_a_failed_process_are_sound(tmp_path, side):

@@ -73,7 +73,10 @@ def test_how_many_timed_steps_a_process_makes(ab, tmp_path, flags, steps):
         (100, 3, "Too noisy to tell: "),
     ],
 )
-def test_all_outputs_of_an_experiment_give_the_same_answer(ab, capsys, speed, scatter, told):
+def test_all_outputs_of_an_experiment_give_the_same_answer(
+    ab, capsys, monkeypatch, speed, scatter, told
+):
+    monkeypatch.setenv("COLUMNS", "1000")
     sides = [{"speed": 100, "scatter": scatter}, {"speed": speed, "scatter": scatter, "salt": "b"}]
     flags = [f"--{n}_env=FAKE={json.dumps(say)}" for n, say in zip("ab", sides, strict=True)]
     status = ab(*flags, "--pairs=8", "--seed=5")
@@ -157,6 +160,7 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab, capsys):
     out, err = capsys.readouterr()
     assert "warning: a verdict needs at least 6 pairs, not 4" in err
     assert "at least 6 pairs" in out
+    assert re.search(r"to settle it \(about .* at most\): cnnbench ab --pairs=8 ", err)
 
 
 def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
@@ -172,7 +176,7 @@ def test_processes_that_are_killed_are_told_of_both_sides_and_nothing_else(ab, t
     out, err = capsys.readouterr()
     killed = "ended by SIGKILL; last log line: about to measure"
     sides = [f"1 of 1 run in {side} failed: Killed: {killed}" for side in ("BASE", "NEW")]
-    assert "; ".join(sides) in out
+    assert "; ".join(sides) in " ".join(out.split())
     assert "also different" not in out
     assert err.count("pair 1 is measured again: A was killed by SIGKILL and B was killed") == 2
     assert f"error: A: {killed}; B: {killed}; no repeat is left" in err
@@ -239,6 +243,11 @@ def test_an_inconclusive_end_gives_the_command_that_would_settle_it(ab, capsys):
     assert words[-2:] == ["--", "--model=lenet"]
     assert noise[0] in words
     assert not any(word.startswith(("--seed", "--results", "5")) for word in words)
+    # As many more are advised by whoever compares the records.
+    command = re.search(r"the same from the files: (.*)", err).group(1)
+    assert cli.main(shlex.split(command)[1:]) == 3
+    (more,) = re.findall(r"to settle it: for i in \$\(seq (\d+)\)", capsys.readouterr().err)
+    assert int(more) == pairs - 8
 
 
 @pytest.mark.parametrize(("flags", "status"), [((), 1), (("--allow_changed_work",), 0)])

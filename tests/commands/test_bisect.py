@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from cnnbench import cli
-from cnnbench.ab.side import ProcessResult, SideFlags
+from cnnbench.ab.side import SideFlags
+from cnnbench.processes.ended import Ended
 from cnnbench.records.load import load_records
 
 pytestmark = pytest.mark.timeout(180)
@@ -77,15 +78,17 @@ def quick(monkeypatch, unchecked, lenet_runs):
     """Processes that are functions: they take fake.json of a worktree as fake_python.py does."""
     runs = lenet_runs()
 
-    def run_once(side, record, log, timeout, **_):
-        say = json.loads((side.checkout / "fake.json").read_text())
-        draw = random.Random(f"{record.stem} {say.get('salt', '')}").random()
+    def run_one(campaign, commands, timeout, turn_seconds):
+        (one,) = commands
+        say = json.loads((one.folder / "fake.json").read_text())
+        draw = random.Random(f"{one.record.stem} {say.get('salt', '')}").random()
         speed = say.get("speed", 100) * (1 + draw * say.get("scatter", 0.003))
         made = runs(speed, error=("BenchmarkError", say["die"]) if "die" in say else None)
         made = replace(made, model=replace(made.model, **say.get("model", {})))
-        return ProcessResult(made.to_dict(), made, made.status, say.get("die", ""), 0.1)
+        message = say.get("die", "")
+        return [Ended(0, 0.1, status=made.status, message=message, document=made.to_dict())]
 
-    monkeypatch.setattr("cnnbench.ab.pairs.run_once", run_once)
+    monkeypatch.setattr("cnnbench.processes.campaign.Campaign.run", run_one)
 
 
 def nothing_is_left(folder):

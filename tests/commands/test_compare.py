@@ -83,7 +83,7 @@ def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
         (
             [{}, {}],
             "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
-            "--result_json={new}/more-$i.json; done; and in turn with these as many",
+            "--result_json={new}/more-$i.json; done  # and in turn with these as many",
         ),
     ],
 )
@@ -95,11 +95,26 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
         save(tmp_path / name, factor, explicit_flags=names, **more)
         for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
     ]
-    assert compare(*sides, "--allow_different=precision") == 3
+    json_file = f"--output={tmp_path}/comparison.json"
+    assert compare(*sides, "--allow_different=precision", "--format=json", json_file) == 3
     out, err = capsys.readouterr()
     assert "? inconclusive" in out
-    shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", err)
-    assert f"cnnbench: to settle it: {command.format(new=sides[1])}" in shown
+    next_step = json.loads((tmp_path / "comparison.json").read_text())["next_step"]
+    shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
+    assert shown.startswith(command.format(new=sides[1]))
+    assert err == f"cnnbench: to settle it: {next_step}\n"
+
+
+def test_what_more_runs_will_not_settle_has_no_next_step(save, tmp_path, capsys):
+    for side in ("base", "new"):
+        for number, factor in enumerate((0.5, 1.0, 2.0)):
+            save(tmp_path / side / f"{side}{number}", factor)
+    sides = [str(tmp_path / side) for side in ("base", "new")]
+    assert compare(*sides, "--format=json") == 3
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["advice"].startswith("More processes will not help: use ")
+    assert (document["next_step"], err) == ("", "")
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])

@@ -12,7 +12,8 @@ import pytest
 from children import PATIENCE, gone, wait_for
 
 from cnnbench.machine.host import Host
-from cnnbench.processes.child import execute, oom_kills, program
+from cnnbench.processes import child
+from cnnbench.processes.child import Command, oom_kills, program
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,29 +22,33 @@ def python(code):
     return (sys.executable, "-I", "-c", textwrap.dedent(code))
 
 
+def execute(words, log, timeout, grace=child.GRACE_SECONDS, **more):
+    return child.execute(Command(words=words, log=log, **more), timeout, grace)
+
+
 @pytest.mark.parametrize("status", [0, 255])
 def test_exit_status_and_output(tmp_path, status):
     code = f"import sys; print('out'); print('err', file=sys.stderr); sys.exit({status})"
     log = tmp_path / "log"
     log.write_text("old")
-    finished = execute(python(code), log, PATIENCE)
-    assert (finished.status, finished.timed_out, finished.error) == (status, False, None)
+    ended = execute(python(code), log, PATIENCE)
+    assert (ended.code, ended.timed_out, ended.error) == (status, False, None)
     assert sorted(log.read_text().splitlines()) == ["err", "out"]
-    assert 1 << 20 < finished.max_rss_bytes < 1 << 33
-    assert 0 < finished.seconds < PATIENCE
+    assert 1 << 20 < ended.max_rss_bytes < 1 << 33
+    assert 0 < ended.seconds < PATIENCE
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_child_that_dies_of_a_signal(tmp_path, number):
     code = f"import os; os.kill(os.getpid(), {int(number)})"
-    finished = execute(python(code), tmp_path / "log", PATIENCE)
-    assert (finished.status, finished.timed_out) == (-number, False)
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert (ended.code, ended.timed_out) == (-number, False)
 
 
 def test_a_program_that_is_not_there(tmp_path):
-    finished = execute(("/no/such/program", "x"), tmp_path / "log", PATIENCE)
-    assert finished.status is None
-    assert finished.error == "/no/such/program: No such file or directory"
+    ended = execute(("/no/such/program", "x"), tmp_path / "log", PATIENCE)
+    assert ended.code is None
+    assert ended.error == "/no/such/program: No such file or directory"
 
 
 def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
@@ -55,8 +60,8 @@ def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
         while True:
             time.sleep(0.1)
     """
-    finished = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
-    assert (finished.status, finished.timed_out) == (130, True)
+    ended = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
+    assert (ended.code, ended.timed_out) == (130, True)
     assert (tmp_path / "log").read_text().split() == ["ready", "good-bye"]
 
 
@@ -66,9 +71,9 @@ def test_time_out_with_a_child_that_hears_nothing(tmp_path):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     """
-    finished = execute(python(code), tmp_path / "log", timeout=0.5, grace=0.2)
-    assert (finished.status, finished.timed_out) == (-signal.SIGKILL, True)
-    assert finished.seconds < PATIENCE
+    ended = execute(python(code), tmp_path / "log", timeout=0.5, grace=0.2)
+    assert (ended.code, ended.timed_out) == (-signal.SIGKILL, True)
+    assert ended.seconds < PATIENCE
 
 
 def test_grandchildren_end_with_the_child(tmp_path):
@@ -77,8 +82,8 @@ def test_grandchildren_end_with_the_child(tmp_path):
         other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         open({str(tmp_path / "pid")!r}, "w").write(str(other.pid))
     """
-    finished = execute(python(code), tmp_path / "log", PATIENCE)
-    assert finished.status == 0
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert ended.code == 0
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -89,8 +94,8 @@ def test_a_guard_that_is_killed_takes_the_child_along(tmp_path):
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(600)
     """
-    finished = execute(python(code), tmp_path / "log", PATIENCE)
-    assert finished.status is None
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert ended.code is None
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -106,14 +111,15 @@ def test_the_child_inherits_neither_the_link_nor_standard_input(tmp_path):
 
 def parent(tmp_path):
     """A process that executes a child which sleeps; both process numbers."""
-    child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
-    child += "time.sleep(600)"
+    sleeps = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
+    sleeps += "time.sleep(600)"
     code = f"""
         import pathlib, signal, sys
-        from cnnbench.processes.child import execute
+        from cnnbench.processes.child import Command, execute
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        words, log = (sys.executable, "-c", {sleeps!r}), pathlib.Path({str(tmp_path / "log")!r})
         try:
-            execute((sys.executable, "-c", {child!r}), pathlib.Path({str(tmp_path / "log")!r}), 600)
+            execute(Command(words=words, log=log), 600)
         except KeyboardInterrupt:
             sys.exit(130)
     """
@@ -123,11 +129,11 @@ def parent(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_the_child_does_not_outlive_its_parent(tmp_path, number):
-    process, child = parent(tmp_path)
+    process, sleeper = parent(tmp_path)
     os.kill(process.pid, number)
     expected = 130 if number in (signal.SIGTERM, signal.SIGINT) else -number
     assert process.wait(PATIENCE) == expected
-    assert gone(child)
+    assert gone(sleeper)
 
 
 def test_the_child_volunteers_when_memory_runs_out(tmp_path):

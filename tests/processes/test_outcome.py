@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.driver.benchmark_cnn import _as_benchmark_error
-from cnnbench.processes.child import Finished
-from cnnbench.processes.outcome import Attempt, is_out_of_memory, judge
+from cnnbench.processes.ended import Ended
+from cnnbench.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
 from cnnbench.records.run import ErrorInfo, RunRecord
 
 
@@ -25,7 +25,7 @@ def make_record(lenet_runs):
 def outcome(tmp_path):
     """The outcome of a child that ended so, wrote this and said that."""
 
-    def outcome(finished, written=None, said="first\nlast words\n\n", kind="run"):
+    def outcome(ended, written=None, said="first\nlast words\n\n", kind="run"):
         record, log = tmp_path / "record", tmp_path / "log"
         record.unlink(missing_ok=True)
         if isinstance(written, RunRecord):
@@ -33,13 +33,9 @@ def outcome(tmp_path):
         if written is not None:
             record.write_text(written)
         log.write_text(said)
-        config = {"model": "trivial"}
-        start = datetime(2026, 1, 2, tzinfo=timezone.utc)
         command = ("cnnbench", "run", "--model=lenet")
-        facts = {"hostname": "here"}
-        return judge(
-            Attempt(kind, command, config, ("model",), facts, start, record, log, finished)
-        )
+        blank = blank_record(kind, command, {"model": "trivial"}, ("model",), {"hostname": "here"})
+        return judge(Measuring(words=(), log=log, record=record, blank=blank), ended)
 
     return outcome
 
@@ -53,18 +49,19 @@ def error_of(result):
 
 def test_a_sound_record_is_kept_as_it_is(outcome, make_record):
     written = make_record().to_dict()
-    result = outcome(Finished(0, 1.0, max_rss_bytes=7), json.dumps({**written, "later": 1}))
+    result = outcome(Ended(0, 1.0, max_rss_bytes=7), json.dumps({**written, "later": 1}))
     assert (result.status, result.message, result.max_rss_bytes) == ("ok", "", 7)
     assert result.document == {**written, "later": 1}
 
 
 def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
-    record = RunRecord.from_dict(outcome(Finished(3, 1.0)).document)
+    record = RunRecord.from_dict(outcome(Ended(3, 1.0)).document)
     assert record.command == ("cnnbench", "run", "--model=lenet")
     assert record.explicit_flags == ("model",)
     assert record.config["model"] == "trivial"
     assert record.environment == {"hostname": "here"}
-    assert record.started_at == "2026-01-02T00:00:00+00:00"
+    started = datetime.fromisoformat(record.started_at)
+    assert (datetime.now(timezone.utc) - started).total_seconds() < 60
     assert record.step_seconds == ()
 
 
@@ -79,35 +76,35 @@ def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
 )
 def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, message):
     record = make_record(error=error)
-    result = outcome(Finished(4, 1.0), record)
+    result = outcome(Ended(4, 1.0), record)
     assert (result.status != "ok", result.message) == (True, message)
     assert result.document == record.to_dict()
 
 
 @pytest.mark.parametrize(
-    ("finished", "lost"),
+    ("ended", "lost"),
     [
-        (Finished(-9, 1.0), "killed by SIGKILL"),
-        (Finished(-9, 1.0, oom_kills=1), "killed by the OOM killer (SIGKILL)"),
-        (Finished(-15, 1.0), "ended by SIGTERM"),
-        (Finished(-15, 1.0, timed_out=True), "ended by its time-out"),
-        (Finished(None, 1.0), "killed with its guard"),
-        (Finished(None, 1.0, error="no such program"), ""),
-        (Finished(-6, 1.0), ""),
-        (Finished(-11, 1.0), ""),
-        (Finished(-64, 1.0), ""),
-        (Finished(4, 1.0), ""),
-        (Finished(0, 1.0), ""),
+        (Ended(-9, 1.0), "killed by SIGKILL"),
+        (Ended(-9, 1.0, oom_kills=1), "killed by the OOM killer (SIGKILL)"),
+        (Ended(-15, 1.0), "ended by SIGTERM"),
+        (Ended(-15, 1.0, timed_out=True), "ended by its time-out"),
+        (Ended(None, 1.0), "killed with its guard"),
+        (Ended(None, 1.0, error="no such program"), ""),
+        (Ended(-6, 1.0), ""),
+        (Ended(-11, 1.0), ""),
+        (Ended(-64, 1.0), ""),
+        (Ended(4, 1.0), ""),
+        (Ended(0, 1.0), ""),
     ],
 )
-def test_what_ended_a_process_from_outside(outcome, finished, lost):
-    assert outcome(finished).lost == lost
+def test_what_ended_a_process_from_outside(outcome, ended, lost):
+    assert outcome(ended).lost == lost
 
 
 def test_a_process_that_a_signal_interrupted_was_ended_from_outside(outcome, make_record):
     for status, lost in (("interrupted", "interrupted by a signal"), ("ok", "")):
-        assert outcome(Finished(130, 1.0), make_record(status=status)).lost == lost
-    assert outcome(Finished(4, 1.0), make_record(error=("Interrupted", "own"))).lost == ""
+        assert outcome(Ended(130, 1.0), make_record(status=status)).lost == lost
+    assert outcome(Ended(4, 1.0), make_record(error=("Interrupted", "own"))).lost == ""
 
 
 @pytest.mark.parametrize(
@@ -122,7 +119,7 @@ def test_a_process_that_a_signal_interrupted_was_ended_from_outside(outcome, mak
 )
 def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
     text = cut(make_record().to_json())
-    result = outcome(Finished(0, 1.0), text)
+    result = outcome(Ended(0, 1.0), text)
     assert result.status == "failed"
     assert error_of(result).message.startswith("not a valid record: ")
     assert message in result.message
@@ -130,28 +127,28 @@ def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
 
 
 @pytest.mark.parametrize(
-    ("finished", "written", "status", "error"),
+    ("ended", "written", "status", "error"),
     [
         (
-            Finished(4, 1.0),
+            Ended(4, 1.0),
             {"error": ("NonFiniteLossError", "loss is nan")},
             "failed",
             ("NonFiniteLossError", "loss is nan"),
         ),
         (
-            Finished(4, 1.0),
+            Ended(4, 1.0),
             {},
             "failed",
             ("ExitStatus", "exit status 4; last log line: last words"),
         ),
         (
-            Finished(130, 61.0, timed_out=True),
+            Ended(130, 61.0, timed_out=True),
             {"status": "interrupted"},
             "timed_out",
             ("TimedOut", "killed after 61 s; last log line: last words"),
         ),
         (
-            Finished(130, 1.0),
+            Ended(130, 1.0),
             {"status": "interrupted"},
             "killed",
             ("Interrupted", "interrupted by an external signal"),
@@ -159,9 +156,9 @@ def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
     ],
 )
 def test_the_record_of_a_failed_child_keeps_what_was_measured(
-    outcome, make_record, finished, written, status, error
+    outcome, make_record, ended, written, status, error
 ):
-    result = outcome(finished, make_record(**written))
+    result = outcome(ended, make_record(**written))
     found = error_of(result)
     assert (result.status, (found.type, found.message)) == (status, error)
     assert result.document["step_seconds"] == [0.1, 0.1, 0.2]
@@ -171,21 +168,21 @@ ABORTED = "what():  std::bad_alloc"
 
 
 @pytest.mark.parametrize(
-    ("finished", "said", "status", "kind", "message"),
+    ("ended", "said", "status", "kind", "message"),
     [
-        (Finished(0, 1.0), "x", "failed", "UnusableRecord", "no record was written"),
-        (Finished(2, 1.0), "x\ny\n\n", "failed", "ExitStatus", "exit status 2; last log line: y"),
-        (Finished(-9, 61.0, True), "", "timed_out", "TimedOut", "killed after 61 s; no output"),
-        (Finished(-9, 61.0, True, oom_kills=1), "", "timed_out", "TimedOut", "killed after"),
-        (Finished(-9, 1.0), "", "killed", "Killed", "ended by SIGKILL; no output"),
-        (Finished(-9, 1.0, oom_kills=1), "", "out_of_memory", "OutOfMemory", "OOM killer"),
-        (Finished(-11, 1.0, oom_kills=1), "x", "killed", "Killed", "by SIGSEGV; last log line: x"),
-        (Finished(-11, 1.0), ABORTED, "killed", "Killed", "SIGSEGV"),
-        (Finished(-6, 1.0), ABORTED, "out_of_memory", "OutOfMemory", "SIGABRT, std::bad_alloc"),
-        (Finished(-6, 1.0), "Check failed", "killed", "Killed", "SIGABRT"),
-        (Finished(None, 1.0), "", "killed", "Killed", "and its guard were killed"),
+        (Ended(0, 1.0), "x", "failed", "UnusableRecord", "no record was written"),
+        (Ended(2, 1.0), "x\ny\n\n", "failed", "ExitStatus", "exit status 2; last log line: y"),
+        (Ended(-9, 61.0, True), "", "timed_out", "TimedOut", "killed after 61 s; no output"),
+        (Ended(-9, 61.0, True, oom_kills=1), "", "timed_out", "TimedOut", "killed after"),
+        (Ended(-9, 1.0), "", "killed", "Killed", "ended by SIGKILL; no output"),
+        (Ended(-9, 1.0, oom_kills=1), "", "out_of_memory", "OutOfMemory", "OOM killer"),
+        (Ended(-11, 1.0, oom_kills=1), "x", "killed", "Killed", "by SIGSEGV; last log line: x"),
+        (Ended(-11, 1.0), ABORTED, "killed", "Killed", "SIGSEGV"),
+        (Ended(-6, 1.0), ABORTED, "out_of_memory", "OutOfMemory", "SIGABRT, std::bad_alloc"),
+        (Ended(-6, 1.0), "Check failed", "killed", "Killed", "SIGABRT"),
+        (Ended(None, 1.0), "", "killed", "Killed", "and its guard were killed"),
         (
-            Finished(None, 1.0, error="x: No such file"),
+            Ended(None, 1.0, error="x: No such file"),
             "",
             "failed",
             "NotStarted",
@@ -193,8 +190,8 @@ ABORTED = "what():  std::bad_alloc"
         ),
     ],
 )
-def test_without_a_record(outcome, finished, said, status, kind, message):
-    result = outcome(finished, said=said)
+def test_without_a_record(outcome, ended, said, status, kind, message):
+    result = outcome(ended, said=said)
     error = error_of(result)
     assert (result.status, error.type) == (status, kind)
     assert message in error.message
@@ -253,8 +250,8 @@ ALLREDUCE = {
 
 
 def test_all_reduce_measurements(outcome):
-    assert outcome(Finished(0, 1.0), json.dumps(ALLREDUCE), kind="allreduce").status == "ok"
-    result = outcome(Finished(0, 1.0), json.dumps(ALLREDUCE), kind="run")
+    assert outcome(Ended(0, 1.0), json.dumps(ALLREDUCE), kind="allreduce").status == "ok"
+    result = outcome(Ended(0, 1.0), json.dumps(ALLREDUCE), kind="run")
     assert "of the kind 'allreduce'" in result.message
 
 
@@ -262,7 +259,7 @@ def test_all_reduce_measurements(outcome):
     "change", [{"schema": 2}, {"status": "well"}, {"status": "failed"}, {"points": None}]
 )
 def test_unsound_all_reduce_measurements(outcome, change):
-    result = outcome(Finished(0, 1.0), json.dumps({**ALLREDUCE, **change}), kind="allreduce")
+    result = outcome(Ended(0, 1.0), json.dumps({**ALLREDUCE, **change}), kind="allreduce")
     assert result.status == "failed"
     assert (result.document["kind"], result.document["points"]) == ("allreduce", [])
     assert result.document["error"]["type"] == "UnusableRecord"

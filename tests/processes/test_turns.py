@@ -17,7 +17,8 @@ import pytest
 from children import PATIENCE, gone, wait_for
 
 from cnnbench.processes import turns as processes
-from cnnbench.processes.turns import Command, execute_in_turn
+from cnnbench.processes.child import Command
+from cnnbench.processes.turns import execute_in_turn
 from cnnbench.runtime.turns import GO_ON, WAITS
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def child(folder, name, body):
     names = f"ROOT = {str(ROOT)!r}; NAME = {name!r}\n"
     code = names + textwrap.dedent(PRELUDE) + textwrap.dedent(body)
     command = (sys.executable, "-I", "-S", "-c", code)
-    return Command(command=command, log=folder / f"{name}.log", folder=folder)
+    return Command(words=command, log=folder / f"{name}.log", folder=folder)
 
 
 def trace(folder):
@@ -65,7 +66,7 @@ def trace(folder):
 def test_steps_are_made_in_turn_and_only_by_one_at_a_time(tmp_path):
     commands = [child(tmp_path, "a", "steps(6)"), child(tmp_path, "b", "steps(9)")]
     ended = execute_in_turn(commands, PATIENCE, 0.001)
-    assert [one.status for one in ended] == [0, 0], (tmp_path / "a.log").read_text()
+    assert [one.code for one in ended] == [0, 0], (tmp_path / "a.log").read_text()
     said = trace(tmp_path)
     warm = [("a", "warm"), ("b", "warm")]
     both = [(name, "step") for _ in range(6) for name in "ab"]
@@ -89,7 +90,7 @@ def test_one_that_never_waits_is_waited_for(tmp_path):
     ended = execute_in_turn(
         [child(tmp_path, "a", "steps(1)"), child(tmp_path, "b", plain)], PATIENCE, 0.1
     )
-    assert [one.status for one in ended] == [0, 0]
+    assert [one.code for one in ended] == [0, 0]
     assert [one[:2] for one in trace(tmp_path)][:2] == [("b", "alone"), ("a", "warm")]
 
 
@@ -99,7 +100,7 @@ def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path, when):
     ended = execute_in_turn(
         [child(tmp_path, "a", dies), child(tmp_path, "b", "steps(3)")], PATIENCE, 0.001
     )
-    assert [one.status for one in ended] == [-signal.SIGKILL, 0]
+    assert [one.code for one in ended] == [-signal.SIGKILL, 0]
     assert [one[:2] for one in trace(tmp_path)].count(("b", "step")) == 3
 
 
@@ -113,7 +114,7 @@ def test_a_side_that_hangs_is_ended_and_the_other_goes_on(tmp_path, deaf):
     commands = [child(tmp_path, "b", "steps(3)"), child(tmp_path, "a", hangs)]
     ended = execute_in_turn(commands, ample, 0.001, grace=0.2)
     assert [one.timed_out for one in ended] == [False, True]
-    assert ended[0].status == 0
+    assert ended[0].code == 0
     assert gone(int((tmp_path / "a").read_text()))
 
 
@@ -155,7 +156,8 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
     code = f"""
         import sys; sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path, PosixPath
-        from cnnbench.processes.turns import Command, execute_in_turn
+        from cnnbench.processes.child import Command
+        from cnnbench.processes.turns import execute_in_turn
         execute_in_turn({commands!r}, 60.0, 0.01)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
@@ -166,7 +168,7 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
 
 
 def test_a_program_that_is_not_there(tmp_path):
-    missing = Command(command=("/no/such/program",), log=tmp_path / "log")
+    missing = Command(words=("/no/such/program",), log=tmp_path / "log")
     ended = execute_in_turn([missing, child(tmp_path, "b", "steps(1)")], PATIENCE, 0.01)
     assert ended[0].error == "/no/such/program: No such file or directory"
-    assert ended[1].status == 0
+    assert ended[1].code == 0

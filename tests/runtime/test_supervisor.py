@@ -201,6 +201,7 @@ def test_a_plug_in_that_ends_the_process_while_planning(
 
 PLANNED = f"""{HEAD}
 with supervisor.offered():
+    {{first}}
     supervisor.watched("--model_plugin=own.py")
     supervisor.watched("--model_plugin=other.py")
     interrupt_on_signals()
@@ -210,6 +211,7 @@ try:
     print("measures", os.getpid(), flush=True){TAIL}"""
 
 
+@pytest.mark.parametrize("first", ["", "supervisor.watched(supervisor.NUMPY)"])
 @pytest.mark.parametrize(
     ("planned", "body", "code", "words"),
     [
@@ -220,10 +222,10 @@ try:
     ],
 )
 def test_planning_and_measuring_have_a_parent_each(
-    planned: str, body: str, code: int, words: str
+    first: str, planned: str, body: str, code: int, words: str
 ) -> None:
     finished = subprocess.run(
-        [sys.executable, "-c", PLANNED.format(planned=planned, body=body)],
+        [sys.executable, "-c", PLANNED.format(first=first, planned=planned, body=body)],
         capture_output=True,
         text=True,
         timeout=60,

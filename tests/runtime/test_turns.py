@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 
+import pytest
+
+from cnnbench.interrupts import interrupt
+from cnnbench.runtime import turns as module
 from cnnbench.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, Turns
 
 
@@ -56,3 +61,30 @@ def test_without_its_parent_it_goes_on_alone():
     assert not turns.taken
     assert not turns.due()
     assert turns.wait().seconds == 0.0
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_that_came_just_before_a_wait_ends_it(monkeypatch):
+    """Here another thread takes the signal, so that it does not interrupt the read either."""
+    monkeypatch.setattr(module, "LONGEST_WAIT_SECONDS", 0.05, raising=False)
+    ours, theirs = socket.socketpair()
+    heard, turn_was_given = threading.Event(), threading.Event()
+
+    def parent():
+        ours.recv(1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        if not heard.wait(10.0):
+            turn_was_given.set()
+            ours.sendall(GO_ON)
+
+    thread = threading.Thread(target=parent)
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            Turns(theirs, 0.1).wait()
+        heard.set()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not turn_was_given.is_set()

@@ -12,8 +12,9 @@ import pytest
 from cnnbench.compare import load_records
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.processes.campaign import Campaign
 from cnnbench.strategies.plan import ONE_TOWER, make_plan
-from cnnbench.strategies.session import CaseResult, Session
+from cnnbench.strategies.session import CaseRuns, Session, StrategiesFolder
 from cnnbench.text.progress import Reporter
 
 MODES = ("parameter_server", "replicated")
@@ -25,22 +26,23 @@ def run(tmp_path: Path, fake_python: str, monkeypatch: pytest.MonkeyPatch):
 
     def run(
         rounds: int = 2, steps: int = 0, **say: object
-    ) -> tuple[dict[str, CaseResult], list[str]]:
+    ) -> tuple[dict[str, CaseRuns], list[str]]:
         trace = tmp_path / "trace"
         fake = {"parent": os.getpid(), "trace": str(trace), **say}
         monkeypatch.setenv("FAKE", json.dumps(fake))
         given = parse_flags(["--model=lenet", "--num_gpus=2", "--batch_size=4"], FLAGS)
-        session = Session(
-            make_plan(given, MODES, on_gpu=False, weights_steps=steps),
-            str(tmp_path / "results"),
-            rounds=rounds,
-            seed=3,
-            timeout=60.0,
-            reporter=Reporter(io.StringIO()),
-            grace=1.0,
-            python=fake_python,
-        )
-        results = session.run()
+        plan = make_plan(given, MODES, on_gpu=False, weights_steps=steps)
+        with StrategiesFolder(str(tmp_path / "results"), plan) as folder:
+            session = Session(
+                plan,
+                folder,
+                Campaign(Reporter(io.StringIO()), grace=1.0),
+                rounds=rounds,
+                seed=3,
+                timeout=60.0,
+                python=fake_python,
+            )
+            results = session.run()
         return {one.case.name: one for one in results}, trace.read_text().split()
 
     return run

@@ -11,11 +11,12 @@ import pytest
 
 from cnnbench.charts.draw import render
 from cnnbench.processes.commands import Resolved
+from cnnbench.processes.ended import Ended
 from cnnbench.records.outputs import KINDS
-from cnnbench.records.run import Measured, StartupSeconds
+from cnnbench.records.run import Measured, RunRecord, StartupSeconds
 from cnnbench.strategies import table
 from cnnbench.strategies.plan import ONE_TOWER, StrategiesPlan, StrategyCase
-from cnnbench.strategies.session import CaseResult
+from cnnbench.strategies.session import CaseRuns
 from cnnbench.strategies.table import StrategyRow
 from cnnbench.strategies.weights import WeightDistance
 
@@ -40,12 +41,16 @@ SPEEDS = {
 DISTANCES = {"parameter_server": WeightDistance(0.0), "replicated": WeightDistance(2e-6, "conv0/w")}
 
 
+def went_well(record: RunRecord) -> Ended:
+    return Ended(0, 1.0, status="ok", document=record.to_dict())
+
+
 @pytest.fixture
-def results(lenet_runs) -> list[CaseResult]:
+def results(lenet_runs) -> list[CaseRuns]:
     made = lenet_runs()
     found = []
     for one in PLAN.cases:
-        records = {}
+        rounds = {}
         for at, speed in enumerate(SPEEDS[one.name], start=1):
             record = made(
                 speed,
@@ -56,18 +61,18 @@ def results(lenet_runs) -> list[CaseResult]:
             placement = dataclasses.replace(
                 record.placement, variables=8, variable_copies=16, reduction_operations=24
             )
-            records[at] = dataclasses.replace(record, placement=placement)
-        found.append(CaseResult(one, records))
-    found[-1].problem = "=no good"
+            rounds[at] = went_well(dataclasses.replace(record, placement=placement))
+        found.append(CaseRuns(one, rounds))
+    found[-1].rounds[2] = Ended(4, 1.0, status="failed", message="=no good")
     return found
 
 
-def rows_of(results: list[CaseResult], **distances: WeightDistance) -> dict[str, StrategyRow]:
+def rows_of(results: list[CaseRuns], **distances: WeightDistance) -> dict[str, StrategyRow]:
     found = table.rows(results, {**DISTANCES, **distances}, TOLERANCE)
     return {row.mode: row for row in found}
 
 
-def test_rows(results: list[CaseResult]) -> None:
+def test_rows(results: list[CaseRuns]) -> None:
     found = rows_of(results)
     assert list(found) == list(SPEEDS)
     server = found["parameter_server"]
@@ -88,7 +93,7 @@ def test_rows(results: list[CaseResult]) -> None:
 def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None:
     for at, record in results[1].records.items():
         placement = dataclasses.replace(record.placement, device="gpu")
-        results[1].records[at] = dataclasses.replace(record, placement=placement)
+        results[1].rounds[at] = went_well(dataclasses.replace(record, placement=placement))
     found = table.rows(results, {}, TOLERANCE)
     assert found[1].overhead == pytest.approx(1.5)
     assert found[1].weights == table.UNKNOWN
@@ -96,7 +101,7 @@ def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None
 
 @pytest.mark.parametrize("value", [1.0, float("nan")])
 def test_weights_that_differ_fail_the_command_and_are_named(results, value: float) -> None:
-    results[-1].problem = ""
+    del results[-1].rounds[2]
     assert not table.failed(tuple(rows_of(results).values()))
     found = tuple(rows_of(results, replicated=WeightDistance(value, "conv0/w")).values())
     assert table.failed(found)
@@ -105,7 +110,7 @@ def test_weights_that_differ_fail_the_command_and_are_named(results, value: floa
     )
 
 
-def test_the_table_for_people(results: list[CaseResult], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_for_people(results: list[CaseRuns], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     found = tuple(rows_of(results).values())
     assert table.failed(found)
@@ -137,7 +142,7 @@ def test_the_table_for_people(results: list[CaseResult], monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("columns", [100, 80])
 def test_the_table_fits_the_terminal(
-    results: list[CaseResult], columns: int, monkeypatch: pytest.MonkeyPatch
+    results: list[CaseRuns], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     text = table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
@@ -146,14 +151,12 @@ def test_the_table_fits_the_terminal(
     assert "80.00 to 160.0" in text
 
 
-def test_six_processes_have_an_interval(results: list[CaseResult]) -> None:
-    results[1].records = dict(enumerate([*results[1].records.values()] * 2, start=1))
+def test_six_processes_have_an_interval(results: list[CaseRuns]) -> None:
+    results[1].rounds = dict(enumerate([*results[1].rounds.values()] * 2, start=1))
     assert "95% interval" in table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
 
 
-def test_csv_and_json_have_all_digits(
-    results: list[CaseResult], holds: Callable[..., None]
-) -> None:
+def test_csv_and_json_have_all_digits(results: list[CaseRuns], holds: Callable[..., None]) -> None:
     found = tuple(rows_of(results).values())
     lines = list(csv.DictReader(table.to_csv(found).splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
@@ -166,7 +169,7 @@ def test_csv_and_json_have_all_digits(
     assert document["weights_tolerance"] == TOLERANCE
 
 
-def test_the_chart_has_a_row_for_every_mode(results: list[CaseResult]) -> None:
+def test_the_chart_has_a_row_for_every_mode(results: list[CaseRuns]) -> None:
     found = tuple(rows_of(results).values())
     drawn = table.chart(found, results, "lenet on 2 devices")
     assert [row.label for row in drawn.rows] == list(SPEEDS)

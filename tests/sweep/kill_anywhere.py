@@ -14,22 +14,20 @@ import sys
 from pathlib import Path
 
 from cnnbench.compare import load_records
+from cnnbench.processes.campaign import Campaign
 from cnnbench.sweep import document, planning, schema
 from cnnbench.sweep.runner import Sweep
 from cnnbench.sweep.store import Store
 from cnnbench.text.progress import Reporter
 
 FACTS = {"hostname": "here"}
-WATCHED = tuple(os.sep + part for part in (f"sweep{os.sep}", f"child{os.sep}", "files.py"))
+WATCHED = tuple(os.sep + part for part in (f"sweep{os.sep}", f"processes{os.sep}", "files.py"))
 
 
 def sweep(plan, folder, program, resume):
     with Store(folder) as store:
-        quiet = Reporter(io.StringIO())
-        one = Sweep(
-            plan, store, seed=1, facts=FACTS, resume=resume, reporter=quiet, program=program
-        )
-        one.run()
+        campaign = Campaign(Reporter(io.StringIO()), FACTS)
+        Sweep(plan, store, campaign, seed=1, resume=resume, program=program).run()
 
 
 def fork(plan, folder, program, resume, line):

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from cnnbench.driver import duration
-from cnnbench.sweep.durations import Durations, outlook
+from cnnbench.processes.campaign import Durations
+from cnnbench.sweep.durations import outlook
 from cnnbench.sweep.planning import ordered
 
 SUITE = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
@@ -28,7 +29,7 @@ def test_a_first_guess_from_flops(plan):
 def test_earlier_sweeps_know_better(plan):
     cases = plan(SUITE.replace("name: a", "name: a, repeats: 3")).cases
     past = Durations()
-    past.add(cases[0].key, search=False, seconds=60.0, past=True)
+    past.add((cases[0].key, False), 60.0, past=True)
     text = outlook(ordered(cases, 1), past, {})
     assert text == "3 processes of 1 configuration: about 3 min, as before"
 

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from cnnbench.compare import load_records
 from cnnbench.driver.memory import BatchLimits
-from cnnbench.processes import commands
+from cnnbench.processes import campaign, commands
+from cnnbench.processes.campaign import Campaign, Durations
 from cnnbench.records.codec import encode
 from cnnbench.records.subject import Subject
-from cnnbench.sweep import runner
-from cnnbench.sweep.durations import Durations
 from cnnbench.sweep.planning import Overrides
 from cnnbench.sweep.runner import Sweep, largest_batch
 from cnnbench.sweep.schema import Search
@@ -57,16 +56,14 @@ def sweep(tmp_path, plan, fake):
             one = Sweep(
                 made,
                 store,
+                Campaign(Reporter(stream), FACTS, grace=0.2),
                 seed=seed,
-                facts=FACTS,
                 resume=resume,
-                reporter=Reporter(stream),
                 program=fake.program,
-                grace=0.2,
             )
             results = one.run()
         run.rows = summarise(made.cases, results)
-        return {(result.case.name, result.repeat): result for result in results}
+        return {(one.item.case.name, one.item.repeat): one for one in results}
 
     run.folder = tmp_path / "results"
     return run
@@ -87,7 +84,7 @@ def test_every_run_leaves_a_record_and_a_log(sweep):
         entry("b", FAKE.OK, flags={"model": "lenet"}),
     )
     assert set(results) == {(f"a num_gpus={n}", r) for n in (1, 2) for r in (1, 2)} | {("b", 1)}
-    assert {result.status for result in results.values()} == {"ok"}
+    assert {result.ended.status for result in results.values()} == {"ok"}
     loaded = load_records([sweep.folder])
     assert len(loaded.records) == 5
     assert loaded.skipped == ()
@@ -106,7 +103,7 @@ def test_a_record_says_which_sweep_it_is_of(sweep, holds):
     assert record["sweep"] == {
         "suite": "suite",
         "case": "a num_gpus=2",
-        "key": result.case.key,
+        "key": result.item.case.key,
         "repeat": 1,
         "seed": 1,
     }
@@ -160,10 +157,10 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
         for name, (behaviour, _, _) in bad.items()
     ]
     results = sweep(*entries, entry("good", FAKE.OK))
-    assert results[("good", 1)].status == "ok"
+    assert results[("good", 1)].ended.status == "ok"
     for name, (_, status, kind) in bad.items():
         result = results[(name, 1)]
-        assert (name, result.status) == (name, status)
+        assert (name, result.ended.status) == (name, status)
         assert document(result)["status"] == "failed"
         assert document(result)["error"]["type"] == kind
     loaded = load_records([sweep.folder])
@@ -177,7 +174,7 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
 def test_a_program_that_cannot_be_started_is_a_failed_run(sweep, fake, monkeypatch):
     monkeypatch.setattr(fake, "program", ("/no/such/program",))
     result = sweep(entry("a", FAKE.OK))[("a", 1)]
-    assert (result.status, result.message) == (
+    assert (result.ended.status, result.ended.message) == (
         "failed",
         "/no/such/program: No such file or directory",
     )
@@ -218,7 +215,7 @@ def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
 def test_a_record_that_was_damaged_afterwards_is_not_done(sweep):
     path = sweep(entry("a", FAKE.OK))[("a", 1)].path
     path.write_bytes(path.read_bytes()[:-30])
-    assert sweep(entry("a", FAKE.OK), resume=True)[("a", 1)].status == "ok"
+    assert sweep(entry("a", FAKE.OK), resume=True)[("a", 1)].ended.status == "ok"
     assert len(journal(sweep, "end")) == 2
     assert load_records([sweep.folder]).skipped == ()
 
@@ -240,22 +237,22 @@ def test_an_orphan_s_record_is_never_seen(sweep, make_record):
 
 
 def test_interrupted(sweep, monkeypatch):
-    execute = runner.execute
+    execute = campaign.execute
 
     def interrupt(command, *rest):
-        if any("num_gpus=2" in word for word in command):
+        if any("num_gpus=2" in word for word in command.words):
             raise KeyboardInterrupt
         return execute(command, *rest)
 
-    monkeypatch.setattr(runner, "execute", interrupt)
+    monkeypatch.setattr(campaign, "execute", interrupt)
     entries = [entry("a", FAKE.OK), entry("b", FAKE.OK, flags={"num_gpus": 2}, repeats=1)]
     with pytest.raises(KeyboardInterrupt):
         sweep(*entries)
     done = len(load_records([sweep.folder]).records) if list(sweep.folder.glob("*.json")) else 0
     assert done == len(journal(sweep, "end")) <= 1
-    monkeypatch.setattr(runner, "execute", execute)
+    monkeypatch.setattr(campaign, "execute", execute)
     results = sweep(*entries, resume=True)
-    assert {result.status for result in results.values()} == {"ok"}
+    assert {result.ended.status for result in results.values()} == {"ok"}
     assert len(load_records([sweep.folder]).records) == 2
 
 
@@ -284,7 +281,7 @@ def test_search_runs_in_fresh_processes_and_its_batch_is_measured(sweep):
         *((4, True), (8, True), (16, True), (32, False)),
         *((24, False), (20, True), (22, True), (23, True)),
     ]
-    assert {result.status for result in results.values()} == {"ok"}
+    assert {result.ended.status for result in results.values()} == {"ok"}
     for result in results.values():
         record = document(result)
         assert record["sweep"]["requested_batch_size"] == 4
@@ -302,10 +299,10 @@ def test_a_shape_bug_is_not_walked_down(sweep):
     results = sweep(searched, entry("b", FAKE.OK, flags={"num_gpus": 2}))
     assert [t["batch_size"] for t in journal(sweep, "trial")] == [4, 8, 16]
     assert set(results) == {("a", 1), ("b", 1)}
-    assert results[("a", 1)].status == "failed"
-    assert "shapes [32,3]" in results[("a", 1)].message
+    assert results[("a", 1)].ended.status == "failed"
+    assert "shapes [32,3]" in results[("a", 1)].ended.message
     assert document(results[("a", 1)])["config"]["batch_size"] == 32
-    assert results[("b", 1)].status == "ok"
+    assert results[("b", 1)].ended.status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +317,7 @@ def test_a_shape_bug_is_not_walked_down(sweep):
     ],
 )
 def test_a_search_without_a_result(sweep, searched, status, sizes):
-    assert sweep(searched)[("a", 1)].status == status
+    assert sweep(searched)[("a", 1)].ended.status == status
     assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
 
 
@@ -332,7 +329,7 @@ def test_a_search_ends_at_its_limit(sweep):
 
 def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
     searched = entry("a", FAKE.OOM, max_batch_search=SEARCH)
-    execute, count = runner.execute, []
+    execute, count = campaign.execute, []
 
     def die(*arguments):
         count.append(1)
@@ -340,11 +337,11 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
             raise KeyboardInterrupt
         return execute(*arguments)
 
-    monkeypatch.setattr(runner, "execute", die)
+    monkeypatch.setattr(campaign, "execute", die)
     with pytest.raises(KeyboardInterrupt):
         sweep(searched)
-    monkeypatch.setattr(runner, "execute", execute)
-    assert sweep(searched, resume=True)[("a", 1)].status == "ok"
+    monkeypatch.setattr(campaign, "execute", execute)
+    assert sweep(searched, resume=True)[("a", 1)].ended.status == "ok"
     sizes = [t["batch_size"] for t in journal(sweep, "trial")]
     assert sizes == [4, 8, 16, 32, 24, 20, 22, 23]  # none of them twice
     sweep(searched, resume=True)
@@ -380,19 +377,19 @@ def test_time_left_is_of_what_was_measured():
     durations = Durations()
     assert durations.left([("a", False)]) is None
     assert durations.left([]) == 0
-    durations.add("a", False, 10)
-    durations.add("a", False, 20)
+    durations.add(("a", False), 10)
+    durations.add(("a", False), 20)
     assert durations.left([("a", False), ("a", False)]) == 30
     # What is not known yet takes as long as the others did.
     assert durations.left([("a", False), ("b", False)]) == 30
-    durations.add("b", False, 1)
+    durations.add(("b", False), 1)
     assert durations.left([("b", False)]) == 1
     assert durations.left([("b", True)]) == pytest.approx(31 / 3)
 
 
 def test_runs_of_other_sweeps_tell_nothing_about_unknown_ones():
     durations = Durations()
-    durations.add("old", False, 1000, past=True)
+    durations.add(("old", False), 1000, past=True)
     assert durations.left([("new", False)]) is None
     assert durations.left([("old", False)]) == 1000
 

@@ -8,38 +8,38 @@ import os
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.sweep.store import Run, Store
+from cnnbench.sweep.store import Store
 
-RUN = Run("suite-a num_gpus=2/x", "0123456789ab", 2)
+KEY = "0123456789ab"
+RUN = ("suite-a num_gpus=2/x", KEY, 2)
 
 
 def test_names_hold_key_and_repeat(tmp_path):
     with Store(str(tmp_path)) as store:
-        path = store.path(RUN)
-        store.commit({"a": 1}, path)
+        path = store.path(*RUN)
+        store.keep({"a": 1}, path)
         assert path.name == f"suite-a-num_gpus=2-x.0123456789ab.r2.{store.stamp}.json"
-        assert store.find(RUN) == [path]
-        assert store.find(Run("other", RUN.key, 2)) == [path]
-        assert store.find(Run("suite", RUN.key, 1)) == []
-        assert store.find(Run("suite", "0123456789ac", 2)) == []
+        assert store.find(KEY, 2) == [path]
+        assert store.find(KEY, 1) == []
+        assert store.find("0123456789ac", 2) == []
         assert json.loads(path.read_text()) == {"a": 1}
 
 
 def test_long_and_odd_labels_make_file_names(tmp_path):
     with Store(str(tmp_path)) as store:
         for label in ("x" * 500, "ü/../..", "...", "a\nb"):
-            run = Run(label, RUN.key, 1)
-            store.commit({}, store.path(run))
-            assert store.path(run).parent == tmp_path
-            assert store.path(run) in store.find(run)
+            path = store.path(label, KEY, 1)
+            store.keep({}, path)
+            assert path.parent == tmp_path
+            assert path in store.find(KEY, 1)
 
 
 def test_the_newest_is_last(tmp_path):
     with Store(str(tmp_path)) as store:
         for stamp in ("20260102T000000000000Z", "20250102T000000000000Z"):
             store.stamp = stamp
-            store.commit({}, store.path(RUN))
-        assert [path.name.split(".")[-2][:4] for path in store.find(RUN)] == ["2025", "2026"]
+            store.keep({}, store.path(*RUN))
+        assert [path.name.split(".")[-2][:4] for path in store.find(KEY, 2)] == ["2025", "2026"]
 
 
 def test_one_sweep_at_a_time(tmp_path):
@@ -55,19 +55,18 @@ def test_leftovers_are_removed_and_records_are_not(tmp_path):
         left = store.attempt()
         left.write_text("{half")
         (left.parent / ".cnnbench-1-abc.tmp").write_text("x")
-        store.commit({"a": 1}, store.path(RUN))
+        store.keep({"a": 1}, store.path(*RUN))
     with Store(str(tmp_path)) as store:
         assert not list(left.parent.iterdir())
-        assert len(store.find(RUN)) == 1
+        assert len(store.find(KEY, 2)) == 1
 
 
 def test_nothing_unfinished_looks_like_a_record(tmp_path):
     with Store(str(tmp_path)) as store:
         assert store.attempt().suffix != ".json"
         assert store.attempt() != store.attempt()
-        store.keep_unusable(b"{", store.path(RUN))
+        store.write(store.path(*RUN).with_suffix(".unusable"), b"{")
     assert list(tmp_path.rglob("*.json")) == []
-    assert len(list(tmp_path.glob("*.unusable"))) == 1
 
 
 def test_what_cannot_be_written(tmp_path):
@@ -75,7 +74,7 @@ def test_what_cannot_be_written(tmp_path):
     with pytest.raises(FlagError, match=r"--results=.*file/x: cannot be used: Not a directory"):
         Store(str(tmp_path / "file" / "x"))
     with Store(str(tmp_path)) as store, pytest.raises(BenchmarkError, match="No such file"):
-        store.commit({}, tmp_path / "none" / "x.json")
+        store.keep({}, tmp_path / "none" / "x.json")
 
 
 def test_the_journal_survives_a_torn_line(tmp_path):

@@ -9,13 +9,19 @@ import uuid
 import pytest
 
 from cnnbench.metrics.registry import BOUNDS
+from cnnbench.processes.ended import Ended
 from cnnbench.processes.outcome import headline
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.load import record_of
 from cnnbench.records.run import Batch, Evaluation
-from cnnbench.sweep.runner import RunResult
+from cnnbench.sweep.planning import Item
+from cnnbench.sweep.runner import SweepRun
 from cnnbench.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.variable_mgr.aggregation.spec import Packing
+
+
+def went_well(case, repeat, path):
+    return SweepRun(Item(case, repeat), path, Ended(0, 1.0, status="ok"))
 
 
 @pytest.fixture
@@ -29,7 +35,8 @@ def rows(plan, tmp_path, make_record):
             for repeat, seconds in enumerate(steps[case.name], start=1):
                 path = tmp_path / f"{case.key}-{repeat}.json"
                 if seconds is None:
-                    results.append(RunResult(case, repeat, "timed_out", path, "killed after 9 s"))
+                    ended = Ended(-9, 9.0, status="timed_out", message="killed after 9 s")
+                    results.append(SweepRun(Item(case, repeat), path, ended))
                     continue
                 record = make_record(
                     batch=Batch(per_device=batch, global_=batch),
@@ -37,7 +44,7 @@ def rows(plan, tmp_path, make_record):
                     **changes,
                 )
                 path.write_text(json.dumps(record.to_dict()))
-                results.append(RunResult(case, repeat, "ok", path))
+                results.append(went_well(case, repeat, path))
         return summarise(made.cases, results)
 
     return rows
@@ -139,7 +146,7 @@ def test_a_loss_that_is_no_number_is_within_no_bound(rows):
 
 def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
     case = plan("entries: [{name: a}]").cases[0]
-    made = summarise([case], [RunResult(case, 1, "ok", tmp_path / "gone.json")])
+    made = summarise([case], [went_well(case, 1, tmp_path / "gone.json")])
     assert (made[0].ok, made[0].failed) == (0, 1)
     assert exit_code(made) == 4
 
@@ -242,8 +249,8 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
     for number, record in enumerate((make_record(), measured(0.001), measured(0.002))):
         files.append(tmp_path / f"{number}.json")
         files[-1].write_text(record.to_json())
-    results = [RunResult(run, 1, "ok", files[0])]
-    results += [RunResult(reduce, repeat, "ok", files[repeat]) for repeat in (1, 2)]
+    results = [went_well(run, 1, files[0])]
+    results += [went_well(reduce, repeat, files[repeat]) for repeat in (1, 2)]
     assert table(summarise(made.cases, results)) == [
         "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
         "a                  -                  -            1.125  66.7 %  2 ok",

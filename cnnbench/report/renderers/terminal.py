@@ -30,7 +30,8 @@ def render(comparison: Comparison, colour: bool = False) -> str:
       comparison: to be shown.
       colour: add ANSI colours to the verdicts.
     """
-    lines = [plain(line) for line in (answer(comparison), advice(comparison)) if line]
+    said = [line for line in (answer(comparison), advice(comparison)) if line]
+    lines = [line for sentence in said for line in wrapped(plain(sentence))]
     lines += ["", f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]
     for metric, rows in wording.tables(comparison):
         lines += ["", *_table(comparison, metric, rows, colour)]

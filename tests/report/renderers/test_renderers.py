@@ -9,6 +9,8 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from cnnbench.compare import Skipped, compare_records
+from cnnbench.compare.answer import advice, answer
+from cnnbench.records.outputs import KINDS
 from cnnbench.records.run import ModelInfo
 from cnnbench.report.renderers import FORMATS, render
 from cnnbench.report.renderers import terminal as table
@@ -100,6 +102,15 @@ def test_colours_repeat_what_the_words_say(everything):
     assert "\x1b" not in plain
     assert "\x1b[31;1m- slower" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = table.render(everything)
+    head = text.split("\n\n")[0]
+    assert max(map(len, head.splitlines())) <= 60
+    assert head.split() == f"{answer(everything)} {advice(everything)}".split()
+    assert KINDS["table of comparison"](text.encode())
 
 
 def test_every_verdict_has_a_word_and_a_sign_of_its_own(everything):
