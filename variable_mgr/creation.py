@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cnnbench import plugins
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import Mode, Processes
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 
 if TYPE_CHECKING:
@@ -44,10 +45,30 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
         return FlagError("variable_update", mode.name, f"{origin}: {line}")
 
     with plugins.code(failed, FlagError, BenchmarkError, *plugins.out_of_memory()):
-        manager = cast("VariableMgr", mode.manager_class()(spec, variables))
+        made = mode.manager_class()
+        _check(mode, made)
+        manager = cast("VariableMgr", made(spec, variables))
     for name in _GUARDED:
         setattr(manager, name, _guarded(getattr(manager, name), origin))
     return manager
+
+
+def _check(mode: Mode, made: type[Any]) -> None:
+    """Refuses a class that lacks what the row of its mode says."""
+    # Late: they load TensorFlow.
+    from cnnbench.variable_mgr.base import VariableMgr
+    from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+    from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+    from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
+
+    for wanted, kind in (
+        (True, VariableMgr),
+        (mode.asynchronous, ParameterServerVariableMgr),
+        (bool(mode.strategy), StrategyVariableMgr),
+        (mode.processes is Processes.COORDINATOR, ParameterServerStrategyVariableMgr),
+    ):
+        if wanted and not issubclass(made, kind):
+            raise UsageError(f"its row needs a subclass of {kind.__name__}, not {made.__name__}")
 
 
 def _guarded(method: Callable[..., Any], origin: str) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ class HeaderInfo:
       devices: one per tower.
       data_format: "NHWC" or "NCHW".
       optimizer, variable_update: names.
-      all_reduce: how gradients are reduced; None in modes that reduce otherwise than between towers.
+      all_reduce: how gradients are reduced; None where that is not between towers.
       staged_vars: printed if true.
       single_session: whether one process drives the towers of several.
       sync: whether workers wait for one another in every step; None in a run of one process.

@@ -146,6 +146,14 @@ def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
             ("manager=Own", 'manager="no_such_module:Own"'),
             "mode own: no_such_module:Own names no subclass of VariableMgr",
         ),
+        (
+            ("manager=Own", "manager=Own, asynchronous=True"),
+            "its row needs a subclass of ParameterServerVariableMgr, not Own",
+        ),
+        (
+            ("manager=Own", 'manager=Own, strategy="MirroredStrategy"'),
+            "its row needs a subclass of StrategyVariableMgr, not Own",
+        ),
         (("pass", "def __init__(self, *of): 1 / 0"), "ZeroDivisionError"),
         (
             ("IndependentVariableMgr", "VariableMgr"),
