@@ -33,7 +33,7 @@ class Reduction(enum.Enum):
     AT_VARIABLE = "added up where the variable is, applied once"
     ALL_REDUCE = "all-reduced (`--all_reduce_spec`), applied on every device"
     CROSS_DEVICE = "reduced by the strategy (`--cross_device_ops`), applied on every device"
-    OWN = "the manager's own"
+    OWN = "reduced by the manager or its strategy"
 
 
 class Processes(enum.Enum):
