@@ -315,8 +315,7 @@ def test_automatic_loss_scale_needs_a_mode_that_supports_it():
     for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy"):
         validate(Params(variable_update=mode, **AUTO_SCALE))
     unavailable = Params(variable_update="parameter_server_strategy", **AUTO_SCALE)
-    ((flag, reason),) = checks._check_model(unavailable)
-    assert flag == "fp16_enable_auto_loss_scale"
+    reason = dict(checks._check_mode(unavailable))["fp16_enable_auto_loss_scale"]
     assert "cannot go with --variable_update=parameter_server_strategy" in reason
 
 
