@@ -1,4 +1,4 @@
-"""Plug-in files: Python files of the user's that register models and data sets."""
+"""Plug-in files and entry points that register models, data sets and variable managers."""
 
 from __future__ import annotations
 
@@ -134,6 +134,29 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     return keys
 
 
+def load_entry_points(group: str) -> None:
+    """Loads installed entry points, each a module that registers on import or a function that does.
+
+    Args:
+      group: of the entry points.
+
+    Raises:
+      UsageError: one of them fails.
+    """
+    import importlib.metadata  # late: it takes 10 ms, and few runs ask
+
+    for point in importlib.metadata.entry_points(group=group):
+        name = f"entry point {point.name} = {point.value} of group {group}"
+        about_to_run(name)
+        with (
+            code(lambda line, name=name: UsageError(f"{name} fails: {line}")),  # type: ignore[misc]
+            registering(name),
+        ):
+            found = point.load()
+            if callable(found):
+                found()
+
+
 def loaded() -> set[Path]:
     """The files that are loaded."""
     return set(_files)
@@ -171,6 +194,12 @@ def registering(name: str) -> Iterator[Added]:
         known = before.get(flag, {})
         added[flag] = tuple(key for key in kind.table() if key not in known)
         _origins.update({(flag, key): name for key in added[flag]})
+
+
+def out_of_memory() -> tuple[type[Exception], ...]:
+    """What Python and, if it is loaded, TensorFlow raise where memory and no code is at fault."""
+    tf = sys.modules.get("tensorflow")
+    return (MemoryError,) if tf is None else (MemoryError, tf.errors.ResourceExhaustedError)
 
 
 def check_name(what: str, name: object) -> None:

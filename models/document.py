@@ -7,15 +7,13 @@ when it is out of date.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from cnnbench.errors import UsageError
 from cnnbench.models.declare import declare
 from cnnbench.models.model import Model
 from cnnbench.models.registry import get_model, model_names
+from cnnbench.text.markdown import markdown_table, rewrite
 
-BEGIN = "<!-- models: begin -->"
-END = "<!-- models: end -->"
+NAME = "models"
 
 PACKAGE = "cnnbench.models."
 
@@ -38,7 +36,7 @@ def table() -> str:
     """A Markdown table of the models of each data set; FLOPs are per image."""
     rows = [_row(model) for model in _built_in()]
     align = ["---", "---", *["---:"] * (len(_HEADER) - 2)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (_HEADER, align, *rows))
+    return markdown_table(_HEADER, align, rows)
 
 
 def _built_in() -> list[Model]:
@@ -61,25 +59,5 @@ def _row(model: Model) -> tuple[str, ...]:
     )
 
 
-def with_table(text: str) -> str:
-    """The document with what stands between its two markers replaced by the current table.
-
-    Raises:
-      UsageError: a marker is missing.
-    """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"the document needs the lines {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-
-
-def main(argv: list[str]) -> None:
-    """Rewrites the table in each file named."""
-    for name in argv:
-        path = Path(name)
-        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    rewrite(sys.argv[1:], NAME, table())

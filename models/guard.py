@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,19 +57,13 @@ class _Guarded:
         Raises:
           UsageError, BenchmarkError: the method raises something, or its result is of no use.
         """
-        passes: list[type[BaseException]] = [UsageError, BenchmarkError, *_out_of_memory()]
+        passes: list[type[BaseException]] = [UsageError, BenchmarkError, *plugins.out_of_memory()]
         with plugins.code(lambda line: self._error(f"{self._where} raises {line}"), *passes):
             result = self._method(*args, **named)
         wrong = self._check(self._model, result, args)
         if wrong:
             raise self._error(f"{self._where} {wrong}")
         return result
-
-
-def _out_of_memory() -> tuple[type[Exception], ...]:
-    """What Python and, if it is loaded, TensorFlow raise where memory and no code is at fault."""
-    tf = sys.modules.get("tensorflow")
-    return (MemoryError,) if tf is None else (MemoryError, tf.errors.ResourceExhaustedError)
 
 
 def _shown(value: Any) -> str:

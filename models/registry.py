@@ -149,22 +149,9 @@ def _try_entry_points(name: str) -> None:
 
 
 def _load_entry_points() -> None:
-    """An entry point is a module that registers on import, or a function that registers."""
-    if "entry points" in _loaded:
-        return
-    import importlib.metadata  # late: it takes 10 ms, and few runs ask
-
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        name = f"entry point {point.name} = {point.value} of group {ENTRY_POINT_GROUP}"
-        plugins.about_to_run(name)
-        with (
-            plugins.code(lambda line, name=name: UsageError(f"{name} fails: {line}")),  # type: ignore[misc]
-            plugins.registering(name),
-        ):
-            loaded = point.load()
-            if callable(loaded):
-                loaded()
-    _loaded.add("entry points")
+    if "entry points" not in _loaded:
+        plugins.load_entry_points(ENTRY_POINT_GROUP)
+        _loaded.add("entry points")
 
 
 def _names(dataset: str) -> tuple[str, ...]:

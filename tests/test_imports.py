@@ -9,11 +9,12 @@ CODE = """
 import sys
 import cnnbench.data, cnnbench.driver.learning_rate, cnnbench.models as models
 import cnnbench.runtime.devices
-from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create
+from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
 from cnnbench.variable_mgr.all_reduce import limits
 
 assert "copy" in all_reduce.names()
 assert limits.LIMITS
+assert "replicated" in names()
 models.declare(models.get_model("resnet152_v2", "imagenet"), 1001)
 models.model_names("cifar10")
 sys.exit(" ".join({"tensorflow", "numpy"} & set(sys.modules)) or None)

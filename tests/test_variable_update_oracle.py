@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import local_sgd
 import numpy as np
 import pytest
 from built_runs import build
@@ -28,6 +29,8 @@ def record_of(**flags: object) -> RunRecord:
     if flags.get("variable_update") == "mirrored_strategy":
         # Its collectives could not run on other devices in another test.
         own["cross_device_ops"] = "reduction_to_one_device"
+    if flags.get("variable_update") == local_sgd.MODE:
+        own["variable_mgr_plugin"] = local_sgd.PLUGIN
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
 
 
@@ -38,7 +41,7 @@ def run(**flags: object) -> tuple[float, ...]:
 MODES = (
     *("parameter_server", "replicated", "independent", "distributed_replicated"),
     *("mirrored_strategy", "central_storage_strategy"),
-    "collective_all_reduce",
+    *("collective_all_reduce", local_sgd.MODE),
 )
 REDUCTIONS = ("mean", "sum")
 
@@ -321,7 +324,7 @@ BY_ALGORITHMS = ("replicated", "distributed_all_reduce", "collective_all_reduce"
 @pytest.mark.parametrize(
     ("mode", "devices", "kind"),
     covering_pairs(
-        (*MODES, "distributed_all_reduce"),
+        [*MODES[:-1], "distributed_all_reduce"],
         [1, 2, 3, 4, 8],
         SIXTEEN_BITS,
         allowed=lambda mode, _, kind: kind not in ("packed", "buckets") or mode in BY_ALGORITHMS,

@@ -46,8 +46,10 @@ class VariableMgr(abc.ABC):
     """Decides how many copies a variable has, where they are, and how gradients meet.
 
     Life of a manager: `create_variables` eagerly; within the traced step `run_towers`, in
-    which every tower calls `read`, then `preprocess_device_grads` once, and for each apply device
-    `get_gradients_to_apply` and `append_apply_gradients`.
+    which every tower calls `read`, then `preprocess_device_grads` once, for each apply device
+    `get_gradients_to_apply` and `append_apply_gradients`, and `after_updates` once. What holds of
+    all managers of a mode, such as whether towers stay in sync, is in its row
+    (`cnnbench.variable_mgr.modes`).
 
     Args:
       spec: the run's devices and policies.
@@ -59,7 +61,7 @@ class VariableMgr(abc.ABC):
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
-        if spec.staged and not self.supports_staged_vars():
+        if spec.staged and not spec.mode.staged:
             raise FlagError(
                 "staged_vars",
                 "true",
@@ -80,23 +82,15 @@ class VariableMgr(abc.ABC):
                 raise UsageError(f"the model declares the variable {variable.name!r} twice")
             seen.add(variable.name)
 
-    @abc.abstractmethod
-    def each_tower_has_variables(self) -> bool:
-        """Whether every tower holds its own copy of every variable."""
-
-    def supports_staged_vars(self) -> bool:
-        """Whether a step can compute with the values that the step before read."""
-        return False
-
     @property
     def stages_variables(self) -> bool:
         """Whether a step computes with the values that the step before read."""
         return self._spec.staged
 
     @property
-    @abc.abstractmethod
     def replicas_in_sync(self) -> bool:
-        """Whether all towers hold equal trainable variables after every step."""
+        """Whether all towers hold equal trainable variables after every step; one alone does."""
+        return self._spec.mode.in_sync or self._spec.num_towers == 1
 
     @property
     def defers_gradients(self) -> bool:
@@ -256,6 +250,14 @@ class VariableMgr(abc.ABC):
         """The ops of an update that happens; see `append_apply_gradients`."""
         with tf.device(device):
             return optimizer.apply_gradients(pairs, learning_rate)
+
+    def after_updates(self) -> list[Any]:
+        """What a step does to variables once those of all apply devices are updated.
+
+        Returns:
+          Ops or tensors; none unless a manager adds some.
+        """
+        return []
 
     def updated(self, name: str) -> TowerVariable:
         """What the optimizer updates of a trainable variable: here what the towers read.

@@ -11,12 +11,10 @@ from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.per_tower import PerTowerVariableMgr
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
-@register("distributed_replicated")
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
     """A copy "v<t>/<name>" on every tower, and of what is trained a "shadow/<name>" on a ps task.
 
@@ -31,11 +29,6 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._place = spec.home_chooser()
         self._shadows: dict[str, TowerVariable] = {}
         self._name_of: dict[Any, str] = {}
-
-    @property
-    def replicas_in_sync(self) -> bool:
-        """See `VariableMgr.replicas_in_sync`."""
-        return True
 
     def updated(self, name: str) -> TowerVariable:
         """See `VariableMgr.updated`; the shadow of what is trained."""

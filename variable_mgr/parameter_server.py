@@ -18,13 +18,11 @@ from cnnbench.variable_mgr.base import (
 )
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.kept import traced_graph
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.staging import Staging
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
-@register("parameter_server")
 class ParameterServerVariableMgr(VariableMgr):
     """Variables named "v/<name>", on one CPU or spread over the towers or the ps tasks.
 
@@ -62,15 +60,6 @@ class ParameterServerVariableMgr(VariableMgr):
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return False
-
-    @property
-    def replicas_in_sync(self) -> bool:
-        """See `VariableMgr.replicas_in_sync`."""
-        return True
-
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read`; read and cast once per traced step for all towers.
 
@@ -97,10 +86,6 @@ class ParameterServerVariableMgr(VariableMgr):
         if key not in self._values:
             self._values[key] = make()
         return self._values[key]
-
-    def supports_staged_vars(self) -> bool:
-        """See `VariableMgr.supports_staged_vars`."""
-        return True
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read_for_step`; with --staged_vars what the step before read."""

@@ -10,7 +10,6 @@ from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation.aggregator import Aggregator
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
@@ -20,10 +19,6 @@ class PerTowerVariableMgr(VariableMgr):
 
     Every tower applies gradients to its own copies.
     """
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return True
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         copies = []
@@ -41,9 +36,11 @@ class PerTowerVariableMgr(VariableMgr):
         return TowerVariable(variable.name, copies)
 
 
-@register("replicated")
 class ReplicatedVariableMgr(PerTowerVariableMgr):
-    """All towers start equal, aggregate their gradients and apply the same update.
+    """All towers of the job start equal, aggregate their gradients and apply the same update.
+
+    Of `replicated`, `distributed_all_reduce` and `collective_all_reduce`: in the last, every worker
+    has an object of this class with the copies of its own towers.
 
     Raises:
       FlagError: an all-reduce algorithm cannot work with the devices.
@@ -52,11 +49,6 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._aggregate = Aggregator(spec)
-
-    @property
-    def replicas_in_sync(self) -> bool:
-        """See `VariableMgr.replicas_in_sync`."""
-        return True
 
     @property
     def defers_gradients(self) -> bool:
@@ -68,26 +60,11 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         return list(self._spec.devices), self._aggregate(columns)
 
 
-@register("distributed_all_reduce")
-class DistributedAllReduceVariableMgr(ReplicatedVariableMgr):
-    """Like replicated, over all towers of the job, with algorithms by size and in two levels.
-
-    Raises:
-      FlagError: an all-reduce algorithm cannot work with the devices.
-    """
-
-
-@register("independent")
 class IndependentVariableMgr(PerTowerVariableMgr):
     """Towers start differently and never exchange anything.
 
     The gradient reduction has no meaning here: each tower applies its own gradient.
     """
-
-    @property
-    def replicas_in_sync(self) -> bool:
-        """See `VariableMgr.replicas_in_sync`; one tower is in sync with itself."""
-        return len(self._spec.devices) == 1
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""

@@ -1,71 +1,129 @@
-"""Variable managers by the name that --variable_update gives them."""
+"""Modes of --variable_update by name: the built-in ones, plug-in files and entry points.
+
+No TensorFlow here: flags are checked and help is printed without it.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from cnnbench import plugins
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.variable_mgr.modes import BUILT_IN, Mode
 
-if TYPE_CHECKING:
-    from cnnbench.variable_mgr.base import VariableMgr
-    from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+PLUGIN_FLAG = "variable_mgr_plugin"
+ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
-_Class = TypeVar("_Class", bound="type[VariableMgr]")
+# An old name of another mode, and what `cnnbench strategies` calls other rows and folders.
+_RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
 
-# Imported on first use, because they need TensorFlow and this module does not.
-_BUILT_IN = (
-    *("collective_all_reduce", "distributed_replicated", "parameter_server", "per_tower"),
-    *("strategies.mirrored", "strategies.central_storage", "strategies.one_device"),
-    *("strategies.multi_worker_mirrored", "strategies.parameter_server"),
-)
-
-_managers: dict[str, type[VariableMgr]] = {}
+_modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
+_loaded: set[str] = set()  # the entry-point group, once its modes have been registered
 
 
-def register(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator that makes a manager available as --variable_update=`name`.
+def register_mode(mode: Mode) -> None:
+    """Makes a mode available to ``--variable_update``.
 
     Raises:
-      UsageError: if another class already has that name.
+      UsageError: the name is taken, or the argument is no `Mode`.
     """
+    if not isinstance(mode, Mode):
+        raise UsageError(f"register_mode takes a cnnbench.variable_mgr.Mode, not {mode!r}")
+    if mode.name in _modes or mode.name in _RESERVED:
+        raise UsageError(
+            f"a mode {mode.name} of --variable_update is registered already; choose another name"
+        )
+    _modes[mode.name] = mode
 
-    def decorate(cls: _Class) -> _Class:
-        known = _managers.get(name)
-        if known is not None and known is not cls:
-            raise UsageError(f"variable manager {name!r} is already registered as {known.__name__}")
-        _managers[name] = cls
-        return cls
 
-    return decorate
+def find(name: str) -> Mode:
+    """The mode of that name.
+
+    Installed entry points are only loaded when the name is not known without them.
+
+    Raises:
+      FlagError: there is none, or an installed entry point fails.
+    """
+    if name not in _modes:
+        try:
+            _load_entry_points()
+        except UsageError as error:
+            raise FlagError("variable_update", name, str(error)) from error
+    if name not in _modes:
+        raise FlagError("variable_update", name, f"must be one of {', '.join(_modes)}")
+    return _modes[name]
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, sorted."""
-    _load_built_in()
-    return tuple(sorted(_managers))
-
-
-def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Makes the manager that the spec names; it holds no variables yet.
-
-    Args:
-      spec: the run's devices and policies.
-      variables: everything the network declares, in creation order.
+    """Names of all modes: the built-in ones, then those of plug-ins.
 
     Raises:
-      FlagError: for an unknown manager or all-reduce algorithm.
-      UsageError: if two variables have the same name.
+      UsageError: an installed entry point fails.
     """
-    _load_built_in()
-    if spec.variable_update not in _managers:
-        raise FlagError(
-            "variable_update", spec.variable_update, f"must be one of {', '.join(names())}"
-        )
-    return _managers[spec.variable_update](spec, variables)
+    _load_entry_points()
+    return tuple(_modes)
 
 
-def _load_built_in() -> None:
-    for module in _BUILT_IN:
-        importlib.import_module(f"cnnbench.variable_mgr.{module}")
+def load_plugin(path: str) -> tuple[str, ...]:
+    """Runs a Python file that calls `register_mode`; see `plugins.load`.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Names of the modes it registered.
+
+    Raises:
+      FlagError: no such file, the file raises, registers nothing, or registers a name that
+        is taken.
+    """
+    return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
+
+
+class _Names(Sequence[str]):
+    """The names of all modes as they are now, for the choices of a flag.
+
+    An entry point that fails is left out of the list; asking for a name that it may have tells.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return name in _modes or name in names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _all(self) -> tuple[str, ...]:
+        try:
+            return names()
+        except UsageError:
+            return tuple(_modes)
+
+
+NAMES = _Names()
+
+
+def _load_entry_points() -> None:
+    if ENTRY_POINT_GROUP not in _loaded:
+        plugins.load_entry_points(ENTRY_POINT_GROUP)
+        _loaded.add(ENTRY_POINT_GROUP)
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag=PLUGIN_FLAG,
+        noun="variable manager",
+        call="cnnbench.variable_mgr.register_mode(Mode(...))",
+        table=lambda: _modes,
+        prepare=lambda: None,  # imported with the package
+    )
+)

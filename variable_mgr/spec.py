@@ -9,7 +9,9 @@ from typing import Protocol
 from cnnbench.errors import FlagError
 from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
 from cnnbench.runtime.job import Job
+from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import Mode
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 REDUCTIONS = ("mean", "sum")
@@ -60,7 +62,7 @@ class VariableMgrSpec:
     """Configuration of a variable manager.
 
     Attributes:
-      variable_update: registered name of the manager.
+      variable_update: name of the mode.
       devices: full device string of each tower, such as
         "/job:localhost/replica:0/task:0/device:GPU:0"; towers may share a device.
       cpu_device: full device string of the CPU that holds or reduces with
@@ -123,6 +125,15 @@ class VariableMgrSpec:
         ):
             if getattr(self, flag) not in choices:
                 raise FlagError(flag, getattr(self, flag), f"must be one of {', '.join(choices)}")
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of that name.
+
+        Raises:
+          FlagError: there is none.
+        """
+        return registry.find(self.variable_update)
 
     @property
     def homes(self) -> tuple[str, ...]:

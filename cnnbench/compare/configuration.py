@@ -17,6 +17,7 @@ from cnnbench.compare import reductions
 from cnnbench.metrics.comparable_facts import counts, identity
 from cnnbench.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.records.run import RunRecord
+from cnnbench.variable_mgr.modes import DEFAULT
 
 UNRESOLVED = (
     "device",
@@ -122,7 +123,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
         parts.append(str(flags["data_name"]))
     parts.append(f"batch {flags.get('batch_size')}")
     parts.append(f"{flags.get('num_gpus')} {flags.get('device')}")
-    if flags.get("variable_update") not in (None, "parameter_server") or flags.get("num_gpus") != 1:
+    if flags.get("variable_update") not in (None, DEFAULT) or flags.get("num_gpus") != 1:
         parts.append(str(flags.get("variable_update")))
     if flags.get("precision") != "fp32":
         parts.append(str(flags.get("precision")))

@@ -40,7 +40,6 @@ from cnnbench.errors import (
 )
 from cnnbench.flags import Params, validate
 from cnnbench.flags.cluster import located, settled, without_outputs
-from cnnbench.flags.groups.strategies import MULTI_WORKER
 from cnnbench.interrupts import restored
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
@@ -254,7 +253,7 @@ class BenchmarkCNN:
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"
             )
-        if devices.kind == "cpu" and self.params.variable_update == MULTI_WORKER:
+        if devices.kind == "cpu" and self.params.update_mode.multi_worker_strategy:
             self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(self.params.tf_random_seed)
         # Before the run: afterwards the load would be our own.

@@ -30,8 +30,9 @@ from cnnbench.step.optimizers import Optimizer, make_optimizer
 from cnnbench.step.tower import StepConfig
 from cnnbench.step.train_step import TrainStep
 from cnnbench.step.update_counter import UpdateCounter
-from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.modes import Reduction
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import make
@@ -40,11 +41,8 @@ from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
-# Modes in which gradients are added up by operations of ours, for all towers of the job.
-_BY_OUR_SUMS = (
-    *("parameter_server", "replicated", "distributed_replicated"),
-    *("distributed_all_reduce", "collective_all_reduce"),
-)
+# Gradients are added up by operations of ours, for all towers of the job.
+_BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 # Updates that wait or run for each worker: one waits, so that no worker does.
 _SLOTS = 2
 # Whose values 8-bit integers are to reach.
@@ -135,7 +133,7 @@ def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Cons
       DataError: data that cannot be read.
     """
     console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
-    manager = registry.create(_manager_spec(params, plan, devices), plan.spec.variables)
+    manager = create(_manager_spec(params, plan, devices), plan.spec.variables)
     manager.create_variables()
     optimizer = _optimizer(params, manager) if plan.trains else None
     step: TrainStep | None = None
@@ -329,7 +327,7 @@ def _reduction(params: Params, plan: Plan) -> str:
     rate_has_mean = (
         params.optimizer == "sgd"
         and params.gradient_reduction == "mean"
-        and params.variable_update in _BY_OUR_SUMS
+        and params.update_mode.reduction in _BY_OUR_SUMS
         and not plan.asynchronous
         and params.gradient_clip is None
         and plan.aggregation.compact_dtype is None

@@ -22,10 +22,6 @@ _RULE = "-" * 64
 # What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
-_SHOWS_ALL_REDUCE = (
-    *("replicated", "distributed_all_reduce", "collective_all_reduce"),
-    *("mirrored_strategy", "multi_worker_mirrored_strategy"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class HeaderInfo:
       devices: one per tower.
       data_format: "NHWC" or "NCHW".
       optimizer, variable_update: names.
-      all_reduce: how gradients are reduced; printed in the modes that reduce between towers.
+      all_reduce: how gradients are reduced; None where that is not between towers.
       staged_vars: printed if true.
       single_session: whether one process drives the towers of several.
       sync: whether workers wait for one another in every step; None in a run of one process.
@@ -101,7 +97,7 @@ def header_lines(info: HeaderInfo) -> list[str]:
         f"Optimizer:   {info.optimizer}",
         f"Variables:   {info.variable_update}",
     ]
-    if info.variable_update in _SHOWS_ALL_REDUCE:
+    if info.all_reduce is not None:
         lines.append(f"AllReduce:   {info.all_reduce}")
     if info.sync is not None:
         lines.append(f"Sync:        {info.sync}")

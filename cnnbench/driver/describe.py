@@ -10,12 +10,12 @@ from cnnbench.driver.console import HeaderInfo
 from cnnbench.driver.plan import Plan
 from cnnbench.flags import Params
 from cnnbench.flags.checks import running_all_reduce, strategy_reduction
-from cnnbench.flags.groups.strategies import REDUCING
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.text.numbers import count
+from cnnbench.variable_mgr.modes import Mode, Processes, Reduction
 
 if TYPE_CHECKING:
     from cnnbench.driver.build import BuiltRun
@@ -132,23 +132,29 @@ def header(
         all_reduce=_all_reduce_text(params, devices),
         staged_vars=params.staged_vars,
         # tf_cnn_benchmarks counted parameter servers as sessions of their own.
-        single_session=params.variable_update == "distributed_all_reduce" and plan.job.in_cluster,
+        single_session=_is_single_session(params.update_mode) and plan.job.in_cluster,
         sync=not plan.asynchronous if plan.job.in_cluster else None,
     )
 
 
+def _is_single_session(mode: Mode) -> bool:
+    return mode.processes is Processes.CONTROLLER and not mode.uses_ps
+
+
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
-    """How gradients are reduced, for the header.
+    """How gradients are reduced, for the header; None where they are not between towers.
 
     The spec alone where tf_cnn_benchmarks printed it, and all devices are in the header.
     Otherwise what runs, with the flag that chooses it, and between how many devices: those of
     other processes are in no line of the header.
     """
-    mode, spec = params.variable_update, params.as_dict()["all_reduce_spec"]
-    if mode in ("replicated", "distributed_all_reduce"):
-        return None if spec is None else str(spec)
+    mode = params.update_mode
+    if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
+        return None
+    if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
+        return str(params.as_dict()["all_reduce_spec"])
     text = ":".join(_all_reduce(params, on_gpu=devices.kind == "gpu")) or "None"
-    if mode in REDUCING and text != "None":
+    if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={params.cross_device_ops})"
     elif "collective" in text:
         text += f" (--communication_hint={params.communication_hint})"

@@ -16,7 +16,7 @@ from cnnbench.cluster.serve import settings_of
 from cnnbench.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import COORDINATED, agreed_facts, spared
+from cnnbench.flags.cluster import agreed_facts, coordinated, spared
 from cnnbench.runtime import supervisor
 from cnnbench.runtime import tensorflow as runtime
 from cnnbench.runtime.activity import Standing
@@ -117,7 +117,7 @@ class Membership:
         """Connects the process that runs the steps of all workers."""
         global connected
         by = None
-        if self._params.variable_update in COORDINATED:
+        if coordinated(self._params):
             from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
 
             by = partial(make.parameter_server, devices.job)

@@ -19,6 +19,7 @@ from cnnbench.machine.memory import Memory, main_memory
 from cnnbench.models.memory import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.text.numbers import binary
+from cnnbench.variable_mgr.modes import Copies
 
 PROCESS_BYTES = 780 * 2**20
 """Of a process with TensorFlow 2.21 and a traced step, before any tensor."""
@@ -130,7 +131,7 @@ def _activations(params: Params, plan: Plan, training: bool) -> int:
 def _variables(params: Params, plan: Plan, towers: int) -> int:
     """Variables, gradients and slots, on all devices."""
     size = sum(one.bytes for one in plan.spec.variables)
-    copies = 1 if params.variable_update == "parameter_server" else towers
+    copies = 1 if params.update_mode.copies is Copies.ONE else towers
     width = 1.0 if params.precision == "fp32" else 1.5  # what is read in 16 bits, besides
     if not plan.trains:
         return round(size * copies * width)

@@ -20,7 +20,7 @@ from cnnbench.driver.target import target_of
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.checks import all_reduce_of, bucket_bytes
-from cnnbench.flags.cluster import COORDINATED, asynchronous, job_of
+from cnnbench.flags.cluster import asynchronous, coordinated, job_of
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
@@ -291,7 +291,7 @@ def make_plan(params: Params) -> Plan:
         examples=examples,
         job=job,
         asynchronous=asynchronous(params),
-        coordinated=params.variable_update in COORDINATED,
+        coordinated=coordinated(params),
         target=target,
     )
 
@@ -430,9 +430,7 @@ def _aggregation(params: Params) -> AggregationSpec:
         spec.check_names(all_reduce.names())
     if params.eval or params.forward_only:
         # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
-        if params.variable_update == "collective_all_reduce":
-            return AggregationSpec(all_reduce=single("collective"))
-        return AggregationSpec()
+        return AggregationSpec(all_reduce=single(params.update_mode.all_reduce or "copy"))
     compact = params.compact_gradient_transfer and params.precision != "fp32"
     return AggregationSpec.of(
         vars(params),

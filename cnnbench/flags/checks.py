@@ -6,35 +6,22 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from cnnbench.errors import FlagError
-from cnnbench.flags.cluster import (
-    CLIENT_PER_WORKER,
-    COORDINATED,
-    ONE_PROCESS,
-    SINGLE_CONTROLLER,
-    USES_PS,
-    job_of,
-)
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.cluster import coordinated, job_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.strategies import (
-    CROSS_DEVICE,
-    DISTRIBUTION,
-    MIRRORED,
-    MULTI_WORKER,
-    REDUCING,
-    STRATEGIES,
-    StrategyParams,
-)
-from cnnbench.flags.groups.variable_update import ALL_REDUCING, BUCKET_BYTES
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, StrategyParams
+from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.records.outputs import refuse_shared
 from cnnbench.runtime.job import Job
 from cnnbench.text import labels
+from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
+from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import (
     BETWEEN_WORKERS,
     CrossDeviceSpec,
@@ -42,16 +29,6 @@ from cnnbench.variable_mgr.strategies.spec import (
     refuse_towers,
 )
 
-# The modes for which it is decided whose gradients stop whose update.
-_AUTO_LOSS_SCALE_MODES = (
-    "parameter_server",
-    "replicated",
-    "independent",
-    "distributed_all_reduce",
-    "distributed_replicated",
-    "collective_all_reduce",
-    *STRATEGIES,
-)
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
 _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
@@ -61,7 +38,10 @@ _FILES = (
     *("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file", "profile_layers"),
 )
 # What is read or made a folder before anything is written.
-_INPUTS = ("model_plugin", "dataset_plugin", "data_dir", "train_dir", "export_dir")
+_INPUTS = (
+    *("model_plugin", "dataset_plugin", registry.PLUGIN_FLAG),
+    *("data_dir", "train_dir", "export_dir"),
+)
 LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers")
 """Flags that look at a step of the warm-up."""
 
@@ -89,11 +69,13 @@ def validate(params: Params) -> None:
 
 
 def check_each(params: Params) -> None:
-    """Checks every value by itself.
+    """Checks every value by itself, and loads the plug-in that may register --variable_update.
 
     Raises:
       FlagError: names flag and value and says what would be valid.
     """
+    if params.variable_mgr_plugin:
+        registry.load_plugin(params.variable_mgr_plugin)
     for spec in FLAGS:
         spec.check(getattr(params, spec.name))
 
@@ -101,7 +83,8 @@ def check_each(params: Params) -> None:
 def reduces(params: Params) -> bool:
     """Whether gradients go through an all-reduce."""
     trains = not (params.eval or params.forward_only or params.input_only)
-    return trains and params.variable_update in ALL_REDUCING and job_of(params).num_towers > 1
+    all_reduces = params.update_mode.reduction is Reduction.ALL_REDUCE
+    return trains and all_reduces and job_of(params).num_towers > 1
 
 
 def running_all_reduce(params: Params) -> AllReduceSpec | None:
@@ -123,8 +106,8 @@ def all_reduce_of(params: Params) -> AllReduceSpec:
     """The all-reduce of the modes that have one: what was asked for, or what they do without."""
     if params.all_reduce_spec is not None:
         return params.all_reduce_spec
-    if params.variable_update == "collective_all_reduce":
-        return single("collective")
+    if params.update_mode.all_reduce:
+        return single(params.update_mode.all_reduce)
     return single("hierarchical_copy" if params.hierarchical_copy else "copy")
 
 
@@ -133,27 +116,26 @@ def bucket_bytes(params: Params) -> int:
     if params.gradient_bucket_bytes is not None:
         return params.gradient_bucket_bytes
     joined = params.gradient_repacking or params.agg_small_grads_max_bytes
-    return BUCKET_BYTES if params.variable_update == "collective_all_reduce" and not joined else 0
+    return BUCKET_BYTES if params.update_mode.all_reduce == "collective" and not joined else 0
 
 
 def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
-    """The cross-device operation with which a strategy reduces gradients.
+    """What reduces gradients where no all-reduce of cnnbench does.
 
     Args:
       params: validated parameters.
       on_gpu: whether the devices are GPUs.
 
     Returns:
-      Its name; None without a strategy that reduces.
+      Name of a cross-device operation, or of what a manager has of its own; None for neither.
     """
     reduced = job_of(params).num_towers > 1
     if params.eval or params.forward_only or params.input_only or not reduced:
         return None
-    if params.variable_update == "central_storage_strategy":
-        return "reduction_to_one_device"
-    if params.variable_update in REDUCING:
+    mode = params.update_mode
+    if mode.reduction is Reduction.CROSS_DEVICE:
         return CrossDeviceSpec(ops=params.cross_device_ops).running(on_gpu)
-    return None
+    return (mode.algorithm or None) if mode.reduction is Reduction.OWN else None
 
 
 def check_all_reduce(
@@ -226,7 +208,7 @@ def check_labels(text: str | None) -> None:
 
 
 def _check_cluster(params: Params) -> Refusals:
-    mode, job_name = params.variable_update, params.job_name
+    mode, job_name = params.update_mode, params.job_name
     hosts = ("worker_hosts", "ps_hosts", "controller_host")
     given = [name for name in hosts if getattr(params, name)]
     if given and not job_name:
@@ -237,55 +219,75 @@ def _check_cluster(params: Params) -> Refusals:
         return
     if params.server_protocol != "grpc":
         yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
-    if mode in ONE_PROCESS:
-        others = ", ".join(SINGLE_CONTROLLER + CLIENT_PER_WORKER + COORDINATED)
+    if mode.processes is Processes.ONE:
+        others = _names_of(lambda other: other.processes is not Processes.ONE)
         yield "variable_update", f"works in one process only; with --job_name use one of {others}"
-    if mode in USES_PS and not params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode} with --job_name needs tasks for variables"
-    if mode not in USES_PS and params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode} has no use for them; leave them out"
-    if mode in CLIENT_PER_WORKER and params.controller_host:
-        yield "controller_host", f"--variable_update={mode} has none: every worker runs a step"
-    if mode in CLIENT_PER_WORKER and params.input_only:
+    if mode.uses_ps and not params.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode.name} with --job_name needs tasks for variables"
+    if not mode.uses_ps and params.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
+    if mode.processes is Processes.CLIENT_PER_WORKER and params.controller_host:
+        yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
+    if mode.processes is Processes.CLIENT_PER_WORKER and params.input_only:
         yield "input_only", "measures one process; leave out --job_name"
     job = job_of(params)  # which refuses tasks and addresses
     separate = job.client_per_worker and job.num_workers > 1
     if separate and params.bn_stats == "sync" and params.summary_verbosity > 1:
         # Worker 0 computes those gradients alone, and would wait for the moments of the others.
-        yield "summary_verbosity", f"must be at most 1 with --bn_stats=sync in {mode}"
+        yield "summary_verbosity", f"must be at most 1 with --bn_stats=sync in {mode.name}"
     spec = params.all_reduce_spec
     if spec is not None and "collective" in spec.names and not job.client_per_worker:
+        fitting = _names_of(lambda other: other.all_reduce == "collective")
         yield (
             "all_reduce_spec",
             "collective does not work where one process drives the others; leave it to "
-            "--variable_update=collective_all_reduce",
+            f"--variable_update={fitting}",
         )
 
 
-def _check_coordinated(params: Params) -> Refusals:
-    mode = params.variable_update
-    if mode not in COORDINATED:
-        return
-    if not params.job_name:
+def _names_of(which: Callable[[Mode], bool]) -> str:
+    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
+
+
+def _check_mode(params: Params) -> Refusals:
+    """What the row of the mode refuses."""
+    mode = params.update_mode
+    if mode.processes is Processes.COORDINATOR and not params.job_name:
         reason = "needs processes: cnnbench launch --ps=1 starts them, or give --job_name"
         yield "variable_update", f"{reason}, --worker_hosts, --ps_hosts and --controller_host"
-    if not params.controller_host:
-        yield "controller_host", f"--variable_update={mode} needs a process that coordinates"
-    if params.num_gpus > 1:
-        yield "num_gpus", f"--variable_update={mode} has one device per worker; start more workers"
-    for name in ("eval", "forward_only", "input_only"):
-        if getattr(params, name):
-            yield name, f"--variable_update={mode} only trains; use parameter_server in its place"
-    if params.summary_verbosity and params.save_summaries_steps:
-        yield "save_summaries_steps", f"has no step to look at with --variable_update={mode}"
+    if mode.processes is Processes.COORDINATOR and not params.controller_host:
+        yield "controller_host", f"--variable_update={mode.name} needs a process that coordinates"
+    if mode.one_tower and params.num_gpus > 1:
+        yield "num_gpus", f"--variable_update={mode.name} {mode.one_tower}"
+    for settings, reason in mode.refuses.items():
+        pairs = [setting.partition("=") for setting in settings.split(",")]
+        for name, _, _ in pairs:
+            _known(mode, name)
+        if all(_holds(params, name, value) for name, _, value in pairs):
+            yield pairs[-1][0], f"cannot go with --variable_update={mode.name}, {reason}"
+    for name, value in mode.needs.items():
+        _known(mode, name)
+        if getattr(params, name) is None:
+            yield "variable_update", f"needs --{name}, such as --{name}={value}"
+
+
+def _known(mode: Mode, name: str) -> None:
+    if name not in _SPECS:
+        raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
+
+
+def _holds(params: Params, name: str, value: str) -> bool:
+    found = getattr(params, name)
+    return _SPECS[name].text(found) == value if value else bool(found)
 
 
 def _check_async(params: Params) -> Refusals:
-    mode = params.variable_update
-    if params.cross_replica_sync or not params.job_name or mode in COORDINATED:
+    mode = params.update_mode
+    if params.cross_replica_sync or not params.job_name or coordinated(params):
         return
-    if mode != "parameter_server":
-        reason = f"--variable_update={mode} waits for all workers; only parameter_server does not"
+    if not mode.asynchronous:
+        others = _names_of(lambda other: other.asynchronous)
+        reason = f"--variable_update={mode.name} waits for all workers; only {others} does not"
         yield "cross_replica_sync", f"{reason}, so leave it true"
     if params.staged_vars:
         yield "staged_vars", "cannot go with --nocross_replica_sync, where every worker is stale"
@@ -355,12 +357,6 @@ def _check_model(params: Params) -> Refusals:
     scale = params.fp16_loss_scale
     if scale is not None and not 1 / _LARGEST_LOSS_SCALE <= scale <= _LARGEST_LOSS_SCALE:
         yield "fp16_loss_scale", "must be from 2^-126 to 2^126; 128 is usual"
-    if params.fp16_enable_auto_loss_scale and params.variable_update not in _AUTO_LOSS_SCALE_MODES:
-        yield (
-            "fp16_enable_auto_loss_scale",
-            f"cannot go with --variable_update={params.variable_update}; use one of "
-            + ", ".join(_AUTO_LOSS_SCALE_MODES),
-        )
 
 
 def _check_fp16_vars(params: Params) -> Refusals:
@@ -400,27 +396,26 @@ def _check_optimizer(params: Params) -> Refusals:
 
 
 def _check_variable_update(params: Params) -> Refusals:
-    mode, spec = params.variable_update, params.all_reduce_spec
+    mode, spec = params.update_mode, params.all_reduce_spec
     if params.gradient_repacking and params.gradient_bucket_bytes:
         yield "gradient_bucket_bytes", _one_of_two("gradient_repacking")
     if reduces(params) and params.gradient_repacking > MOST_PACKS:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
-    if params.staged_vars and mode != "parameter_server":
-        yield "staged_vars", f"needs --variable_update=parameter_server, not {mode}"
-    if params.bn_stats == "sync" and mode == "independent":
-        yield "bn_stats", "cannot go with --variable_update=independent, whose towers never meet"
+    if params.staged_vars and not mode.staged:
+        fitting = _names_of(lambda other: other.staged)
+        yield "staged_vars", f"needs --variable_update={fitting}, not {mode.name}"
     if params.bn_stats == "sync" and params.xla_compile:
         yield (
             "bn_stats",
             "cannot go with --xla_compile: a tower compiled by itself cannot wait for the others",
         )
-    if spec is None and mode == "distributed_all_reduce":
-        yield "variable_update", "needs --all_reduce_spec, such as --all_reduce_spec=xring"
-    if spec is not None and mode == "replicated" and len(spec.ranges) > 1:
+    one_algorithm = mode.reduction is Reduction.ALL_REDUCE and not mode.by_size
+    if spec is not None and one_algorithm and len(spec.ranges) > 1:
+        fitting = _names_of(lambda other: other.by_size and "all_reduce_spec" in other.needs)
         yield (
             "all_reduce_spec",
-            "has algorithms by size, which --variable_update=distributed_all_reduce takes; "
-            "replicated takes one algorithm",
+            f"has algorithms by size, which --variable_update={fitting} takes; "
+            f"{mode.name} takes one algorithm",
         )
     if not reduces(params):
         return
@@ -444,25 +439,18 @@ def _check_variable_update(params: Params) -> Refusals:
 
 
 def _check_strategies(params: Params) -> Refusals:
-    mode = params.variable_update
-    if mode == "one_device_strategy" and params.num_gpus > 1:
-        yield "variable_update", "keeps everything on one device; it needs --num_gpus=1"
+    mode = params.update_mode
+    mirroring = _names_of(lambda other: other.mirrors)
     given = {s.name for s in specs_of(StrategyParams) if getattr(params, s.name) != s.default}
     for name in CROSS_DEVICE:
-        if name in given and mode not in REDUCING:
-            yield name, f"needs --variable_update=mirrored_strategy, not {mode}"
-    if mode == MULTI_WORKER:
+        if name in given and mode.reduction is not Reduction.CROSS_DEVICE:
+            yield name, f"needs --variable_update={mirroring}, not {mode.name}"
+    if mode.multi_worker_strategy:
         yield from _check_multi_worker(params)
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
     if params.input_distribution == "strategy":
-        if mode not in STRATEGIES:
-            yield "input_distribution", f"needs a strategy, not --variable_update={mode}"
-        if mode == "central_storage_strategy" and params.input_sharding == "auto":
-            # AttributeError in TensorFlow 2.21: a misspelt name of an option.
-            yield (
-                "input_sharding",
-                "fails within TensorFlow's CentralStorageStrategy; use --input_sharding=manual",
-            )
+        if not mode.strategy:
+            yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
         if params.input_only:
             yield "input_distribution", "cannot go with --input_only, which makes no strategy"
     for name in DISTRIBUTION:
@@ -475,8 +463,8 @@ def _check_strategies(params: Params) -> Refusals:
     if params.input_replication == "per_replica":
         if params.input_sharding == "auto":
             yield "input_replication", "needs --input_sharding=manual"
-        if mode != MIRRORED:
-            yield "input_replication", f"needs --variable_update=mirrored_strategy, not {mode}"
+        if not mode.mirrors:
+            yield "input_replication", f"needs --variable_update={mirroring}, not {mode.name}"
         if params.prefetch_on_device:
             yield "prefetch_on_device", "cannot go with --input_replication=per_replica"
 
@@ -546,7 +534,7 @@ def _one_of_two(other: str) -> str:
 
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_cluster,
-    _check_coordinated,
+    _check_mode,
     _check_async,
     _check_run,
     _check_model,

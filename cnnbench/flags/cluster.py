@@ -10,27 +10,10 @@ from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.runtime.job import LOCAL, WORKER, Job, Task, split_hosts
+from cnnbench.variable_mgr.modes import Processes
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
 """The flags that --cluster stands for, where it names an environment."""
-
-CLIENT_PER_WORKER = ("collective_all_reduce", "multi_worker_mirrored_strategy")
-"""The modes in which every worker builds and runs the step of its own towers."""
-
-COORDINATED = ("parameter_server_strategy",)
-"""The modes in which a process of its own schedules the updates of all workers."""
-
-SINGLE_CONTROLLER = ("parameter_server", "distributed_replicated", "distributed_all_reduce")
-"""The modes in which one process builds the step of all towers of a job, and drives it."""
-
-USES_PS = ("parameter_server", "distributed_replicated", "parameter_server_strategy")
-"""The modes that keep the variables of a job on ps tasks."""
-
-ONE_PROCESS = (
-    *("replicated", "independent"),
-    *("mirrored_strategy", "central_storage_strategy", "one_device_strategy"),
-)
-"""The modes that know no other process."""
 
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
@@ -157,8 +140,13 @@ def without_outputs(params: Params) -> Params:
 def asynchronous(params: Params) -> bool:
     """Whether every worker of a job trains at its own pace."""
     trains = not (params.eval or params.forward_only or params.input_only)
-    apart = params.variable_update in COORDINATED or not params.cross_replica_sync
+    apart = coordinated(params) or not params.cross_replica_sync
     return trains and bool(params.job_name) and apart
+
+
+def coordinated(params: Params) -> bool:
+    """Whether a process of its own schedules the updates of all workers."""
+    return params.update_mode.processes is Processes.COORDINATOR
 
 
 def spared(params: Params) -> Callable[[Task, str], bool]:
@@ -169,13 +157,13 @@ def spared(params: Params) -> Callable[[Task, str], bool]:
     """
     chief = job_of(params).chief
     alone = asynchronous(params)
-    coordinated = params.variable_update in COORDINATED
+    may_stand_still = not coordinated(params)
 
     def spares(task: Task, state: str) -> bool:
         from cnnbench.cluster.probe import REFUSED  # late: refused flags load no sockets
 
         worker = alone and task.job == WORKER and task != chief
-        return worker and (not coordinated or state == REFUSED)
+        return worker and (may_stand_still or state == REFUSED)
 
     return spares
 
@@ -197,7 +185,7 @@ def job_of(params: Params) -> Job:
         worker_hosts=split_hosts(params.worker_hosts),
         ps_hosts=split_hosts(params.ps_hosts),
         controller_host=params.controller_host or None,
-        client_per_worker=params.variable_update in CLIENT_PER_WORKER,
+        client_per_worker=params.update_mode.processes is Processes.CLIENT_PER_WORKER,
         towers_per_worker=params.num_gpus,
         device="gpu" if params.device == "gpu" else "cpu",
     )

@@ -12,7 +12,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ class _Limits:
       help: what the flag does, with its unit, as one sentence or two.
       parser: makes the value from text, once; the annotation is the type of what it makes,
         whose `source` is that text. It raises FlagError.
-      choices: the only values allowed (strings).
+      choices: the only values allowed (strings), which plug-ins may add to.
       minimum: smallest value allowed, for every item of a list.
       maximum: largest value allowed.
       above: the value must be greater than this.
@@ -93,7 +93,7 @@ class _Limits:
 
     help: str
     parser: Callable[[str], Any] | None = None
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
@@ -303,5 +303,5 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     )
 
 
-def _one_of(choices: tuple[str, ...]) -> str:
+def _one_of(choices: Sequence[str]) -> str:
     return "one of " + ", ".join(choice or "''" for choice in choices)

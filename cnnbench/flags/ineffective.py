@@ -16,14 +16,11 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, MIRRORED, STRATEGIES
-from cnnbench.flags.groups.variable_update import (
-    ALL_REDUCING,
-    WITHOUT_EQUAL_COPIES,
-    VariableUpdateParams,
-)
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.modes import BUILT_IN, Copies, Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, PACKED
 
 R = TypeVar("R")
@@ -36,13 +33,13 @@ class Unused(Generic[R]):
     Attributes:
       flags: names.
       when: whether they are without effect in a run.
-      why: ends the notice, after "--flag has no effect".
+      why: ends the notice, after "--flag has no effect"; may depend on the run.
       says: stands in for "has no effect", where that is not the whole truth.
     """
 
     flags: tuple[str, ...]
     when: Callable[[R], bool]
-    why: str
+    why: str | Callable[[R], str]
     says: str = ""
 
 
@@ -57,8 +54,8 @@ _PREPARING = tuple(
 )
 _LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
 _NOT_AGGREGATING = (
-    *("variable_update", "local_parameter_device", "gradient_reduction", "bn_stats"),
-    *("staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
+    *("variable_update", "variable_mgr_plugin", "local_parameter_device", "gradient_reduction"),
+    *("bn_stats", "staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
 )
 _AGGREGATING = tuple(
     spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING
@@ -93,6 +90,10 @@ def _only_forward(params: Params) -> bool:
     return params.eval or params.forward_only
 
 
+def _all_reduces(params: Params) -> bool:
+    return params.update_mode.reduction is Reduction.ALL_REDUCE
+
+
 def _running(params: Params) -> frozenset[str]:
     """Names of the algorithms that reduce gradients."""
     spec = running_all_reduce(params)
@@ -108,13 +109,13 @@ def _groups(params: Params) -> int:
     return len(groups_of(job_of(params).tower_devices, params.all_reduce_group_size))
 
 
+_ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
+_A_MODE_THAT_DOES = f"--variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}"
 _SITUATIONS: dict[str, Callable[[Params], bool]] = {
     "an evaluation": evaluates,
     "--eval or --forward_only": _only_forward,
     "--init_learning_rate or --piecewise_learning_rate_schedule": lambda p: not _follows_model(p),
-    "--variable_update=replicated, distributed_all_reduce or collective_all_reduce": lambda p: (
-        p.variable_update in ALL_REDUCING
-    ),
+    _A_MODE_THAT_DOES: _all_reduces,
     "a hierarchical copy": lambda p: "hierarchical_copy" in _running(p),
     "a two-level algorithm in --all_reduce_spec": _has_two_levels,
     "--result_json or --result_csv": lambda p: bool(p.result_json or p.result_csv),
@@ -144,6 +145,15 @@ def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Pa
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"with {setting}{why and ': '}{why}"
     return Unused(flags, lambda params: _has(params, setting), reason, says)
+
+
+def _in_mode(which: Callable[[Mode], bool], *flags: str, why: str = "") -> Unused[Params]:
+    """Flags that some modes leave without effect."""
+    return Unused(
+        flags,
+        lambda params: which(params.update_mode),
+        lambda params: f"with --variable_update={params.variable_update}{why and ': '}{why}",
+    )
 
 
 # Of the entries for a flag, the first that applies gives the reason.
@@ -201,7 +211,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n"),
     Unused(
         ("local_parameter_device",),
-        lambda p: _only_forward(p) and p.variable_update in ALL_REDUCING,
+        lambda p: _only_forward(p) and _all_reduces(p),
         "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
     ),
     _with("--eval or --forward_only", "print_training_accuracy", why="they always print it"),
@@ -231,17 +241,18 @@ UNUSED: tuple[Unused[Params], ...] = (
         "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
     _with("--init_learning_rate or --piecewise_learning_rate_schedule", "resnet_base_lr"),
-    _with(
-        "variable_update=independent",
+    _in_mode(
+        lambda mode: mode.reduction is Reduction.NONE,
         *("gradient_reduction", "local_parameter_device", "sparse_to_dense_grads"),
     ),
     _without(
-        "--variable_update=replicated, distributed_all_reduce or collective_all_reduce",
+        _A_MODE_THAT_DOES,
         *(name for name in _AGGREGATING if name != "sparse_to_dense_grads"),
     ),
-    *(
-        _with(f"variable_update={mode}", "local_parameter_device", why="TensorFlow decides")
-        for mode in STRATEGIES
+    _in_mode(
+        lambda mode: bool(mode.strategy) and mode.processes is not Processes.COORDINATOR,
+        "local_parameter_device",
+        why="TensorFlow decides",
     ),
     Unused(
         (
@@ -251,8 +262,8 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: job_of(p).num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
     ),
-    _with(
-        "variable_update=parameter_server_strategy",
+    _in_mode(
+        lambda mode: mode.processes is Processes.COORDINATOR,
         *("cross_replica_sync", "ps_strategy", "variable_caching", "local_parameter_device"),
         why="no worker waits for another, and variables go to the ps tasks in turn",
     ),
@@ -261,13 +272,19 @@ UNUSED: tuple[Unused[Params], ...] = (
         lambda p: job_of(p).num_towers == 1,
         "with --num_gpus=1: there is one copy of every variable",
     ),
-    *(
-        _with(f"variable_update={mode}", "check_replica_consistency", why=why)
-        for mode, why in WITHOUT_EQUAL_COPIES.items()
+    _in_mode(
+        lambda mode: mode.copies is Copies.ONE,
+        "check_replica_consistency",
+        why="it keeps one copy of every variable",
+    ),
+    _in_mode(
+        lambda mode: not mode.in_sync,
+        "check_replica_consistency",
+        why="its copies are meant to differ",
     ),
     Unused(
         ("bytes_per_pack",),
-        lambda p: p.variable_update == MIRRORED and p.cross_device_ops not in COLLECTIVE,
+        lambda p: p.update_mode.mirrors and p.cross_device_ops not in COLLECTIVE,
         "without --cross_device_ops=ring or auto",
     ),
     Unused(
@@ -277,7 +294,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("local_parameter_device",),
-        lambda p: p.variable_update in ALL_REDUCING and "copy" not in _running(p),
+        lambda p: _all_reduces(p) and "copy" not in _running(p),
         "with this all-reduce: of all algorithms, only copy uses it",
     ),
     Unused(
@@ -356,7 +373,8 @@ def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[s
         names = [name for name in given if name in entry.flags]
         if names and entry.when(run):
             given = [name for name in given if name not in names]
-            lines.append(_line(names, entry))
+            why = entry.why if isinstance(entry.why, str) else entry.why(run)
+            lines.append(_line(names, entry.says, why))
     return tuple(lines)
 
 
@@ -364,8 +382,8 @@ def _is_off(value: object, default: object) -> bool:
     return not value and value == default
 
 
-def _line(names: list[str], entry: Unused[R]) -> str:
+def _line(names: list[str], says: str, why: str) -> str:
     *others, last = (f"--{name}" for name in names)
     subject = f"{', '.join(others)} and {last}" if others else last
-    says = entry.says or ("have no effect" if others else "has no effect")
-    return f"{subject} {says} {entry.why}"
+    says = says or ("have no effect" if others else "has no effect")
+    return f"{subject} {says} {why}"

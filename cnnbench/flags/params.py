@@ -18,6 +18,8 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import accepts_retired
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import Mode
 
 
 @accepts_retired
@@ -79,6 +81,15 @@ class Params(
         elif self.precision == "fp16" and changes.get("use_fp16") is False:
             changes["precision"] = "fp32"
         return dataclasses.replace(self, **changes)
+
+    @property
+    def update_mode(self) -> Mode:
+        """The mode that --variable_update names.
+
+        Raises:
+          FlagError: there is none of that name.
+        """
+        return registry.find(self.variable_update)
 
     def mark_validated(self) -> None:
         """For ``validate``: these values have been checked."""

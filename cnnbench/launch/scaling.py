@@ -17,7 +17,6 @@ from cnnbench.charts import HIGHER, Axis, Lines, Series
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import CLIENT_PER_WORKER
 from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.metrics.registry import throughput
 from cnnbench.predict.interconnect import Interconnect
@@ -27,6 +26,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.text.numbers import number, percent
 from cnnbench.text.table import fitted
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.modes import Processes, Reduction
 
 _ITEMSIZE = 4
 _FREE = Link("memory", 0.0, 0.0, 0.0)
@@ -148,10 +148,11 @@ def exchange_seconds(
 
 def _spec(params: Params, ps: int) -> AllReduceSpec:
     """What the mode does, as the algorithm of that traffic."""
-    if params.variable_update == "distributed_all_reduce" and params.all_reduce_spec is not None:
-        return params.all_reduce_spec
-    if params.variable_update in CLIENT_PER_WORKER:
+    mode = params.update_mode
+    if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
+    if mode.reduction is Reduction.ALL_REDUCE and params.all_reduce_spec is not None:
+        return params.all_reduce_spec
     # Gradients go to the servers, and new values come back.
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 

@@ -14,7 +14,7 @@ from cnnbench.cluster.ports import LOWEST
 from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
-from cnnbench.flags.cluster import COORDINATED, job_of
+from cnnbench.flags.cluster import job_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -23,6 +23,7 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.runtime.job import CONTROLLER, PS, WORKER, Job, Task
+from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 # What only this command can know, or what would contradict it.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
@@ -68,7 +69,8 @@ class Layout:
         if command != "run":
             return self
         mode = parse_flags(own, (*FLAGS, *OBSOLETE)).get("variable_update")
-        return replace(self, controller=self.controller or mode in COORDINATED)
+        needed = any(one.processes is Processes.COORDINATOR for one in BUILT_IN if one.name == mode)
+        return replace(self, controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
         """The job on these ports of this machine, as its chief sees it.

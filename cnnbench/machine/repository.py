@@ -13,7 +13,7 @@ from cnnbench.machine.git import GitError, git, state
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
-_PLUGINS = ("model_plugin", "dataset_plugin")
+_PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
 # git@host:owner/name, and scheme://user:password@host:port/owner/name.
 _SHORT = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")

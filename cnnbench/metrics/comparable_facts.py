@@ -73,6 +73,7 @@ RULES: dict[str, FlagRule] = {
     "data_dir": _SOURCE,
     "model_plugin": FlagRule(Use.PRESENCE, "a place; the size of the model is compared instead"),
     "dataset_plugin": _SOURCE,
+    "variable_mgr_plugin": _SOURCE,
     "backbone_model_path": _SOURCE,
     "ps_hosts": _ADDRESSES,
     "worker_hosts": _ADDRESSES,

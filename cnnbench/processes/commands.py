@@ -30,7 +30,8 @@ from cnnbench.variable_mgr.all_reduce.registry import names
 _RESERVED = ("result_json", "result_csv")
 _RECORD = "--result_json=record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
-_PATHS = ("data_dir", "train_dir", "model_plugin", "dataset_plugin")
+_PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
+_PATHS = ("data_dir", "train_dir", *_PLUGINS)
 
 KEY_LENGTH = 12
 
@@ -213,7 +214,7 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in _PATHS:
         if identity.get(name):
             identity[name] = os.path.abspath(identity[name])
-    for name in ("model_plugin", "dataset_plugin"):
+    for name in _PLUGINS:
         if identity.get(name):
             identity[f"{name} digest"] = _file_digest(identity[name])
     return identity

@@ -359,6 +359,7 @@ class TrainStep:
                 inverse = inverse_of(late)
                 pairs = [(_unscaled_at_home(*pair, inverse), pair[1]) for pair in reduced[index]]
                 ops += self._apply(pairs, verdict.guards[index], device, readers, rates[index])
+        ops += manager.after_updates()
         moments = [tower.moments for tower in towers]
         guards = verdict.guards
         if manager.defers_gradients:

@@ -11,17 +11,11 @@ from cnnbench.flags.checks import LOOKING
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.processes.commands import Resolved, resolve_run
 from cnnbench.sweep.runner import NOT_IN_TRIALS
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
 ONE_TOWER = "one_tower"
 """The case that the modes are compared with."""
-
-APART = {"independent": "its towers train apart"}
-"""The modes that do not train as the others do, and why."""
-
-_ONE_TOWER_MODE = "parameter_server"
-_MODES = next(spec.choices for spec in FLAGS if spec.name == "variable_update")
-# What a mode cannot do without, unless it is given.
-_NEEDED = {"distributed_all_reduce": {"all_reduce_spec": "pscpu:32K:xring"}}
 
 _OTHERWISE = "trains otherwise than the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
@@ -106,29 +100,32 @@ def make_plan(
       DataError: data that cannot be used.
     """
     _refuse(given)
+    if given.get(registry.PLUGIN_FLAG):
+        registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
     texts = {name: _text(name, value) for name, value in given.items()}
     if not on_gpu and texts.get("device", "auto") == "auto":
         texts["device"] = "cpu"  # so that what needs GPUs is left out, and does not fail
-    first = _resolved({**texts, "variable_update": _ONE_TOWER_MODE})
+    first = _resolved({**texts, "variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:
         raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
-    alone = {**texts, "variable_update": _ONE_TOWER_MODE, "num_gpus": "1"}
+    alone = {**texts, "variable_update": DEFAULT, "num_gpus": "1"}
     alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
     cases, notices = [], []
-    for mode in dict.fromkeys(_MODES if modes is None else modes):
-        if mode not in _MODES:
-            raise FlagError("modes", mode, f"must be some of {', '.join(_MODES)}")
-        needed = {k: v for k, v in _NEEDED.get(mode, {}).items() if k not in texts}
-        flags = {**texts, **needed, "variable_update": mode}
+    there_are = registry.names()
+    for name in dict.fromkeys(there_are if modes is None else modes):
+        if name not in there_are:
+            raise FlagError("modes", name, f"must be some of {', '.join(there_are)}")
+        mode = registry.find(name)
+        flags = {**mode.needs, **texts, "variable_update": name}
         try:
             cases.append(_case(mode, flags, weights_steps))
         except UsageError as error:
             if modes is not None:
                 raise
-            notices.append(f"{mode} is left out: {error}")
+            notices.append(f"{name} is left out: {error}")
     return StrategiesPlan(
         StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), "it sees all images as one batch"),
         tuple(cases),
@@ -136,8 +133,8 @@ def make_plan(
     )
 
 
-def _case(mode: str, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
-    apart = APART.get(mode, "")
+def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
+    apart = mode.apart or ("" if mode.in_sync else "its towers train apart")
     few = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
     few["num_batches"] = str(weights_steps)
     few["num_warmup_batches"] = "0"
@@ -145,7 +142,7 @@ def _case(mode: str, flags: Mapping[str, str], weights_steps: int) -> StrategyCa
     few["check_replica_consistency"] = "1"
     compared = weights_steps and not apart
     return StrategyCase(
-        mode, _words(flags), _resolved(flags), apart, _words(few) if compared else ()
+        mode.name, _words(flags), _resolved(flags), apart, _words(few) if compared else ()
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import local_sgd
 import pytest
 
 from cnnbench.ab.flags import check, names, refuse
@@ -59,6 +60,14 @@ def test_what_cannot_be_run_is_refused(flag, message):
     with pytest.raises(UsageError) as caught:
         check(Side(flags=(flag,)))
     assert message in str(caught.value)
+
+
+def test_a_side_may_have_a_mode_of_a_plug_in():
+    own = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
+    found = check(Side(flags=("--model=lenet", "--num_gpus=2", *own)))
+    assert found.config["variable_update"] == local_sgd.MODE
+    with pytest.raises(UsageError, match=f"--variable_update={local_sgd.MODE}: must be one of"):
+        check(Side(flags=own[1:]))
 
 
 def test_of_another_cnnbench_nothing_is_known():

@@ -47,7 +47,7 @@ LINEAR = Path(__file__).parents[1] / "plugins" / "linear_plugin.py"
             "fp16_enable_auto_loss_scale",
             "cannot go with",
         ),
-        ((*JOB, "--input_distribution=strategy"), "input_distribution", "needs a strategy"),
+        ((*JOB, "--input_distribution=strategy"), "input_distribution", "read their own part"),
     ],
 )
 def test_what_it_cannot_do_is_refused(flags, refused, words):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import local_sgd
 import pytest
 
 from cnnbench.cli import main
@@ -40,17 +41,18 @@ def test_modes_are_measured_and_have_equal_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
-    modes = "--modes=parameter_server,replicated"
+    modes = f"--modes=parameter_server,replicated,{local_sgd.MODE}"
+    plugin = f"--variable_mgr_plugin={local_sgd.PLUGIN}"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
-    assert main(["strategies", *TINY, *STEPS, modes, *out]) == 0
+    assert main(["strategies", *TINY, *STEPS, modes, plugin, *out]) == 0
     text = capsys.readouterr().out
     assert KINDS["json of strategies"](text.encode())
     assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
-    names = ["one_tower", "parameter_server", "replicated"]
+    names = ["one_tower", "parameter_server", "replicated", local_sgd.MODE]
     assert list(rows) == names
-    weights = ["not compared", "reference", "equal"]
+    weights = ["not compared", "reference", "equal", "not compared"]
     assert [row["weights"] for row in rows.values()] == weights
     assert rows["replicated"]["weight_distance"] <= 1e-6
     assert rows["replicated"]["variable_copies"] == 2 * rows["parameter_server"]["variables"]
@@ -59,7 +61,7 @@ def test_modes_are_measured_and_have_equal_weights(
     assert "</svg>" in plot.read_text()
     records = load_records([results]).records
     modes_run = sorted(one.config["variable_update"] for one in records)
-    assert modes_run == ["parameter_server", "parameter_server", "replicated"]
+    assert modes_run == [local_sgd.MODE, "parameter_server", "parameter_server", "replicated"]
     assert not (results / "checkpoints").exists()
     # Ordinary records, which other commands read.
     pair = [str(results / name) for name in ("parameter_server", "replicated")]

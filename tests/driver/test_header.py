@@ -43,7 +43,9 @@ def all_reduce_of(kind: str, **flags: object) -> str | None:
         ({**TWO, **COLLECTIVE, "forward_only": True}, "None, 2 devices in 2 processes"),
         ({**TWO, **STRATEGY}, "ring (--cross_device_ops=auto), 2 devices in 2 processes"),
         ({**TWO, **DISTRIBUTED, "all_reduce_spec": "xring"}, "xring"),
-        ({"variable_update": "replicated", "num_gpus": 2}, None),
+        ({"variable_update": "replicated", "num_gpus": 2}, "None"),
+        ({"variable_update": "parameter_server", "num_gpus": 2}, None),
+        ({"variable_update": "central_storage_strategy", "num_gpus": 2}, None),
     ],
 )
 def test_how_gradients_are_reduced_and_between_how_many_devices(

@@ -56,6 +56,7 @@ NEW_FLAGS = {
     "learning_rate_schedule",
     "model_plugin",
     "dataset_plugin",
+    "variable_mgr_plugin",
     "on_bad_record",
     "result_json",
     "result_csv",

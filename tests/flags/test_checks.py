@@ -143,7 +143,7 @@ REFUSED = [
     ({**MIRRORED, "cross_device_ops": "nccl", "device": "cpu"}, "cross_device_ops", "needs GPUs"),
     (
         {"variable_update": "one_device_strategy", "num_gpus": 2},
-        "variable_update",
+        "num_gpus",
         "needs --num_gpus=1",
     ),
     ({**MULTI_WORKER, "num_gpus": 2, "device": "cpu"}, "num_gpus", "must be 1 on CPUs"),
@@ -244,7 +244,7 @@ REFUSED = [
         "needs --variable_update=mirrored_strategy",
     ),
     ({**MIRRORED, "staged_vars": True}, "staged_vars", "not mirrored_strategy"),
-    ({"variable_update": "distributed_all_reduce"}, "variable_update", "--all_reduce_spec=xring"),
+    ({"variable_update": "distributed_all_reduce"}, "variable_update", "needs --all_reduce_spec"),
     ({**TWO, "all_reduce_spec": "copy:1K:xring"}, "all_reduce_spec", "algorithms by size"),
     ({**TWO, "gradient_repacking": 501}, "gradient_repacking", "at most 500 packs"),
     (
@@ -315,8 +315,7 @@ def test_automatic_loss_scale_needs_a_mode_that_supports_it():
     for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy"):
         validate(Params(variable_update=mode, **AUTO_SCALE))
     unavailable = Params(variable_update="parameter_server_strategy", **AUTO_SCALE)
-    ((flag, reason),) = checks._check_model(unavailable)
-    assert flag == "fp16_enable_auto_loss_scale"
+    reason = dict(checks._check_mode(unavailable))["fp16_enable_auto_loss_scale"]
     assert "cannot go with --variable_update=parameter_server_strategy" in reason
 
 

@@ -24,6 +24,7 @@ NOT_READ = {
     "server_protocol": "there is one",
     "hierarchical_copy": "flags.checks.all_reduce_of makes it an all-reduce, which the plan has",
     "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
+    "variable_mgr_plugin": "flags.checks loads it, before --variable_update is checked",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
 }

@@ -47,6 +47,7 @@ def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), los
             updates += manager.append_apply_gradients(
                 optimizer, pairs, loss_scale, device, learning_rate=rate
             )
+    updates += manager.after_updates()
     with tf.control_dependencies(updates):
         return [tf.identity(loss) for loss in losses]
 

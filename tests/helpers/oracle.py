@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import local_sgd
 import numpy as np
 import tensorflow as tf
 
@@ -86,20 +87,23 @@ def expected_losses(
     staged: bool = False,
 ) -> list[float]:
     towers = len(c)
-    copies = towers if mode == "independent" else 1
+    apart = mode in ("independent", local_sgd.MODE)
+    copies = towers if apart else 1
     weights = np.array([[1.0, 2.0]] * copies)
     rules = [RULES[optimizer]() for _ in range(copies)]
     losses, deferred, before = [], np.zeros((copies, 2)), weights
-    for _ in range(STEPS):
+    for step in range(1, STEPS + 1):
         read = before if staged else weights
         per_tower = [read[t % copies] for t in range(towers)]
         total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
         losses.append(float(np.mean(total)))
         grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
-        if mode != "independent":
+        if not apart:
             grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
         if relaxed:
             grads, deferred = deferred, grads
         before = weights
         weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
+        if mode == local_sgd.MODE and step % local_sgd.EVERY == 0:
+            weights[:] = weights.mean(axis=0)
     return losses

@@ -61,6 +61,7 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
     assert of_work({"model_plugin": None, "model": "lenet"}) == Subject()
     assert of_work({"model_plugin": "nets/net.py"}) == found
     assert of_work({"model_plugin": "", "dataset_plugin": str(nets / "net.py")}) == found
+    assert of_work({"dataset_plugin": None, "variable_mgr_plugin": "nets/net.py"}) == found
     # A link to it counts as the file itself.
     (tmp_path / "link.py").symlink_to(nets / "net.py")
     assert of_work({"model_plugin": "link.py"}) == found

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.errors import UsageError
 from cnnbench.models import document, load_plugin, model_names
+from cnnbench.text.markdown import with_table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tiny_plugin.py"
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tiny_plugin.py"
 def test_the_documented_table_is_current():
     text = DOCUMENT.read_text()
     message = "run: python -m cnnbench.models.document docs/models.md"
-    assert document.with_table(text) == text, message
+    assert with_table(text, document.NAME, document.table()) == text, message
 
 
 def test_the_document_shows_the_example_as_it_is():
@@ -35,19 +35,3 @@ def test_the_table_leaves_out_plugins():
     before = document.table()
     load_plugin(str(EXAMPLE))
     assert document.table() == before
-
-
-def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
-    path = tmp_path / "doc.md"
-    path.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n")
-    document.main([str(path)])
-    text = path.read_text()
-    assert text.startswith(f"before\n{document.BEGIN}\n| model |")
-    assert text.endswith(f"|\n{document.END}\nafter\n")
-    assert "old" not in text
-    assert document.with_table(text) == text
-
-
-def test_a_document_without_markers_is_refused():
-    with pytest.raises(UsageError, match="models: end"):
-        document.with_table(f"{document.BEGIN}\n")

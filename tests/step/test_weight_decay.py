@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,7 +171,8 @@ def test_independent_towers_look_at_their_own_gradient_only(cpu_devices: tuple[s
 def test_deferred_gradients_are_complete_before_the_reduction(
     cpu_devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._managers, "replicated", Deferring)
+    mode = dataclasses.replace(registry.find("replicated"), manager=Deferring)
+    monkeypatch.setitem(registry._modes, "replicated", mode)
     made = manager("replicated", cpu_devices[:3])
     slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 1]), tf.constant([2, 3]))
     gamma = tf.ones([2])
@@ -186,7 +188,8 @@ def test_deferred_gradients_are_complete_before_the_reduction(
 def test_update_n_uses_the_whole_gradient_of_step_n_less_one(
     reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._managers, "replicated", Deferring)
+    mode = dataclasses.replace(registry.find("replicated"), manager=Deferring)
+    monkeypatch.setitem(registry._modes, "replicated", mode)
     towers = 2
     built = build(
         "oracle", num_gpus=towers, variable_update="replicated", gradient_reduction=reduction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import local_sgd
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -192,6 +193,13 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     yaml = f"entries: [{{name: a, flags: {{model: tiny9, model_plugin: {plugin}}}}}]"
     key = key_of(suite, yaml)
     assert key_of(suite, yaml) == key
+    plugin.write_text(text + "# another text\n", encoding="utf-8")
+    assert key_of(suite, yaml) != key
+    text = Path(local_sgd.PLUGIN).read_text(encoding="utf-8")
+    plugin.write_text(text, encoding="utf-8")
+    own = f"variable_update: {local_sgd.MODE}, variable_mgr_plugin: {plugin}"
+    yaml = f"entries: [{{name: a, flags: {{{own}}}}}]"
+    key = key_of(suite, yaml)
     plugin.write_text(text + "# another text\n", encoding="utf-8")
     assert key_of(suite, yaml) != key
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import local_sgd
 import pytest
 import tensorflow as tf
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.base import VariableMgr
@@ -91,6 +92,8 @@ def make_manager(declared, cpu_devices) -> Maker:
         variables: Sequence[VariableSpec] = declared,
         **fields: object,
     ) -> VariableMgr:
+        if mode == local_sgd.MODE:
+            load_plugin(local_sgd.PLUGIN)
         if mode == "distributed_all_reduce":
             hybrid = parse_all_reduce_spec("psgpu:16:xring")
             fields = {"aggregation": AggregationSpec(all_reduce=hybrid), **fields}

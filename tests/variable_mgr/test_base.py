@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError
 from cnnbench.step.optimizers import Adam, GradientDescent, Momentum
-from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.modes import Copies
 from cnnbench.variable_mgr.tower_variable import tower_context
 
 MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
@@ -17,8 +18,8 @@ MODES = ("parameter_server", "replicated", "independent", "distributed_replicate
 
 def test_an_incomplete_manager_cannot_be_made():
     class Incomplete(VariableMgr):
-        def each_tower_has_variables(self):
-            return True
+        def preprocess_device_grads(self, columns):
+            return [], []
 
     spec = VariableMgrSpec(variable_update="x", devices=("/CPU:0",), cpu_device="/CPU:0")
     with pytest.raises(TypeError, match="abstract"):
@@ -26,19 +27,23 @@ def test_an_incomplete_manager_cannot_be_made():
 
 
 @pytest.mark.parametrize(
-    ("mode", "own_copies", "in_sync"),
+    ("mode", "copies"),
     [
-        ("parameter_server", False, True),
-        ("replicated", True, True),
-        ("independent", True, False),
-        ("distributed_replicated", True, True),
+        ("parameter_server", 1),
+        ("central_storage_strategy", 1),
+        ("replicated", 3),
+        ("independent", 3),
+        ("distributed_replicated", 3),
+        ("mirrored_strategy", 3),
     ],
 )
-def test_what_a_manager_says_of_itself(mode, own_copies, in_sync, make_manager, cpu_devices):
+def test_a_manager_does_what_the_row_of_its_mode_says(mode, copies, make_manager, cpu_devices):
     manager = make_manager(mode, 3)
-    assert manager.each_tower_has_variables() is own_copies
-    assert manager.replicas_in_sync is in_sync
-    assert manager.supports_staged_vars() is (mode == "parameter_server")
+    row = registry.find(mode)
+    assert (row.copies is Copies.ONE) is (copies == 1)
+    assert {len(one.copies) for one in manager.savable_variables().values()} == {copies}
+    assert manager.replicas_in_sync is row.in_sync is (mode != "independent")
+    assert row.staged is (mode == "parameter_server")
     assert manager.get_devices() == cpu_devices[:3]
 
 

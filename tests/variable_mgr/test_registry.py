@@ -1,17 +1,40 @@
+"""Modes by name: the rows of the table, and what they name."""
+
 from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
 
 import pytest
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr import VariableMgrSpec, create, names, register
+from cnnbench.flags import Params, validate
+from cnnbench.text.markdown import with_table
+from cnnbench.variable_mgr import (
+    Mode,
+    Processes,
+    VariableMgrSpec,
+    create,
+    document,
+    modes,
+    names,
+    registry,
+)
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.central_storage import CentralStorageStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.multi_worker_mirrored import (
     MultiWorkerMirroredStrategyVariableMgr,
 )
 from cnnbench.variable_mgr.strategies.one_device import OneDeviceStrategyVariableMgr
+
+ROOT = Path(__file__).parents[2]
+WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
 
 
 def spec(mode, **fields):
@@ -23,6 +46,7 @@ def spec(mode, **fields):
     [
         ("parameter_server", ParameterServerVariableMgr),
         ("replicated", ReplicatedVariableMgr),
+        ("distributed_all_reduce", ReplicatedVariableMgr),
         ("independent", IndependentVariableMgr),
         ("mirrored_strategy", MirroredStrategyVariableMgr),
         ("central_storage_strategy", CentralStorageStrategyVariableMgr),
@@ -35,6 +59,28 @@ def test_one_spec_one_manager(mode, cls, declared):
     assert type(create(spec(mode), declared)) is cls
 
 
+@pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)
+def test_a_row_names_a_manager_of_its_kind(mode):
+    made = mode.manager_class()
+    assert issubclass(made, VariableMgr)
+    assert bool(mode.strategy) is issubclass(made, StrategyVariableMgr)
+
+
+@pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)
+def test_a_row_says_what_validation_and_the_job_go_by(mode):
+    flags = {"variable_update": mode.name, **WORKERS, **mode.needs}
+    if mode.uses_ps:
+        flags["ps_hosts"] = "c:1"
+    if mode.processes is Processes.COORDINATOR:
+        flags["controller_host"] = "d:1"
+    if mode.processes is not Processes.ONE:
+        validate(Params(**flags))
+        return
+    with pytest.raises(FlagError, match="works in one process only") as caught:
+        validate(Params(**flags))
+    assert caught.value.flag == "variable_update"
+
+
 def test_unknown_manager(declared):
     with pytest.raises(FlagError) as error:
         create(spec("horovod"), declared)
@@ -43,11 +89,81 @@ def test_unknown_manager(declared):
         assert f"{mode}, " in str(error.value)
 
 
-def test_a_name_is_taken_once():
-    assert register("replicated")(ReplicatedVariableMgr) is ReplicatedVariableMgr
-    with pytest.raises(UsageError, match="'replicated' is already registered"):
-        register("replicated")(IndependentVariableMgr)
-    assert type(create(spec("replicated"), ())) is ReplicatedVariableMgr
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "replicated"}, "a mode replicated of --variable_update is registered already"),
+        ({"name": "horovod"}, "a mode horovod of --variable_update is registered already"),
+        ({"name": "Own Mode"}, "lower-case letters, digits and underscores, not 'Own Mode'"),
+        ({"name": None}, "lower-case letters, digits and underscores, not None"),
+        ({"manager": None}, "mode own needs a manager: a subclass of VariableMgr"),
+        ({"manager": Mode}, "mode own needs a manager: a subclass of VariableMgr"),
+        ({"manager": "own.py"}, "or 'module:Class' that names one, not 'own.py'"),
+        ({"reduction": "mean"}, "reduction='mean' must be one of Reduction.NONE, "),
+        ({"processes": True}, "processes=True must be one of Processes.ONE, "),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused(fields, message):
+    with pytest.raises(UsageError) as caught:
+        registry.register_mode(Mode(**{"name": "own", "manager": ReplicatedVariableMgr, **fields}))
+    assert message in str(caught.value)
+    assert "own" not in names()
+
+
+@pytest.mark.parametrize("manager", ["no_such_module:Own", "json:Own", "json:dumps"])
+def test_a_class_that_is_not_there_is_named(manager):
+    with pytest.raises(UsageError, match=f"mode own: {manager} names no subclass of VariableMgr"):
+        Mode(name="own", manager=manager).manager_class()
+
+
+def test_nothing_but_rows_is_registered():
+    with pytest.raises(UsageError, match=r"register_mode takes a .*, not 'replicated'"):
+        registry.register_mode("replicated")
+
+
+@pytest.mark.parametrize(
+    "row", [{"refuses": {"nosuch=1": "whose"}}, {"needs": {"nosuch": "1"}}], ids=str
+)
+def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
+    own = dataclasses.replace(registry.find("replicated"), **row)
+    monkeypatch.setitem(registry._modes, "replicated", own)
+    with pytest.raises(UsageError, match="mode replicated names --nosuch, which is no flag"):
+        validate(Params(variable_update="replicated"))
+
+
+def _mode_names_in(path):
+    names = {mode.name for mode in BUILT_IN}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value in names]
+
+
+def test_modes_are_named_in_their_table_and_hardly_anywhere_else():
+    table = Path(modes.__file__)
+    assert len(_mode_names_in(table)) == len(BUILT_IN)
+    files = [
+        f for top in ("cnnbench", "models", "variable_mgr") for f in (ROOT / top).rglob("*.py")
+    ]
+    elsewhere = {
+        f.name: found for f in files if f.name != table.name and (found := _mode_names_in(f))
+    }
+    assert sum(map(len, elsewhere.values())) <= 5, elsewhere
+
+
+def test_the_documented_table_is_current():
+    text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
+    message = "run: python -m cnnbench.variable_mgr.document docs/modes.md"
+    assert with_table(text, document.NAME, document.table()) == text, message
+
+
+def test_the_readme_names_every_mode():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [mode.name for mode in BUILT_IN if f"`{mode.name}`" not in text] == []
+
+
+def test_what_reduces_by_all_reduce_has_no_other_algorithm():
+    for mode in BUILT_IN:
+        assert mode.reduction is Reduction.ALL_REDUCE or not mode.all_reduce
+        assert mode.reduction is Reduction.ALL_REDUCE or not mode.by_size
 
 
 def test_variables_with_one_name_are_refused(declared):

@@ -42,11 +42,6 @@ class StrategyVariableMgr(VariableMgr):
         """The strategy."""
         return self._strategy
 
-    @property
-    def replicas_in_sync(self) -> bool:
-        """See `VariableMgr.replicas_in_sync`."""
-        return True
-
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `VariableMgr.run_towers`; by `tf.distribute.Strategy.run`, meeting or not.
 

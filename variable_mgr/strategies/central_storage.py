@@ -6,21 +6,15 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 
 
-@register("central_storage_strategy")
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.experimental.CentralStorageStrategy`.
 
     As TensorFlow chooses by itself, variables are on the host, or on the only device.
     """
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return False
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.central_storage(self._spec.devices, self._homes()[0])

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE
 
 
-@register("mirrored_strategy")
 class MirroredStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.MirroredStrategy`.
 
@@ -20,10 +18,6 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
       FlagError: the cross-device operations do not work on the devices.
       UsageError: see `make.mirrored`.
     """
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return True
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.mirrored(self._spec.devices, self._spec.cross_device)

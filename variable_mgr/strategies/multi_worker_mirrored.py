@@ -9,12 +9,10 @@ import tensorflow as tf
 from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.all_reduce.context import is_gpu
 from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 
 
-@register("multi_worker_mirrored_strategy")
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.MultiWorkerMirroredStrategy`, in one process or in one of several.
 
@@ -24,10 +22,6 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
       FlagError: other devices than the strategy takes, or operations that do not work on them.
       UsageError: see `make.multi_worker`.
     """
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return True
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]

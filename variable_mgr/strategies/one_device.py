@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 
 
-@register("one_device_strategy")
 class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.OneDeviceStrategy`.
 
@@ -25,10 +23,6 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
         if len(spec.devices) > 1:
             raise FlagError("variable_update", spec.variable_update, "needs --num_gpus=1")
         super().__init__(spec, variables)
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return False
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.one_device(self._spec.devices[0])

@@ -13,7 +13,6 @@ import tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.registry import register
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
@@ -21,7 +20,6 @@ from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 _T = TypeVar("_T")
 
 
-@register("parameter_server_strategy")
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
 
@@ -48,10 +46,6 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         """
         spec = dataclasses.replace(self._spec, devices=tuple(devices))
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
-
-    def each_tower_has_variables(self) -> bool:
-        """See `VariableMgr.each_tower_has_variables`."""
-        return False
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `StrategyVariableMgr.run_towers`."""

@@ -7,13 +7,6 @@ from dataclasses import dataclass
 from cnnbench.flags.declare import flag
 from cnnbench.variable_mgr.strategies.spec import CROSS_DEVICE_OPS
 
-MIRRORED = "mirrored_strategy"
-MULTI_WORKER = "multi_worker_mirrored_strategy"
-REDUCING = (MIRRORED, MULTI_WORKER)
-"""The strategies that take --cross_device_ops."""
-STRATEGIES = (*REDUCING, "central_storage_strategy", "one_device_strategy")
-"""The modes that are strategies."""
-
 CROSS_DEVICE = ("cross_device_ops", "bytes_per_pack", "num_packs")
 """The flags of reductions."""
 DISTRIBUTION = ("input_sharding", "auto_shard_policy", "input_replication", "prefetch_on_device")

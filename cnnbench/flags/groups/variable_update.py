@@ -9,24 +9,15 @@ from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT
+from cnnbench.variable_mgr.registry import NAMES
 from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
-
-ALL_REDUCING = ("replicated", "distributed_all_reduce", "collective_all_reduce")
-"""The modes that keep a copy of every variable per device equal by an all-reduce."""
-
-WITHOUT_EQUAL_COPIES = {
-    "parameter_server": "it keeps one copy of every variable",
-    "independent": "its copies are meant to differ",
-    "central_storage_strategy": "it keeps one copy of every variable",
-    "one_device_strategy": "it keeps one copy of every variable",
-    "parameter_server_strategy": "it keeps one copy of every variable",
-}
-"""The modes without copies of a variable that must be equal, and why."""
-
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """With 102 MB of gradients between 2 processes of one machine, a step took 0.44, 0.37 and 0.40
 times that of one single bucket with 1, 4 and 16 MB; 1 MB of gradients is best sent as one."""
+
+_MODES = "; ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +25,16 @@ class VariableUpdateParams:
     """Where variables live and how gradients come together."""
 
     variable_update: str = flag(
-        "parameter_server",
-        "parameter_server keeps one copy of every variable, replicated a copy per device with "
-        "reduced gradients, distributed_all_reduce the same with algorithms by size, "
-        "collective_all_reduce the same by TensorFlow's collectives between processes, "
-        "distributed_replicated a copy per device and one more that is updated and copied back, "
-        "independent a copy per device and no reduction at all; the strategies are those of "
-        "tf.distribute.",
-        choices=(
-            "parameter_server",
-            "replicated",
-            "independent",
-            "distributed_replicated",
-            "distributed_all_reduce",
-            "collective_all_reduce",
-            "mirrored_strategy",
-            "multi_worker_mirrored_strategy",
-            "central_storage_strategy",
-            "one_device_strategy",
-            "parameter_server_strategy",
-        ),
+        DEFAULT,
+        f"Where variables live and how gradients come together. {_MODES}; the strategies are those "
+        "of tf.distribute.",
+        choices=NAMES,
+    )
+    variable_mgr_plugin: str | None = flag(
+        None,
+        "Python file that registers a --variable_update of your own; it is imported before the "
+        "flags are checked.",
+        path="file",
     )
     local_parameter_device: str = flag(
         "gpu",

@@ -199,8 +199,8 @@ def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
 def test_d7_slots_are_where_their_variables_are(mode, make_manager, trainable):
     manager = make_manager(mode, 2)
     optimizer = Momentum(0.9)
-    for tower in range(2 if manager.each_tower_has_variables() else 1):
-        optimizer.create_slots(manager.trainable_variables_on_device(tower))
+    for group in manager.updated_groups():
+        optimizer.create_slots(group)
     for spec in trainable:
         slots = manager.savable_slots(optimizer)[f"{spec.name}/momentum"].copies
         variables = manager.savable_variables()[spec.name].copies

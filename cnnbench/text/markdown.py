@@ -1,0 +1,46 @@
+"""Tables of Markdown documents that are made from the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cnnbench.errors import UsageError
+
+
+def markdown_table(
+    header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+    """A table.
+
+    Args:
+      header: a title for each column.
+      align: "---" or "---:" for each column.
+      rows: cells.
+    """
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """A document with what stands between the two markers of a table replaced by the table.
+
+    Args:
+      text: of the document.
+      name: of the table: it stands between "<!-- NAME: begin -->" and "<!-- NAME: end -->".
+      table: the new one.
+
+    Raises:
+      UsageError: a marker is missing.
+    """
+    first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
+    head, begin, rest = text.partition(first)
+    _, end, tail = rest.partition(last)
+    if not begin or not end:
+        raise UsageError(f"the document needs the lines {first} and {last}")
+    return f"{head}{first}\n{table}\n{last}{tail}"
+
+
+def rewrite(files: Sequence[str], name: str, table: str) -> None:
+    """Replaces a table in files; see `with_table`."""
+    for path in map(Path, files):
+        path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")

@@ -1,0 +1,267 @@
+"""Modes of the user's own: plug-in files and entry points, and what is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import local_sgd
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.cli import main
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags import parse_args, parse_flags, validate
+from cnnbench.flags.params import FLAGS
+from cnnbench.strategies.plan import make_plan
+from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names, registry
+
+OWN = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
+SMALL = ("--model=lenet", "--num_gpus=2", "--batch_size=4")
+
+MANAGER = """
+from cnnbench.variable_mgr import Mode, Reduction, register_mode
+from cnnbench.variable_mgr.per_tower import IndependentVariableMgr
+
+class Own(IndependentVariableMgr):
+    {body}
+
+register_mode(Mode(name="{name}", manager=Own, {row}))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Callable[..., str]:
+    """plugin(text) or plugin(body=..., row=...): the path of a file that registers a mode `own`."""
+
+    def write(text: str = "", body: str = "pass", row: str = "", name: str = "own") -> str:
+        path = tmp_path / "own.py"
+        path.write_text(text or MANAGER.format(body=body, row=row, name=name))
+        return str(path)
+
+    return write
+
+
+def test_the_documented_example_is_the_one_that_is_tested() -> None:
+    text = Path(local_sgd.PLUGIN).read_text(encoding="utf-8")
+    assert 30 <= len(text.splitlines()) <= 40
+    document = Path(local_sgd.PLUGIN).parents[1] / "modes.md"
+    assert f"```python\n{text}```" in document.read_text(encoding="utf-8")
+
+
+def test_the_mode_of_a_plug_in_is_a_value_of_the_flag() -> None:
+    with pytest.raises(FlagError, match=r"must be one of parameter_server, .*strategy$"):
+        parse_args([OWN[1]])
+    params = parse_args([*OWN, "--num_gpus=2"]).params
+    assert params.update_mode.name == local_sgd.MODE
+    assert names()[-1] == local_sgd.MODE
+    validate(Params(variable_mgr_plugin=local_sgd.PLUGIN, variable_update=local_sgd.MODE))
+
+
+def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    assert local_sgd.MODE not in capsys.readouterr().out
+    for words in ([OWN[0]], ["--variable_mgr_plugin", local_sgd.PLUGIN]):
+        assert main(["run", *words, "--help"]) == 0
+        assert f", {local_sgd.MODE})" in " ".join(capsys.readouterr().out.split())
+
+
+def test_its_row_gives_refusals_and_notices(plugin: Callable[..., str]) -> None:
+    path = plugin(row='refuses={"bn_stats=mean": "which has none"}, in_sync=False')
+    own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_gpus=2"]
+    with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot go with .*, which has none"):
+        parse_args([*own, "--bn_stats=mean"])
+    notices = parse_args([*own, "--check_replica_consistency=1", "--all_reduce_spec=xring"]).notices
+    assert notices == (
+        "--all_reduce_spec has no effect without --variable_update=replicated, "
+        "distributed_all_reduce or collective_all_reduce",
+        "--check_replica_consistency has no effect with --variable_update=own: its copies are "
+        "meant to differ",
+    )
+
+
+def test_a_mode_that_says_nothing_of_processes_is_refused_in_several() -> None:
+    with pytest.raises(FlagError, match="works in one process only; with --job_name use") as caught:
+        parse_args([*OWN, "--job_name=worker", "--worker_hosts=a:1,b:1"])
+    assert caught.value.flag == "variable_update"
+
+
+@pytest.mark.parametrize("processes", ["CONTROLLER", "CLIENT_PER_WORKER"])
+def test_a_mode_that_says_so_runs_in_several(processes: str, plugin: Callable[..., str]) -> None:
+    text = MANAGER.format(body="pass", row=f"processes=Processes.{processes}", name="own")
+    path = plugin(text.replace("import Mode,", "import Mode, Processes,"))
+    job = ["--job_name=worker", "--worker_hosts=a:1,b:1"]
+    params = parse_args([f"--variable_mgr_plugin={path}", "--variable_update=own", *job]).params
+    assert params.update_mode.processes.name == processes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "registers no variable manager; call cnnbench.variable_mgr.register_mode("),
+        ("import no_such_package\n", "fails: ModuleNotFoundError: No module named"),
+        (MANAGER.format(body="pass", row="", name="replicated"), "replicated of --variable_update"),
+        (
+            MANAGER.format(body="pass", row="reduction=1", name="own"),
+            "fails: mode own: reduction=1",
+        ),
+        (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
+        (
+            "from cnnbench.variable_mgr import Mode, register_mode\n"
+            'register_mode(Mode(name="own"))',
+            "'manager'",
+        ),
+        (
+            "from cnnbench.variable_mgr import Mode, register_mode\n"
+            'register_mode(Mode(name="own", manager=None))',
+            "fails: mode own needs a manager: a subclass of VariableMgr, or 'module:Class'",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_line_and_exit_code_2(
+    text: str, message: str, plugin: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = plugin(text)
+    before = names()
+    for command in (["run"], ["strategies", "--modes=own"]):
+        argv = [*command, *SMALL, f"--variable_mgr_plugin={path}"]
+        assert main(argv if command != ["run"] else [*argv, "--variable_update=own"]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"cnnbench: error: --variable_mgr_plugin={path}: ")
+        assert message in err
+        assert err.count("\n") == 1
+    assert names() == before
+
+
+def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
+    return VariableMgrSpec(variable_update=mode, devices=devices, cpu_device=devices[0])
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        (
+            ("manager=Own", 'manager="no_such_module:Own"'),
+            "mode own: no_such_module:Own names no subclass of VariableMgr",
+        ),
+        (
+            ("manager=Own", "manager=Own, asynchronous=True"),
+            "its row needs a subclass of ParameterServerVariableMgr, not Own",
+        ),
+        (
+            ("manager=Own", 'manager=Own, strategy="MirroredStrategy"'),
+            "its row needs a subclass of StrategyVariableMgr, not Own",
+        ),
+        (("pass", "def __init__(self, *of): 1 / 0"), "ZeroDivisionError"),
+        (
+            ("IndependentVariableMgr", "VariableMgr"),
+            "abstract",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_one_line(
+    replaced: tuple[str, str],
+    message: str,
+    plugin: Callable[..., str],
+    cpu_devices: tuple[str, ...],
+) -> None:
+    text = MANAGER.format(body="pass", row="", name="own").replace(*replaced)
+    path = plugin(text.replace("per_tower import VariableMgr", "base import VariableMgr"))
+    load_plugin(path)
+    with pytest.raises(FlagError) as caught:
+        create(spec("own", cpu_devices[:2]), ())
+    assert caught.value.flag == "variable_update"
+    assert f"--variable_mgr_plugin={path}: " in caught.value.reason
+    assert message in caught.value.reason
+
+
+def test_a_mistake_in_a_method_names_file_class_and_method(
+    plugin: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = plugin(body="def preprocess_device_grads(self, columns): return columns[99999]")
+    own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_warmup_batches=0"]
+    assert main([*SMALL, *own, "--device=cpu", "--num_batches=1"]) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    where = f"--variable_mgr_plugin={path}: Own.preprocess_device_grads()"
+    assert err == f"cnnbench: error: {where} raises IndexError: list index out of range"
+
+
+def test_a_run_trains_and_its_record_names_mode_and_file() -> None:
+    flags = {"variable_update": local_sgd.MODE, "variable_mgr_plugin": local_sgd.PLUGIN}
+    sizes = {"num_gpus": 2, "batch_size": 2, "num_batches": 3, "num_warmup_batches": 0}
+    record = BenchmarkCNN(Params(model="trivial", device="cpu", **flags, **sizes)).run()
+    assert record.status == "ok"
+    assert record.placement is not None
+    assert record.placement.variable_update == local_sgd.MODE
+    assert record.placement.variable_copies == 2 * (record.placement.variables or 0)
+    assert record.config["variable_mgr_plugin"] == local_sgd.PLUGIN
+
+
+def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
+    given = parse_flags((*SMALL, OWN[0]), FLAGS)
+    plan = make_plan(given, None, on_gpu=False, weights_steps=2)
+    own = plan.modes[-1]
+    assert own.name == local_sgd.MODE
+    assert set(OWN) <= set(own.flags)
+    assert own.apart == "its towers train apart"
+    assert [mode.name for mode in plan.modes if mode.name == "replicated"] == ["replicated"]
+    with pytest.raises(FlagError, match=r"--modes=other: must be some of .*local_sgd"):
+        make_plan(given, ["other"], on_gpu=False)
+
+
+# Installed entry points -----------------------------------------------------------------------
+
+PROVIDER = """
+from cnnbench.variable_mgr import Mode, register_mode
+{function}register_mode(Mode(name="installed", manager="cnnbench.variable_mgr.per_tower:{cls}"))
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes a distribution whose module has an entry point."""
+
+    def install(code: str, value: str) -> None:
+        (tmp_path / "cnnbench_modes_provider.py").write_text(code)
+        info = tmp_path / "modes_provider-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: modes_provider\nVersion: 1\n")
+        points = f"[cnnbench.variable_mgr]\ninstalled = {value}\n"
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "cnnbench_modes_provider", raising=False)
+        monkeypatch.setattr(registry, "_loaded", set())
+        monkeypatch.setattr(registry, "_modes", dict(registry._modes))
+
+    yield install
+    sys.modules.pop("cnnbench_modes_provider", None)
+
+
+@pytest.mark.parametrize("function", ["", "def r():\n    "])
+def test_an_entry_point_is_a_module_or_a_function(
+    function: str, install: Callable[..., None], cpu_devices: tuple[str, ...]
+) -> None:
+    code = PROVIDER.format(function=function, cls="ReplicatedVariableMgr")
+    install(code, "cnnbench_modes_provider:r" if function else "cnnbench_modes_provider")
+    assert parse_args(["--variable_update=installed"]).params.update_mode.name == "installed"
+    assert "installed" in names()
+    manager = create(spec("installed", cpu_devices[:2]), ())
+    assert type(manager).__name__ == "ReplicatedVariableMgr"
+
+
+def test_a_broken_entry_point_is_named_and_other_modes_still_work(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("raise OSError('gone')", "cnnbench_modes_provider")
+    assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
+    message = (
+        "entry point installed = cnnbench_modes_provider of group cnnbench.variable_mgr "
+        "fails: OSError: gone"
+    )
+    for ask in (names, lambda: parse_args(["--variable_update=installed"])):
+        with pytest.raises(UsageError, match=message):
+            ask()
+    assert main(["run", "--help"]) == 0
+    assert "parameter_server_strategy" in capsys.readouterr().out

@@ -1,0 +1,269 @@
+"""The modes of --variable_update, one row each, without TensorFlow.
+
+Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies`
+read the rows. `cnnbench.variable_mgr.registry` adds those of plug-ins.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.errors import UsageError
+
+_NAME = re.compile("[a-z][a-z0-9_]*")
+
+
+class Copies(enum.Enum):
+    """Copies of every variable."""
+
+    ONE = "one"
+    PER_TOWER = "one per device"
+    PER_TOWER_AND_ONE = "one per device, and one more of what is trained"
+
+
+class Reduction(enum.Enum):
+    """How the gradients of several towers become one."""
+
+    NONE = "none exchanged"
+    AT_VARIABLE = "added up where the variable is, applied once"
+    ALL_REDUCE = "all-reduced (`--all_reduce_spec`), applied on every device"
+    CROSS_DEVICE = "reduced by the strategy (`--cross_device_ops`), applied on every device"
+    OWN = "reduced by the manager or its strategy"
+
+
+class Processes(enum.Enum):
+    """How a mode runs across processes."""
+
+    ONE = "no"
+    CONTROLLER = "one process drives the towers of all"
+    CLIENT_PER_WORKER = "every worker has a step of its own towers"
+    COORDINATOR = "a coordinator schedules the workers' updates"
+
+
+_KINDS = {"copies": Copies, "reduction": Reduction, "processes": Processes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """One mode of --variable_update.
+
+    Attributes:
+      name: value of the flag: lower-case letters, digits and underscores.
+      manager: a subclass of `VariableMgr`, or "module:Class", which is imported on use.
+      about: what is particular, for --help.
+      copies: of every variable.
+      reduction: how the gradients of several towers become one.
+      processes: how it runs across processes; refused with several unless given.
+      uses_ps: whether it keeps the variables of a job on ps tasks.
+      in_sync: whether all towers hold equal trained variables after every step.
+      apart: why its weights are not compared with those of other modes; "" if they are, where
+        towers are in sync.
+      strategy: its class in tf.distribute; "" for a mode without one.
+      staged: whether --staged_vars works.
+      asynchronous: whether --nocross_replica_sync works.
+      algorithm: what reduces gradients, as records name it; of `ALL_REDUCE` without
+        --all_reduce_spec, where "" is "copy". Unused with `CROSS_DEVICE`.
+      by_size: whether --all_reduce_spec may name algorithms by size.
+      one_tower: why a process has one device only, as in "--variable_update=NAME has ..."; "" if it
+        may have several.
+      needs: flags that it cannot do without, each with the value `cnnbench strategies` gives it.
+      refuses: settings that are refused, each with the reason, as in "cannot go with
+        --variable_update=NAME, whose ...". A setting is "flag" (on), "flag=value", or several with
+        commas, which must hold together and of which the last is named.
+
+    Raises:
+      UsageError: a field that cannot be; says what would be valid.
+    """
+
+    name: str
+    manager: type[Any] | str
+    about: str = ""
+    copies: Copies = Copies.PER_TOWER
+    reduction: Reduction = Reduction.OWN
+    processes: Processes = Processes.ONE
+    uses_ps: bool = False
+    in_sync: bool = True
+    apart: str = ""
+    strategy: str = ""
+    staged: bool = False
+    asynchronous: bool = False
+    algorithm: str = ""
+    by_size: bool = False
+    one_tower: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    refuses: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise UsageError(
+                "a mode needs a name of lower-case letters, digits and underscores, "
+                f"not {self.name!r}"
+            )
+        module, _, name = str(self.manager).partition(":")
+        named = isinstance(self.manager, str) and module and name.isidentifier()
+        if not (named or _is_manager(self.manager)):
+            raise UsageError(
+                f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
+                f"'module:Class' that names one, not {self.manager!r}"
+            )
+        for attribute, kind in _KINDS.items():
+            value = getattr(self, attribute)
+            if not isinstance(value, kind):
+                valid = ", ".join(map(str, kind))
+                raise UsageError(f"mode {self.name}: {attribute}={value!r} must be one of {valid}")
+
+    def manager_class(self) -> type[Any]:
+        """The class, which is a subclass of `VariableMgr`; may load TensorFlow.
+
+        Raises:
+          UsageError: there is no such module or class.
+        """
+        if not isinstance(self.manager, str):
+            return self.manager
+        module, _, name = self.manager.partition(":")
+        try:
+            found = getattr(importlib.import_module(module, __package__), name, None)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and lacks another one
+            found = None
+        if not _is_manager(found):
+            raise UsageError(f"mode {self.name}: {self.manager} names no subclass of VariableMgr")
+        assert isinstance(found, type)
+        return found
+
+    @property
+    def all_reduce(self) -> str:
+        """The all-reduce without --all_reduce_spec; "" where other flags or none decide."""
+        return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether a strategy reduces with --cross_device_ops between the devices of a process."""
+        return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
+
+    @property
+    def multi_worker_strategy(self) -> bool:
+        """Whether every worker runs a strategy that reduces between the devices of all."""
+        return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
+
+
+def _is_manager(value: object) -> bool:
+    # By its method: the class itself is in a module that loads TensorFlow.
+    return isinstance(value, type) and hasattr(value, "preprocess_device_grads")
+
+
+DEFAULT = "parameter_server"
+"""The mode of runs that name none, and of one device to compare others with."""
+
+_ONLY_TRAINS = f"which only trains; use {DEFAULT} in its place"
+
+BUILT_IN: tuple[Mode, ...] = (
+    Mode(
+        name=DEFAULT,
+        manager=".parameter_server:ParameterServerVariableMgr",
+        about="one copy of every variable",
+        copies=Copies.ONE,
+        reduction=Reduction.AT_VARIABLE,
+        processes=Processes.CONTROLLER,
+        uses_ps=True,
+        staged=True,
+        asynchronous=True,
+    ),
+    Mode(
+        name="replicated",
+        manager=".per_tower:ReplicatedVariableMgr",
+        about="a copy per device, reduced gradients",
+        reduction=Reduction.ALL_REDUCE,
+    ),
+    Mode(
+        name="independent",
+        manager=".per_tower:IndependentVariableMgr",
+        about="a copy per device, no reduction at all",
+        reduction=Reduction.NONE,
+        in_sync=False,
+        refuses={"bn_stats=sync": "whose towers never meet"},
+    ),
+    Mode(
+        name="distributed_replicated",
+        manager=".distributed_replicated:DistributedReplicatedVariableMgr",
+        about="a copy per device and one more that is updated and copied back",
+        copies=Copies.PER_TOWER_AND_ONE,
+        reduction=Reduction.AT_VARIABLE,
+        processes=Processes.CONTROLLER,
+        uses_ps=True,
+    ),
+    Mode(
+        name="distributed_all_reduce",
+        manager=".per_tower:ReplicatedVariableMgr",
+        about="a copy per device, gradients reduced by algorithms by size",
+        reduction=Reduction.ALL_REDUCE,
+        processes=Processes.CONTROLLER,
+        by_size=True,
+        needs={"all_reduce_spec": "pscpu:32K:xring"},
+    ),
+    Mode(
+        name="collective_all_reduce",
+        manager=".per_tower:ReplicatedVariableMgr",
+        about="a copy per device, gradients reduced by TensorFlow's collectives, also between "
+        "processes",
+        reduction=Reduction.ALL_REDUCE,
+        processes=Processes.CLIENT_PER_WORKER,
+        algorithm="collective",
+        by_size=True,
+    ),
+    Mode(
+        name="mirrored_strategy",
+        manager=".strategies.mirrored:MirroredStrategyVariableMgr",
+        reduction=Reduction.CROSS_DEVICE,
+        strategy="MirroredStrategy",
+    ),
+    Mode(
+        name="multi_worker_mirrored_strategy",
+        manager=".strategies.multi_worker_mirrored:MultiWorkerMirroredStrategyVariableMgr",
+        reduction=Reduction.CROSS_DEVICE,
+        processes=Processes.CLIENT_PER_WORKER,
+        strategy="MultiWorkerMirroredStrategy",
+    ),
+    Mode(
+        name="central_storage_strategy",
+        manager=".strategies.central_storage:CentralStorageStrategyVariableMgr",
+        copies=Copies.ONE,
+        strategy="experimental.CentralStorageStrategy",
+        algorithm="reduction_to_one_device",
+        # AttributeError in TensorFlow 2.21: a misspelt name of an option.
+        refuses={
+            "input_distribution=strategy,input_sharding=auto": "whose input TensorFlow cannot "
+            "split; use --input_sharding=manual"
+        },
+    ),
+    Mode(
+        name="one_device_strategy",
+        manager=".strategies.one_device:OneDeviceStrategyVariableMgr",
+        copies=Copies.ONE,
+        strategy="OneDeviceStrategy",
+        one_tower="keeps everything on one device; it needs --num_gpus=1",
+    ),
+    Mode(
+        name="parameter_server_strategy",
+        manager=".strategies.parameter_server:ParameterServerStrategyVariableMgr",
+        copies=Copies.ONE,
+        processes=Processes.COORDINATOR,
+        uses_ps=True,
+        strategy="ParameterServerStrategy",
+        one_tower="has one device per worker; start more workers",
+        refuses={
+            **dict.fromkeys(("eval", "forward_only", "input_only"), _ONLY_TRAINS),
+            "summary_verbosity,save_summaries_steps": "which has no step to look at",
+            "precision=fp16,fp16_enable_auto_loss_scale": "where no worker knows whether the "
+            "gradients of others overflow",
+            "input_distribution=strategy": "whose workers each read their own part",
+        },
+    ),
+)
+"""The modes of this package, in the order of --help."""
